@@ -1,0 +1,1 @@
+"""From star catalogue to dust map: files in, files out."""

@@ -1,0 +1,102 @@
+"""The one cube object that every format, figure and query sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cube:
+    """Fields on a regular heliocentric Galactic grid.
+
+    Parameters
+    ----------
+    x, y, z
+        Coordinates of the cell centres [pc]: +x to l=0, +y to l=90, +z to the north
+        Galactic pole. Evenly spaced and increasing.
+    arrays
+        Name to array of shape ``(z, y, x)``. A map has ``mean``, ``std`` [unit] and
+        ``support`` (sight-line length per cell in units of the cell size; zero where
+        no star looks through); a simulation's truth has ``density``.
+    unit
+        Unit of the density arrays.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    z: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str = "mag pc-1"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expected = (len(self.z), len(self.y), len(self.x))
+        for name, axis in (("x", self.x), ("y", self.y), ("z", self.z)):
+            if axis.ndim != 1 or len(axis) < 2:
+                raise ValueError(f"{name} must be 1-D with at least 2 points")
+            steps = np.diff(axis)
+            if not (steps > 0).all() or np.ptp(steps) > 1e-6 * steps.mean():
+                raise ValueError(f"{name} must be increasing and evenly spaced")
+        for name, array in self.arrays.items():
+            if array.shape != expected:
+                raise ValueError(
+                    f"array {name!r} has shape {array.shape}, expected (z, y, x) = "
+                    f"{expected}"
+                )
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Cell sizes along x, y, z [pc]."""
+        return (
+            float(self.x[1] - self.x[0]),
+            float(self.y[1] - self.y[0]),
+            float(self.z[1] - self.z[0]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkyMaps:
+    """Cumulative extinction from the observer out to a list of distances.
+
+    Parameters
+    ----------
+    distances
+        Increasing distances [pc], shape ``(n,)``.
+    mean, std
+        Mean and standard deviation of the *integrated* extinction [mag], HEALPix
+        NESTED in Galactic coordinates, shape ``(n, npix)``; NaN where the ray leaves
+        the map before the distance.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    distances: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineOfSight:
+    """Cumulative extinction along one direction, and the stars near it.
+
+    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
+    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
+    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
+    """
+
+    l: float  # noqa: E741  the field's name for Galactic longitude
+    b: float
+    distance: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    star_distance: np.ndarray
+    star_extinction: np.ndarray
+    star_error: np.ndarray
+    radius: float
+    truth: np.ndarray | None = None
