@@ -1,0 +1,166 @@
+"""The canonical table of stars: the only thing that fits and predictions see."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from pipelines.catalog.tables import read_table, write_table
+from pipelines.errors import InputError
+
+__all__ = [
+    "CANONICAL_UNITS",
+    "Stars",
+    "read_stars",
+    "read_table",
+    "write_stars",
+    "write_table",
+]
+
+CANONICAL_UNITS = {
+    "l": "deg",
+    "b": "deg",
+    "distance": "pc",
+    "extinction": "mag",
+    "extinction_error": "mag",
+    "distance_error": "pc",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stars:
+    """Stars with a distance, and usually an extinction.
+
+    Parameters
+    ----------
+    l, b
+        Galactic longitude and latitude [deg], float64, shape ``(N,)``.
+    distance
+        Heliocentric distance [pc], float64, shape ``(N,)``.
+    extinction, extinction_error
+        Integrated extinction and its standard deviation [mag], float64, shape
+        ``(N,)``; both None in a table of positions only.
+    source_id
+        Identifiers, shape ``(N,)``, integers or strings.
+    distance_error
+        Standard deviation of the distance [pc], float64, shape ``(N,)``.
+    extra
+        Further columns, each of shape ``(N,)``.
+    units
+        Column name to unit; canonical columns always have `CANONICAL_UNITS`.
+    meta
+        Provenance: JSON-serialisable.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types differ from the above, or one of extinction and its error
+        comes without the other.
+    """
+
+    l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
+    b: np.ndarray
+    distance: np.ndarray
+    extinction: np.ndarray | None = None
+    extinction_error: np.ndarray | None = None
+    source_id: np.ndarray | None = None
+    distance_error: np.ndarray | None = None
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.extinction is None) != (self.extinction_error is None):
+            raise ValueError("extinction and extinction_error belong together")
+        shadowed = set(self.extra) & {item.name for item in fields(self)}
+        if shadowed:
+            raise ValueError(
+                f"extra columns shadow canonical names: {sorted(shadowed)}"
+            )
+        expected = np.shape(self.l)
+        for name, column in self.columns().items():
+            if len(expected) != 1 or np.shape(column) != expected:
+                raise ValueError(
+                    f"column {name!r} has shape {np.shape(column)}, expected (N,) "
+                    f"like l, which has {expected}"
+                )
+            if name in CANONICAL_UNITS and column.dtype != np.float64:
+                raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
+        for name, unit in CANONICAL_UNITS.items():
+            if self.units.get(name, unit) != unit:
+                raise ValueError(
+                    f"{name} is in {self.units[name]!r}, expected {unit!r}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.l)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every column present, by name, canonical ones first."""
+        named = {
+            name: getattr(self, name)
+            for name in ("source_id", *CANONICAL_UNITS)
+            if getattr(self, name) is not None
+        }
+        return {**named, **self.extra}
+
+    def select(self, rows: np.ndarray | slice) -> Stars:
+        """Return the stars at an index array, a slice or a boolean mask."""
+        chosen = {name: column[rows] for name, column in self.columns().items()}
+        return _assemble(chosen, self.units, self.meta)
+
+    def positions(self) -> np.ndarray:
+        """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
+
+        +x points to l = 0, +y to l = 90 deg, +z to the north Galactic pole.
+        """
+        l, b = np.deg2rad(self.l), np.deg2rad(self.b)  # noqa: E741
+        directions = (np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b))
+        return self.distance[:, None] * np.stack(directions, axis=1)
+
+
+def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
+    """Write a canonical table; see `write_table` for what it raises."""
+    columns = stars.columns()
+    units = {**CANONICAL_UNITS, **stars.units}
+    write_table(
+        path,
+        columns,
+        units={name: unit for name, unit in units.items() if name in columns},
+        meta=stars.meta,
+        kind="stars",
+        overwrite=overwrite,
+    )
+
+
+def read_stars(path: str | os.PathLike[str]) -> Stars:
+    """Read a table that ``dustmap ingest`` or ``dustmap simulate`` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, unreadable, or not such a table.
+    """
+    columns, units, meta = read_table(path)
+    missing = {"l", "b", "distance"} - set(columns)
+    if missing:
+        raise InputError(
+            f"{path} lacks the columns {sorted(missing)}: it is no table of stars; "
+            "make one with `dustmap ingest`"
+        )
+    try:
+        return _assemble(columns, units, meta)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; make it with `dustmap ingest`") from error
+
+
+def _assemble(
+    columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
+) -> Stars:
+    names = ("source_id", *CANONICAL_UNITS)
+    known = {name: columns[name] for name in names if name in columns}
+    extra = {name: column for name, column in columns.items() if name not in known}
+    return Stars(**known, extra=extra, units=dict(units), meta=dict(meta))

@@ -1,0 +1,204 @@
+"""Parquet tables that carry units and provenance, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.errors import InputError
+from pipelines.store import atomic_file
+
+TABLE_VERSION = 1
+METADATA_KEY = b"dustmap"
+ROWS_PER_GROUP = 1 << 18
+
+
+class TableWriter(Protocol):
+    """Takes batches of rows; the metadata may be known only at the end."""
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Append one batch, all columns of one length."""
+
+    def describe(self, meta: Mapping[str, Any]) -> None:
+        """Set the provenance that is saved with the table."""
+
+
+@contextmanager
+def open_table(
+    path: str | os.PathLike[str],
+    *,
+    units: Mapping[str, str],
+    kind: str,
+    overwrite: bool,
+) -> Iterator[TableWriter]:
+    """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
+
+    The types are those of the first batch. A batch becomes a row group, so the caller
+    decides how many rows are in memory.
+    """
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder: give the name of a parquet file")
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        writer = _ParquetBatches(temporary, units=dict(units), kind=kind)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+class _ParquetBatches:
+    def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
+        self._path, self._units, self._kind = path, units, kind
+        self._text = self._encode({})
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        arrays = {name: _arrow(column) for name, column in columns.items()}
+        if self._writer is None:
+            schema = [_field(n, a.type, self._units.get(n)) for n, a in arrays.items()]
+            self._writer = pq.ParquetWriter(self._path, pa.schema(schema))
+        table = pa.table(list(arrays.values()), schema=self._writer.schema)
+        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+    def describe(self, meta: Mapping[str, Any]) -> None:
+        self._text = self._encode(dict(meta))
+
+    def close(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._text})
+        self._writer.close()
+
+    def _encode(self, meta: dict[str, Any]) -> str:
+        description = {
+            "version": TABLE_VERSION,
+            "kind": self._kind,
+            "units": self._units,
+            "meta": meta,
+        }
+        return json.dumps(description, allow_nan=False)
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, np.ndarray],
+    *,
+    units: Mapping[str, str],
+    meta: Mapping[str, Any],
+    kind: str,
+    overwrite: bool,
+) -> None:
+    """Write columns as one parquet file with units and provenance in its metadata.
+
+    Parameters
+    ----------
+    columns
+        Name to array of shape ``(N,)``: numbers, booleans or strings.
+    units
+        Unit of each column that has one; kept in the field's metadata as ``unit``.
+    meta
+        Provenance, JSON-serialisable; kept under the schema key ``dustmap``.
+    kind
+        What the table holds: ``"stars"``, ``"prediction"``, ...
+
+    Raises
+    ------
+    InputError
+        If the file exists and ``overwrite`` is false, or the folder is read-only.
+    ValueError
+        If the columns are none, of unequal length, or not one-dimensional, or a unit
+        names no column.
+    """
+    shapes = {name: np.shape(column) for name, column in columns.items()}
+    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 1:
+        raise ValueError(f"expected columns of one shape (N,), got {shapes}")
+    if set(units) - set(columns):
+        raise ValueError(f"units for no column: {sorted(set(units) - set(columns))}")
+    with open_table(path, units=units, kind=kind, overwrite=overwrite) as table:
+        table.write(columns)
+        table.describe(meta)
+
+
+def read_table(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+    """Read what `write_table` wrote: columns, units and provenance.
+
+    ``path`` may be a folder of such files, which are joined in the order of their
+    names; the provenance is then ``{"partitions": {file name: provenance}}``.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, unreadable or not one of ours, or partitions differ in
+        their columns or units.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _read_file(path)
+    files = sorted(path.rglob("*.parquet"))
+    if not files:
+        raise InputError(f"{path} holds no .parquet file: run `dustmap ingest` first")
+    tables = [_read_file(file) for file in files]
+    first_columns, units, _ = tables[0]
+    for file, (columns, other, _) in zip(files, tables):
+        if list(columns) != list(first_columns) or other != units:
+            raise InputError(
+                f"{file} has columns {list(columns)} in {other}, but {files[0].name} "
+                f"has {list(first_columns)} in {units}: ingest them together"
+            )
+    joined = {n: np.concatenate([t[0][n] for t in tables]) for n in first_columns}
+    names = [str(file.relative_to(path)) for file in files]
+    return joined, units, {"partitions": dict(zip(names, [t[2] for t in tables]))}
+
+
+def _read_file(
+    path: Path,
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata.metadata or {}
+            table = file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is no readable parquet file ({_first_line(error)}): "
+            "make it with `dustmap ingest`"
+        ) from error
+    if METADATA_KEY not in metadata:
+        raise InputError(
+            f"{path} is a parquet file without dustmap's units and provenance: "
+            "convert it with `dustmap ingest`"
+        )
+    description = json.loads(metadata[METADATA_KEY])
+    if description.get("version") != TABLE_VERSION:
+        raise InputError(
+            f"{path} has table version {description.get('version')}, this program "
+            f"reads version {TABLE_VERSION}: ingest the catalogue again"
+        )
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    return columns, description["units"], description["meta"]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+
+
+def _field(name: str, kind: pa.DataType, unit: str | None) -> pa.Field:
+    return pa.field(name, kind, metadata=None if unit is None else {"unit": unit})
+
+
+def _arrow(column: np.ndarray) -> pa.Array:
+    column = np.asarray(column)
+    if column.dtype.kind == "U":
+        return pa.array(column.astype(object), pa.string())
+    return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))

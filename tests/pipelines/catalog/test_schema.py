@@ -1,0 +1,187 @@
+"""The canonical table survives the disk, and refuses what is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from pipelines.catalog.schema import (
+    Stars,
+    read_stars,
+    read_table,
+    write_stars,
+    write_table,
+)
+from pipelines.catalog.tables import open_table
+from pipelines.errors import InputError
+
+
+def make_stars(n: int = 5, **changes) -> Stars:
+    values = {
+        "l": np.linspace(0, 300, n),
+        "b": np.linspace(-60, 60, n),
+        "distance": np.linspace(100, 2000, n),
+        "extinction": np.linspace(-0.1, 2, n),
+        "extinction_error": np.full(n, 0.05),
+    }
+    return Stars(**{**values, **changes})
+
+
+def assert_same(a: Stars, b: Stars) -> None:
+    assert list(a.columns()) == list(b.columns())
+    for name, column in a.columns().items():
+        np.testing.assert_array_equal(column, b.columns()[name])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    values=arrays(
+        np.float64, st.tuples(st.just(5), st.integers(1, 20)), elements=st.floats(-9, 9)
+    ),
+    names=st.booleans(),
+)
+def test_stars_survive_the_disk(tmp_path_factory, values, names) -> None:
+    ids = np.arange(values.shape[1])
+    stars = Stars(
+        l=values[0],
+        b=values[1],
+        distance=values[2],
+        extinction=values[3],
+        extinction_error=values[4],
+        source_id=np.array([f"star {i} é" for i in ids]) if names else ids + 2**62,
+        extra={"density_true": values[0] * 2},
+        units={"density_true": "mag pc-1"},
+        meta={"seed": 3, "nested": {"a": [1, None]}},
+    )
+    path = tmp_path_factory.mktemp("stars") / "stars.parquet"
+    write_stars(path, stars, overwrite=False)
+    again = read_stars(path)
+    assert_same(stars, again)
+    assert again.meta == stars.meta
+    assert again.units["density_true"] == "mag pc-1"
+    assert again.units["distance"] == "pc"
+
+
+def test_each_field_carries_its_unit(tmp_path: Path) -> None:
+    write_stars(tmp_path / "s.parquet", make_stars(), overwrite=False)
+    schema = pq.read_schema(tmp_path / "s.parquet")
+    assert schema.field("distance").metadata == {b"unit": b"pc"}
+    assert schema.field("extinction").metadata == {b"unit": b"mag"}
+
+
+def test_positions_point_to_the_axes_of_the_galaxy() -> None:
+    stars = make_stars(
+        3,
+        l=np.array([0.0, 90.0, 123.0]),
+        b=np.array([0.0, 0.0, 90.0]),
+        distance=np.array([1.0, 2.0, 3.0]),
+    )
+    np.testing.assert_allclose(stars.positions(), np.diag([1.0, 2, 3]), atol=1e-12)
+
+
+def test_selection_takes_every_column() -> None:
+    stars = make_stars(extra={"index": np.arange(5)}, source_id=np.arange(5) + 10)
+    chosen = stars.select(stars.l > 100)
+    assert len(chosen) == 3
+    np.testing.assert_array_equal(chosen.extra["index"], [2, 3, 4])
+    np.testing.assert_array_equal(stars.select(np.array([4, 0])).source_id, [14, 10])
+
+
+def test_a_folder_of_partitions_is_one_table(tmp_path: Path) -> None:
+    stars = make_stars(source_id=np.arange(5))
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write_stars(folder / "0.parquet", stars.select(slice(0, 2)), overwrite=False)
+    write_stars(folder / "1.parquet", stars.select(slice(2, 5)), overwrite=False)
+    assert_same(read_stars(folder), stars)
+
+
+def test_partitions_with_other_columns_are_refused(tmp_path: Path) -> None:
+    write_stars(tmp_path / "0.parquet", make_stars(), overwrite=False)
+    more = make_stars(distance_error=np.ones(5))
+    write_stars(tmp_path / "1.parquet", more, overwrite=False)
+    with pytest.raises(InputError, match=r"1\.parquet has columns"):
+        read_stars(tmp_path)
+
+
+def test_positions_alone_are_a_table(tmp_path: Path) -> None:
+    stars = make_stars(extinction=None, extinction_error=None)
+    write_stars(tmp_path / "s.parquet", stars, overwrite=False)
+    assert read_stars(tmp_path / "s.parquet").extinction is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"b": np.zeros(4)}, "shape"),
+        ({"distance": np.ones(5, np.float32)}, "float32"),
+        ({"extinction_error": None}, "together"),
+        ({"extra": {"l": np.zeros(5)}}, "shadow"),
+        ({"units": {"distance": "kpc"}}, "expected 'pc'"),
+    ],
+)
+def test_malformed_stars_are_refused(changes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_stars(**changes)
+
+
+def test_foreign_parquet_is_refused_and_ingest_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"l": [1.0], "b": [1.0], "distance": [1.0]}), path)
+    with pytest.raises(InputError, match="dustmap ingest"):
+        read_stars(path)
+
+
+def test_a_table_of_something_else_is_no_table_of_stars(tmp_path: Path) -> None:
+    path = tmp_path / "prediction.parquet"
+    columns = {"density_mean": np.ones(2)}
+    units = {"density_mean": "mag pc-1"}
+    write_table(path, columns, units=units, meta={}, kind="prediction", overwrite=False)
+    assert read_table(path)[1] == units
+    with pytest.raises(InputError, match="lacks the columns"):
+        read_stars(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 cut short"])
+def test_unreadable_files_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.parquet"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"broken\.parquet"):
+        read_stars(path)
+
+
+def test_absent_files_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_stars(tmp_path / "none.parquet")
+    with pytest.raises(InputError, match=r"holds no \.parquet"):
+        read_stars(tmp_path)
+
+
+def test_an_existing_table_stays_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    write_stars(path, make_stars(), overwrite=False)
+    with pytest.raises(InputError, match="--overwrite"):
+        write_stars(path, make_stars(3), overwrite=False)
+    assert len(read_stars(path)) == 5
+    write_stars(path, make_stars(3), overwrite=True)
+    assert len(read_stars(path)) == 3
+
+
+def test_a_failed_writer_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+
+    def fail() -> None:
+        with open_table(path, units={}, kind="stars", overwrite=False) as table:
+            table.write({"l": np.zeros(3)})
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
