@@ -1,15 +1,37 @@
-"""Files that are whole or absent: the only code here that renames a file."""
+"""Files that are whole or absent: the only code here that renames a file.
+
+A single file is written under a temporary name, synced to disk and renamed. A folder
+is written likewise, and carries a manifest of the SHA-256 and size of every file in
+it, with a completion marker written last, so that a reader can tell a whole folder
+from one that was cut short or changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.errors import InputError
+
+MANIFEST = "manifest.json"
+MARKER = "COMPLETE"
+_FORMAT = 1
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """SHA-256 (hexadecimal) and size [bytes] of one file."""
+
+    sha256: str
+    size: int
 
 
 @contextmanager
@@ -19,11 +41,13 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, or its folder cannot be
-        written. Whatever fails inside the block leaves ``path`` as it was.
+        If ``path`` exists and ``overwrite`` is false, is a folder, or its folder
+        cannot be written. Whatever fails inside the block leaves ``path`` as it was.
     """
     target = Path(path)
     temporary = _temporary_beside(target, overwrite=overwrite)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder: name a file to write")
     try:
         yield temporary
         _fsync(temporary)
@@ -64,6 +88,144 @@ def atomic_directory(
                 shutil.rmtree(retired)
             else:
                 retired.unlink()
+
+
+def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
+    """Record every file under ``directory``, then mark the directory complete.
+
+    ``manifest.json`` holds the SHA-256 and size of each file by its relative path;
+    ``COMPLETE`` holds the manifest's own hash and is written last. A marker from an
+    earlier call is removed first, so that a run killed in between leaves none.
+    """
+    folder = Path(directory)
+    (folder / MARKER).unlink(missing_ok=True)
+    digests = {name: _digest(folder / name) for name in _file_names(folder)}
+    for name in digests:
+        _fsync(folder / name)
+    record = {
+        "format": _FORMAT,
+        "files": {
+            name: {"sha256": digest.sha256, "size": digest.size}
+            for name, digest in digests.items()
+        },
+    }
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    _write_text(folder / MANIFEST, text)
+    _write_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
+    return digests
+
+
+def check_manifest(
+    directory: str | os.PathLike[str],
+    *,
+    allow_extra: bool = False,
+    hashes: bool = True,
+) -> dict[str, FileDigest]:
+    """Compare a directory with its manifest and return what the manifest lists.
+
+    Parameters
+    ----------
+    allow_extra
+        Accept files that the manifest does not list.
+    hashes
+        Compare contents; otherwise only presence and size.
+
+    Raises
+    ------
+    InputError
+        If the marker or manifest is missing or damaged, or files are missing,
+        altered or (unless allowed) extra; the message names them.
+    """
+    folder = Path(directory)
+    listed = _read_manifest(folder)
+    present = set(_file_names(folder))
+    missing = sorted(set(listed) - present)
+    extra = [] if allow_extra else sorted(present - set(listed))
+    altered = [
+        name
+        for name in sorted(set(listed) & present)
+        if not _matches(folder / name, listed[name], hashes=hashes)
+    ]
+    faults = [
+        _name_some(kind, names)
+        for kind, names in (
+            ("missing", missing),
+            ("altered", altered),
+            ("not in the manifest", extra),
+        )
+        if names
+    ]
+    if faults:
+        raise InputError(
+            f"{folder} is not what was written: {'; '.join(faults)}. "
+            "Restore it from a copy or write it again"
+        )
+    return listed
+
+
+def _read_manifest(folder: Path) -> dict[str, FileDigest]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    marker, manifest = folder / MARKER, folder / MANIFEST
+    for item in (marker, manifest):
+        if not item.is_file():
+            raise InputError(
+                f"{folder} is incomplete: it has no {item.name}, so its writer did "
+                "not finish. Write it again"
+            )
+    content = manifest.read_bytes()
+    if marker.read_bytes().strip() != hashlib.sha256(content).hexdigest().encode():
+        raise InputError(
+            f"{folder} is not what was written: altered: {MANIFEST} or {MARKER} "
+            "(they disagree). Restore it from a copy or write it again"
+        )
+    try:
+        record = json.loads(content)
+        if record["format"] != _FORMAT:
+            raise InputError(
+                f"{manifest} has format {record['format']}; this version reads "
+                f"{_FORMAT}"
+            )
+        return {
+            str(name): FileDigest(sha256=str(entry["sha256"]), size=int(entry["size"]))
+            for name, entry in record["files"].items()
+        }
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{manifest} is no manifest of this program") from error
+
+
+def _file_names(folder: Path) -> list[str]:
+    names = [
+        (Path(root) / name).relative_to(folder).as_posix()
+        for root, _, files in os.walk(folder)
+        for name in files
+    ]
+    return sorted(name for name in names if name not in (MANIFEST, MARKER))
+
+
+def _digest(path: Path) -> FileDigest:
+    with path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        return FileDigest(sha256=sha256, size=stream.tell())
+
+
+def _matches(path: Path, expected: FileDigest, *, hashes: bool) -> bool:
+    if path.stat().st_size != expected.size:
+        return False
+    return not hashes or _digest(path) == expected
+
+
+def _name_some(kind: str, names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{kind}: {shown}{more}"
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_file(path, overwrite=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _temporary_beside(target: Path, *, overwrite: bool) -> Path:

@@ -7,6 +7,34 @@ from typing import Any
 
 import numpy as np
 
+AXES = ("x", "y", "z")
+FRAME = {
+    "name": "heliocentric Galactic Cartesian",
+    "origin": "the observer (the Sun)",
+    "axes": {
+        "x": "towards Galactic longitude 0 deg, latitude 0 deg",
+        "y": "towards Galactic longitude 90 deg, latitude 0 deg",
+        "z": "towards the north Galactic pole",
+    },
+}
+_TITLES = {
+    "mean": "posterior mean of the extinction density",
+    "std": "posterior standard deviation of the extinction density",
+    "support": "sight-line length per cell, in units of the cell size",
+    "density": "true extinction density",
+}
+_DIMENSIONLESS = ("support",)
+
+
+def field_title(name: str) -> str:
+    """One line that says what the array ``name`` holds."""
+    return _TITLES.get(name, name)
+
+
+def field_unit(name: str, unit: str) -> str:
+    """Unit of the array ``name`` in a cube of densities in ``unit``; "" if pure."""
+    return "" if name in _DIMENSIONLESS else unit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cube:
