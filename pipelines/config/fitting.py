@@ -1,0 +1,229 @@
+"""The configuration of ``dustmap fit``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.config.base import (
+    Auto,
+    Counts,
+    Interval,
+    NonNegative,
+    PerAxis,
+    Positive,
+    Settings,
+)
+
+
+class BoxConfig(Settings):
+    """Where the map is made, and how finely.
+
+    Heliocentric Galactic coordinates: +x to l=0, +y to l=90, +z to the north Galactic
+    pole. The observer sits at the origin, which the box must contain.
+    """
+
+    x: Auto[Interval] = Field(default=None, description="[min, max] along x [pc]")
+    y: Auto[Interval] = Field(default=None, description="[min, max] along y [pc]")
+    z: Auto[Interval] = Field(default=None, description="[min, max] along z [pc]")
+    spacing: Auto[PerAxis] = Field(
+        default=None,
+        description="distance of grid points, one number or [x, y, z] [pc]",
+    )
+    shape: Auto[Counts] = Field(
+        default=None, description="number of grid points [x, y, z], instead of spacing"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> BoxConfig:
+        for name in ("x", "y", "z"):
+            interval = getattr(self, name)
+            if interval is not None and not interval[0] <= 0 <= interval[1]:
+                raise ValueError(
+                    f"{name} = {list(interval)} leaves out the observer at 0: choose "
+                    "min <= 0 <= max"
+                )
+        if self.spacing is not None and self.shape is not None:
+            raise ValueError("spacing and shape are both given: leave one out")
+        return self
+
+
+class PriorConfig(Settings):
+    """The Gaussian process before it has seen a star."""
+
+    kernel: Literal["matern12", "matern32", "matern52", "squared-exponential"] = Field(
+        default="matern32", description="covariance function"
+    )
+    lengthscale: Auto[PerAxis] = Field(
+        default=None, description="correlation length, one number or [x, y, z] [pc]"
+    )
+    std: Auto[Positive] = Field(
+        default=None, description="standard deviation of the field [mag/pc]"
+    )
+    mean: Literal["auto", "constant", "exponential-disc", "zero"] = Field(
+        default="auto", description="mean density"
+    )
+    mean_density: Auto[NonNegative] = Field(
+        default=None,
+        description="mean density at the Sun's place in the plane [mag/pc]",
+    )
+    scale_height: Auto[Positive] = Field(
+        default=None, description="scale height of the exponential disc [pc]"
+    )
+    scale_length: Auto[Positive] = Field(
+        default=None, description="scale length of the exponential disc [pc]"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PriorConfig:
+        unused = {
+            "zero": ("mean_density", "scale_height", "scale_length"),
+            "constant": ("scale_height", "scale_length"),
+        }.get(self.mean, ())
+        for name in unused:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f'{name} has no meaning with mean = "{self.mean}": leave it out '
+                    "or change mean"
+                )
+        return self
+
+
+class ModelConfig(Settings):
+    """From the field to what the stars see."""
+
+    density: Literal["gaussian"] = Field(
+        default="gaussian", description="how the density follows from the field"
+    )
+    refinement: Annotated[int, Field(ge=1, le=4)] = Field(
+        default=1, description="points of the quadrature grid per grid point and axis"
+    )
+    interpolation: Literal["linear", "cubic"] = Field(
+        default="linear", description="interpolation between grid points"
+    )
+    subgrid_noise: bool = Field(
+        default=True, description="add what the grid cannot resolve to the stars' noise"
+    )
+    ray_step: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="step of the integral along a ray, in cells"
+    )
+    wrap_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-2,
+        description="correlation allowed between opposite faces of the box through "
+        "the torus, relative to the variance",
+    )
+    common_noise: Auto[NonNegative] = Field(
+        default=None,
+        description="noise added in quadrature to every star's error [mag]; learnt "
+        "when auto",
+    )
+
+
+class InferenceConfig(Settings):
+    """How the posterior is computed."""
+
+    engine: Literal["full-batch", "svi"] = Field(
+        default="full-batch", description="full-batch solves, or HIP-GP as published"
+    )
+    samples: Annotated[int, Field(ge=0)] = Field(
+        default=32, description="posterior samples, which give the standard deviations"
+    )
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-3, description="relative residual at which a solve stops"
+    )
+    max_iterations: Annotated[int, Field(ge=1)] = Field(
+        default=500, description="most iterations of a solve"
+    )
+    preconditioner: Literal["nystrom", "none"] = Field(
+        default="nystrom", description="preconditioner of the posterior's solves"
+    )
+    preconditioner_rank: Annotated[int, Field(ge=1)] = Field(
+        default=100, description="rank of the Nystrom preconditioner"
+    )
+    dtype: Literal["float64", "float32"] = Field(
+        default="float64", description="precision of the products"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="where to compute; auto takes CUDA where there is one",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        default=0, description="seed of every random draw"
+    )
+    search: bool = Field(
+        default=True, description="search coarsely for hyperparameters that are auto"
+    )
+
+
+class SviConfig(Settings):
+    """The engine ``svi`` only: stochastic variational inference as published."""
+
+    batch_size: Annotated[int, Field(ge=1)] = Field(
+        default=64, description="stars per step"
+    )
+    epochs: Annotated[int, Field(ge=1)] = Field(
+        default=20, description="passes through the stars"
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.01, description="step of the natural gradient"
+    )
+    family: Literal["mean-field", "block", "full"] = Field(
+        default="block", description="covariance of the variational distribution"
+    )
+    block: Annotated[int, Field(ge=1)] = Field(
+        default=2, description="cells per axis of one block of the family block"
+    )
+    pcg_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-6, description="relative residual at which a star's solve stops"
+    )
+    pcg_max_iterations: Annotated[int, Field(ge=1)] = Field(
+        default=200, description="most iterations of a star's solve"
+    )
+    hyperparameter_rate: NonNegative = Field(
+        default=0.0,
+        description="Adam's rate for the kernel's hyperparameters; 0 fixes them",
+    )
+    nugget: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=1e-6,
+        description="variance added at the grid points, relative to the field's",
+    )
+    max_embedding: Annotated[int, Field(ge=1)] = Field(
+        default=20_000_000, description="most points of the circulant embedding"
+    )
+    quadrature: Literal["monte-carlo", "gauss-legendre"] = Field(
+        default="monte-carlo", description="nodes along a ray"
+    )
+    nodes: Annotated[int, Field(ge=1)] = Field(default=20, description="nodes per ray")
+
+
+class BudgetConfig(Settings):
+    """What the fit may spend; the grid's fineness follows where it is auto."""
+
+    minutes: Positive = Field(default=10.0, description="time [min]")
+    memory_gib: Auto[Positive] = Field(
+        default=None, description="memory [GiB]; half the machine's when auto"
+    )
+
+
+class DataConfig(Settings):
+    """Which stars are used for what."""
+
+    holdout: Annotated[float, Field(ge=0, lt=0.5)] = Field(
+        default=0.05, description="fraction of the stars kept back to test the map"
+    )
+    max_distance: Auto[Positive] = Field(
+        default=None, description="stars further away are left out [pc]"
+    )
+
+
+class FitConfig(Settings):
+    """Settings of a fit. Every key has a default; auto is chosen from the data."""
+
+    box: BoxConfig = BoxConfig()
+    prior: PriorConfig = PriorConfig()
+    model: ModelConfig = ModelConfig()
+    inference: InferenceConfig = InferenceConfig()
+    svi: SviConfig = SviConfig()
+    budget: BudgetConfig = BudgetConfig()
+    data: DataConfig = DataConfig()

@@ -1,0 +1,92 @@
+"""From a TOML file and ``--set`` strings to a validated configuration."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from pipelines.config.base import Settings
+from pipelines.config.diagnosis import explain
+from pipelines.errors import InputError
+
+T = TypeVar("T", bound=Settings)
+
+
+def load_config(
+    model: type[T], path: Path | None = None, overrides: Sequence[str] = ()
+) -> T:
+    """Read and validate a configuration.
+
+    Parameters
+    ----------
+    model
+        The configuration's class.
+    path
+        A TOML file; ``None`` for the defaults.
+    overrides
+        ``key.sub=value`` strings, applied in order after the file. The value is
+        TOML; a bare word is a string.
+
+    Raises
+    ------
+    InputError
+        In one line: which file or ``--set``, which key, what was expected, what came.
+    """
+    tree = {} if path is None else _read(path)
+    for text in overrides:
+        _apply(tree, text)
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        message = explain(model, error, path=path, overrides=overrides)
+    raise InputError(message)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot read the configuration ({error.strerror})"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a TOML file (expected UTF-8 text)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def _apply(tree: dict[str, Any], text: str) -> None:
+    """Put one override into ``tree``, making sections on the way."""
+    key, equals, value = text.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names):
+        raise InputError(f"--set {text}: expected KEY=VALUE or SECTION.KEY=VALUE")
+    for depth, name in enumerate(names[:-1]):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise InputError(
+                f"--set {text}: {'.'.join(names[: depth + 1])} is a value, not a "
+                "section"
+            )
+    tree[names[-1]] = _parse(value.strip(), text)
+
+
+def _parse(value: str, text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    # A value with a line break could carry further keys.
+    if parsed.keys() == {"value"}:
+        return parsed["value"]
+    if re.fullmatch(r"[A-Za-z][\w.-]*", value):
+        return value
+    raise InputError(
+        f"--set {text}: {value!r} is neither a TOML value (number, true, false, "
+        '"text", [list]) nor one word'
+    )

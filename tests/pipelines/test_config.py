@@ -1,0 +1,216 @@
+"""Configuration: what is refused, in which words, and what survives a round trip."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipelines.config import (
+    FitConfig,
+    SimulateConfig,
+    describe,
+    load_config,
+    to_toml,
+)
+from pipelines.errors import InputError
+
+MODELS = [FitConfig, SimulateConfig]
+
+
+def refusal(overrides, model=FitConfig, path=None):
+    with pytest.raises(InputError) as caught:
+        load_config(model, path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_without_file_and_overrides_the_defaults_hold(model):
+    assert load_config(model) == model()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_description_is_a_file_that_loads_to_the_defaults(model, tmp_path):
+    path = tmp_path / "all.toml"
+    path.write_text(describe(model))
+    assert load_config(model, path) == model()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_description_explains_every_key(model):
+    lines = describe(model).splitlines()
+    keys = [i for i, line in enumerate(lines) if " = " in line and line[0] != "#"]
+    assert len(keys) > 15
+    assert all(lines[i - 1].startswith("#") for i in keys)
+
+
+def test_the_file_is_read_and_overrides_win_in_order(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[box]\nspacing = 40\n[prior]\nkernel = "matern52"\nstd = 1e-3\n')
+    config = load_config(
+        FitConfig,
+        path,
+        ["box.spacing=[20, 20, 10]", "prior.std=2e-3", "prior.std=auto"],
+    )
+    assert config.box.spacing == (20.0, 20.0, 10.0)
+    assert config.prior.kernel == "matern52"
+    assert config.prior.std is None
+
+
+def test_one_number_stands_for_three_axes():
+    assert load_config(FitConfig, None, ["prior.lengthscale=50"]).prior.lengthscale == (
+        50.0,
+        50.0,
+        50.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["prior.kernel=matern12", 'prior.kernel="matern12"', "prior.kernel = matern12"],
+)
+def test_bare_words_are_strings(text):
+    assert load_config(FitConfig, None, [text]).prior.kernel == "matern12"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("box.spacin=3", ["box.spacin", "unknown key", "did you mean box.spacing?"]),
+        ("spacing=3", ["unknown key", "did you mean box.spacing?"]),
+        ("Box.x=[0,1]", ["Box", "unknown key", "did you mean box?"]),
+        ("zzz=1", ["zzz", "unknown key", "box, prior, model"]),
+        ("box=3", ["box", "section", "got 3"]),
+        ("box.x=[3, 1]", ["box.x", "min < max", "[3, 1]"]),
+        ("box.x=[3, 4]", ["box", "observer", "[3.0, 4.0]"]),
+        ("box.x=[nan, 1]", ["box.x[0]", "finite", "nan"]),
+        ("box.x=[-1, inf]", ["box.x[1]", "finite", "inf"]),
+        ("box.x=5", ["box.x", "list of two", "got 5"]),
+        ('box.x=["a", 1]', ["box.x[0]", "a number", "'a'"]),
+        ("box.shape=[8, 8]", ["box.shape", "three integers"]),
+        ("box.shape=[8, 8, 1]", ["box.shape[2]", "equal to 2", "got 1"]),
+        ("box.spacing=[1, 2]", ["box.spacing", "one number or a list of three"]),
+        ("box.spacing=-1", ["box.spacing[0]", "greater than 0", "-1"]),
+        ("prior.kernel=matern53", ["'matern32'", "did you mean 'matern52'?"]),
+        ("prior.std=nan", ["prior.std", "finite", "nan"]),
+        ("prior.std=wide", ["prior.std", "number", "'wide'"]),
+        ("model.subgrid_noise=1", ["model.subgrid_noise", "true or false", "got 1"]),
+        ("model.ray_step=1.5", ["model.ray_step", "less than or equal to 1", "1.5"]),
+        ("model.refinement=5", ["model.refinement", "equal to 4", "got 5"]),
+        ("model.density=lognormal", ["model.density", "'gaussian'", "'lognormal'"]),
+        ("inference.seed=1.5", ["inference.seed", "integer", "1.5"]),
+        ("inference.samples=true", ["inference.samples", "integer", "true"]),
+        ("inference.samples=-1", ["inference.samples", "equal to 0", "-1"]),
+        ("data.holdout=0.5", ["data.holdout", "less than 0.5"]),
+        ("budget.minutes=0", ["budget.minutes", "greater than 0"]),
+        ("no_equals", ["no_equals", "KEY=VALUE"]),
+        ("bad key=1", ["bad key", "KEY=VALUE"]),
+        ("box.spacing=1 2", ["'1 2'", "TOML value"]),
+        ("box.spacing=1\nz = 2", ["neither"]),
+    ],
+)
+def test_a_wrong_override_is_refused_in_one_line(override, words):
+    with pytest.raises(InputError) as caught:
+        load_config(FitConfig, None, [override])
+    message = str(caught.value)
+    assert message.startswith(f"--set {override}")
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["box.spacing=3", "box.shape=[4,4,4]"], ["spacing and shape"]),
+        (["prior.mean=zero", "prior.mean_density=1e-3"], ["mean_density", "zero"]),
+        (["prior.mean=constant", "prior.scale_height=9"], ["scale_height"]),
+        (["box.x=[-1,1]", "box.x.y=3"], ["box.x is a value"]),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(overrides, words):
+    message = refusal(overrides)
+    for word in ["--set", *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["truth.spacing=300"], ["half_z", "spacing"]),
+        (["truth.spacing=100"], ["correlation_length", "spacing"]),
+        (["dust.cloud_radius=[5, 50]"], ["cloud_radius", "resolve"]),
+        (["tracers.brightest=9"], ["brightest", "faintest"]),
+        (["stars=0"], ["stars", "equal to 1"]),
+    ],
+)
+def test_a_galaxy_that_its_grid_cannot_hold_is_refused(overrides, words):
+    message = refusal(overrides, SimulateConfig)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[box\n", ["not valid TOML", "line 1"]),
+        (b"[box]\nx = [0,1]\nx = [0,1]\n", ["not valid TOML"]),
+        (b"\xff\xfe", ["UTF-8"]),
+        (b"[bux]\nx = [0, 1]\n", ["bux", "did you mean box?"]),
+        (b"[prior]\nstd = -1\n", ["prior.std", "greater than 0", "-1"]),
+        (b"[prior]\nstd = -1\nscale_height = 0\n", ["and 1 more"]),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, content, words):
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    message = refusal([], path=path)
+    assert message.startswith(str(path))
+    for word in words:
+        assert word in message
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    path = tmp_path / "absent.toml"
+    assert refusal([], path=path).startswith(f"{path}: cannot read")
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        FitConfig().box.spacing = (1.0, 1.0, 1.0)
+
+
+positive = st.floats(1e-300, 1e300, allow_nan=False)
+interval = st.tuples(st.floats(-1e9, -1e-9), st.floats(0, 1e9))
+
+
+@given(
+    x=interval,
+    spacing=st.none() | st.tuples(positive, positive, positive),
+    std=st.none() | positive,
+    seed=st.integers(0, 2**63 - 1),
+    search=st.booleans(),
+)
+def test_toml_comes_back_the_same(tmp_path_factory, x, spacing, std, seed, search):
+    config = FitConfig.model_validate(
+        {
+            "box": {"x": list(x), "spacing": spacing and list(spacing)},
+            "prior": {"std": std, "kernel": "squared-exponential"},
+            "inference": {"seed": seed, "search": search},
+        }
+    )
+    path = tmp_path_factory.mktemp("toml") / "run.toml"
+    path.write_text(to_toml(config))
+    assert load_config(FitConfig, path) == config
+
+
+def test_toml_holds_no_absent_value():
+    tree = tomllib.loads(to_toml(FitConfig()))
+    assert tree["box"] == {}
+    assert tree["inference"]["samples"] == 32
+    assert math.isclose(tree["model"]["wrap_tolerance"], 1e-2)
