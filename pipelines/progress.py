@@ -1,0 +1,146 @@
+"""Progress for people and for logs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Generic, TextIO, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def say(message: str, *, stream: TextIO | None = None) -> None:
+    """Write a line to ``stream`` (standard error) without breaking a bar there."""
+    tqdm.write(message, file=stream or sys.stderr)
+
+
+class Progress(Generic[T]):
+    """The progress of one stage, as a context or around an iterable.
+
+    Parameters
+    ----------
+    iterable
+        What to walk through; ``None`` where `update` is called by hand.
+    description
+        What is being done.
+    total
+        Number of steps; ``None`` if unknown and the iterable has no length.
+    unit
+        What one step is called.
+    stream
+        Where to write; standard error unless given.
+    interval
+        Least time between two log lines [s]. The first and the last always appear.
+    clock
+        Monotonic time [s].
+
+    Examples
+    --------
+    >>> with Progress(description="solve", total=500) as progress:  # doctest: +SKIP
+    ...     progress.update(residual=0.01)
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[T] | None = None,
+        *,
+        description: str,
+        total: int | None = None,
+        unit: str = "it",
+        stream: TextIO | None = None,
+        interval: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if total is None and iterable is not None:
+            total = _length(iterable)
+        self._iterable = iterable
+        self._description = description
+        self._total = total
+        self._unit = unit
+        self._stream = stream or sys.stderr
+        self._interval = interval
+        self._clock = clock
+        self._count = 0
+        self._postfix: dict[str, object] = {}
+        self._bar: tqdm | None = None
+        self._start = self._spoken = clock()
+        self._reported: int | None = None
+
+    def __enter__(self) -> Progress[T]:
+        self._start = self._clock()
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=self._total,
+                desc=self._description,
+                unit=self._unit,
+                file=self._stream,
+                dynamic_ncols=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._reported != self._count:
+            self._report()
+
+    def __iter__(self) -> Iterator[T]:
+        if self._iterable is None:
+            raise TypeError("Progress has no iterable: call update() instead")
+        with self:
+            for item in self._iterable:
+                yield item
+                self.update()
+
+    def update(self, steps: int = 1, **postfix: object) -> None:
+        """Count ``steps`` more, and show ``postfix`` (name to value) beside them."""
+        self._count += steps
+        self.show(**postfix)
+        if self._bar is not None:
+            self._bar.update(steps)
+        elif (
+            self._reported is None
+            or self._count == self._total
+            or self._clock() - self._spoken >= self._interval
+        ):
+            self._report()
+
+    def show(self, **postfix: object) -> None:
+        """Change what stands beside the count; it appears with the next report."""
+        self._postfix.update(postfix)
+        if self._bar is not None and postfix:
+            self._bar.set_postfix_str(self._beside(), refresh=False)
+
+    def _beside(self) -> str:
+        return ", ".join(
+            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self._postfix.items()
+        )
+
+    def _report(self) -> None:
+        self._spoken = self._clock()
+        self._reported = self._count
+        if self._total:
+            done = f"{self._count}/{self._total} {self._unit}"
+            done += f" ({self._count / self._total:.0%})"
+        else:
+            done = f"{self._count} {self._unit}"
+        parts = [done, f"{self._spoken - self._start:.1f} s", self._beside()]
+        line = ", ".join(part for part in parts if part)
+        print(f"{self._description}: {line}", file=self._stream, flush=True)
+
+
+def _length(iterable: Iterable[object]) -> int | None:
+    try:
+        return len(iterable)  # type: ignore[arg-type]
+    except TypeError:
+        return None

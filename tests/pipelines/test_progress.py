@@ -1,0 +1,103 @@
+"""Progress: a bar for people, few lines for logs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pipelines.progress import Progress, say
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def lines(stream):
+    return stream.getvalue().splitlines()
+
+
+def test_a_log_has_the_first_the_last_and_one_line_per_interval():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(description="solve", total=100, stream=stream, clock=clock) as work:
+        for step in range(1, 101):
+            clock.now = 0.25 * step
+            work.update(residual=1 / step)
+    assert [line.split(" it")[0] for line in lines(stream)] == [
+        "solve: 1/100",
+        "solve: 41/100",
+        "solve: 81/100",
+        "solve: 100/100",
+    ]
+    assert lines(stream)[-1] == "solve: 100/100 it (100%), 25.0 s, residual=0.01"
+
+
+def test_work_that_stops_early_still_reports_its_last_step():
+    stream = io.StringIO()
+    with Progress(description="solve", total=500, stream=stream) as work:
+        work.update()
+        work.update()
+        work.update(residual=1e-4)
+    assert lines(stream)[-1].startswith("solve: 3/500 it (1%)")
+    assert lines(stream)[-1].endswith("residual=0.0001")
+    assert len(lines(stream)) == 2
+
+
+def test_a_failure_passes_through_and_says_how_far_it_came():
+    stream = io.StringIO()
+
+    def rows():
+        yield from range(15)
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        list(Progress(rows(), description="read", stream=stream, unit="rows"))
+    assert lines(stream)[-1].startswith("read: 15 rows, ")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_an_iterable_is_walked_once_in_order(stream):
+    items = list(Progress("abc", description="walk", stream=stream))
+    assert items == ["a", "b", "c"]
+    assert "3/3" in stream.getvalue()
+
+
+def test_an_iterator_of_unknown_length_is_counted():
+    stream = io.StringIO()
+    assert list(Progress(iter("ab"), description="walk", stream=stream)) == ["a", "b"]
+    assert lines(stream)[-1].startswith("walk: 2 it, ")
+
+
+def test_a_terminal_gets_a_bar_with_the_postfix():
+    stream = Terminal()
+    with Progress(description="solve", total=4, stream=stream) as work:
+        for _ in range(4):
+            work.update(residual=0.125)
+    assert "\r" in stream.getvalue()
+    assert "100%" in stream.getvalue()
+    assert "residual=0.125" in stream.getvalue()
+
+
+def test_a_message_does_not_break_the_bar():
+    stream = Terminal()
+    with Progress(description="solve", total=2, stream=stream) as work:
+        work.update()
+        say("half way", stream=stream)
+        work.update()
+    assert any(line.endswith("half way") for line in lines(stream))
+
+
+def test_without_an_iterable_there_is_nothing_to_walk():
+    with pytest.raises(TypeError, match="update"):
+        list(Progress(description="walk", stream=io.StringIO()))
