@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +13,15 @@ FRAME = {
     "name": "heliocentric Galactic Cartesian",
     "origin": "the observer (the Sun)",
     "axes": {
-        "x": "towards Galactic longitude 0 deg, latitude 0 deg",
-        "y": "towards Galactic longitude 90 deg, latitude 0 deg",
+        "x": "towards l = 0 deg, b = 0 deg",
+        "y": "towards l = 90 deg, b = 0 deg",
         "z": "towards the north Galactic pole",
     },
 }
 _TITLES = {
     "mean": "posterior mean of the extinction density",
-    "std": "posterior standard deviation of the extinction density",
-    "support": "sight-line length per cell, in units of the cell size",
+    "std": "posterior std of the extinction density",
+    "support": "sight-line length per cell [cell sizes]",
     "density": "true extinction density",
 }
 _DIMENSIONLESS = ("support",)
@@ -108,6 +109,25 @@ class SkyMaps:
     std: np.ndarray
     meta: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        distances = self.distances
+        if distances.ndim != 1 or not len(distances) or not (distances > 0).all():
+            raise ValueError("distances must be a list of positive numbers [pc]")
+        if not (np.diff(distances) > 0).all():
+            raise ValueError(f"distances must increase, got {distances.tolist()}")
+        for name, maps in (("mean", self.mean), ("std", self.std)):
+            if maps.ndim != 2 or len(maps) != len(distances):
+                raise ValueError(
+                    f"{name} has shape {maps.shape}, expected ({len(distances)}, npix)"
+                )
+        npix = self.mean.shape[1]
+        nside = math.isqrt(npix // 12)
+        if self.std.shape[1] != npix or 12 * nside**2 != npix or nside & (nside - 1):
+            raise ValueError(
+                f"mean and std have {npix} and {self.std.shape[1]} pixels; expected "
+                "12 nside² with nside a power of two (NESTED)"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineOfSight:
@@ -128,3 +148,15 @@ class LineOfSight:
     star_error: np.ndarray
     radius: float
     truth: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        along = [self.distance, self.mean, self.std]
+        if self.truth is not None:
+            along.append(self.truth)
+        beside = [self.star_distance, self.star_extinction, self.star_error]
+        for what, arrays in (("ray", along), ("star", beside)):
+            shapes = {array.shape for array in arrays}
+            if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+                raise ValueError(
+                    f"{what} arrays must be 1-D and equally long, got {sorted(shapes)}"
+                )

@@ -1,0 +1,130 @@
+"""What all FITS files here share: provenance in HISTORY, checksums on reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from astropy.io import fits
+from astropy.io.fits.verify import VerifyError
+
+from pipelines.errors import InputError
+from pipelines.store import atomic_file
+
+_OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
+_CLOSING = "END OF PROVENANCE"
+_CARD = 72
+_SPACE = "\\u0020"
+
+
+def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
+    """Make a primary unit without data whose HISTORY tells ``summary`` and ``meta``.
+
+    Raises
+    ------
+    ValueError
+        If ``meta`` is not JSON.
+    """
+    try:
+        text = json.dumps(meta, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"provenance must be plain JSON: {error}") from error
+    primary = fits.PrimaryHDU()
+    for line in (summary, _OPENING, *_split(text), _CLOSING):
+        primary.header.add_history(line)
+    return primary
+
+
+def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
+    """Join the provenance that :func:`empty_primary` put into HISTORY."""
+    lines = [str(line) for line in cast(Any, header.get("HISTORY", []))]
+    try:
+        start = lines.index(_OPENING) + 1
+        meta = json.loads("".join(lines[start : lines.index(_CLOSING, start)]))
+    except ValueError as error:
+        raise InputError(
+            f"{source}: its HISTORY holds no provenance of this program"
+        ) from error
+    if not isinstance(meta, dict):
+        raise InputError(f"{source}: the provenance in its HISTORY is no table")
+    return meta
+
+
+def write_hdus(
+    path: str | os.PathLike[str], hdus: fits.HDUList, *, overwrite: bool
+) -> None:
+    """Write the units with checksums, atomically, after astropy's strict check."""
+    # Without the count, a file cut between two units would look whole.
+    hdus[0].header["NEXTEND"] = (len(hdus) - 1, "number of extensions")
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        hdus.writeto(temporary, checksum=True, output_verify="exception")
+
+
+@contextmanager
+def open_checked(path: str | os.PathLike[str]) -> Iterator[fits.HDUList]:
+    """Open a FITS file whose every unit has checksums that hold.
+
+    Raises
+    ------
+    InputError
+        If the file is absent, not FITS, truncated, breaks the standard, lacks a
+        checksum, or does not match one.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError(f"{source} is no file")
+    with source.open("rb") as stream:
+        if stream.read(9) != b"SIMPLE  =":
+            raise InputError(f"{source} is no FITS file: it does not begin with SIMPLE")
+        stream.seek(0)
+        yield _load(stream, source)
+
+
+def _load(stream: BinaryIO, source: Path) -> fits.HDUList:
+    try:
+        with warnings.catch_warnings():
+            # astropy only warns of a truncated file or a checksum that fails.
+            warnings.simplefilter("error")
+            hdus = fits.open(stream, memmap=False, checksum=True, lazy_load_hdus=False)
+            _check(hdus, source)
+    except (Warning, OSError, VerifyError, ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"{source} is damaged: {reason}. Restore it from a copy or write it again"
+        ) from error
+    return hdus
+
+
+def _check(hdus: Any, source: Path) -> None:
+    hdus.verify("exception")
+    for index, hdu in enumerate(hdus):
+        for keyword in ("CHECKSUM", "DATASUM"):
+            if keyword not in hdu.header:
+                raise InputError(
+                    f"{source}: unit {index} ({hdu.name or 'unnamed'}) has no "
+                    f"{keyword}; expected a file that this program wrote"
+                )
+    expected = hdus[0].header.get("NEXTEND")
+    if expected != len(hdus) - 1:
+        raise InputError(
+            f"{source} has {len(hdus) - 1} extensions where its NEXTEND says "
+            f"{expected}. Restore it from a copy or write it again"
+        )
+
+
+def _split(text: str) -> list[str]:
+    # FITS drops trailing blanks of a card, so a blank at the end of a piece is
+    # spelt as JSON's escape (blanks occur only inside strings here).
+    width = _CARD - len(_SPACE) + 1
+    pieces = [text[start : start + width] for start in range(0, len(text), width)]
+    return [
+        piece[:-1] + _SPACE if piece.endswith(" ") else piece  # a full card at most
+        for piece in pieces
+    ]

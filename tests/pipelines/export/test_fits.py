@@ -1,0 +1,147 @@
+"""A FITS cube gives back what was written, in every reader, or is refused."""
+
+import numpy as np
+import pytest
+from astropy.io import fits
+from astropy.wcs import WCS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube
+from pipelines.export.fits import read_fits, write_fits
+
+
+def make_cube(values=None, meta=None):
+    """A cube in which no two axes and no two cells are alike."""
+    if values is None:
+        values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    z, y, x = values.shape
+    return Cube(
+        x=-20.3 + 10.1 * np.arange(x),
+        y=-6.0 + 4.0 * np.arange(y),
+        z=-1.0 + 0.5 * np.arange(z),
+        arrays={"mean": values, "std": values + 1, "support": values * 0},
+        meta=meta or {"version": "0.1.0"},
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    values=hnp.arrays(
+        np.float32,
+        hnp.array_shapes(min_dims=3, max_dims=3, min_side=2, max_side=6),
+        elements=st.floats(-(2.0**100), 2.0**100, width=32) | st.just(np.nan),
+    )
+)
+def test_a_cube_comes_back(tmp_path_factory, values):
+    written = make_cube(values)
+    path = tmp_path_factory.mktemp("fits") / "map.fits"
+    write_fits(path, written)
+    read = read_fits(path)
+    for axis in "xyz":
+        np.testing.assert_allclose(
+            getattr(read, axis), getattr(written, axis), rtol=1e-13, atol=1e-11
+        )
+    assert list(read.arrays) == ["mean", "std", "support"]
+    for name, array in written.arrays.items():
+        np.testing.assert_array_equal(read.arrays[name], array)
+        assert read.arrays[name].dtype == np.float32
+        assert read.arrays[name].dtype.isnative
+    assert read.unit == "mag pc-1"
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=st.text(max_size=400) | st.text(' \\"a', max_size=400))
+def test_provenance_of_any_length_comes_back(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fits") / "map.fits"
+    meta = {"configuration": {"note": text, "path": "/x" * 500}, "n": [1, None, 0.5]}
+    write_fits(path, make_cube(meta=meta))
+    assert read_fits(path).meta == meta
+
+
+def test_astropy_finds_a_standard_file_with_a_linear_frame_in_parsecs(tmp_path):
+    write_fits(tmp_path / "map.fits", make_cube())
+    with fits.open(tmp_path / "map.fits", checksum=True) as hdus:
+        hdus.verify("exception")
+        assert [hdu.name for hdu in hdus] == ["PRIMARY", "MEAN", "STD", "SUPPORT"]
+        assert hdus[0].data is None
+        assert "HISTORY" in hdus[0].header
+        assert hdus["MEAN"].header["BUNIT"] == "mag pc-1"
+        assert hdus["SUPPORT"].header["BUNIT"] == ""
+        assert hdus["MEAN"].header["BITPIX"] == -32
+        assert hdus["MEAN"].data[1, 3, 2] == 1 * 20 + 3 * 5 + 2
+        wcs = WCS(hdus["MEAN"].header)
+    assert list(wcs.world_axis_units) == ["pc"] * 3
+    np.testing.assert_allclose(
+        wcs.wcs_pix2world([[2, 3, 1]], 0), [[-20.3 + 20.2, 6.0, -0.5]]
+    )
+
+
+def test_a_flipped_byte_anywhere_is_noticed(tmp_path):
+    path = tmp_path / "map.fits"
+    write_fits(path, make_cube())
+    content = path.read_bytes()
+    rng = np.random.default_rng(5)
+    offsets = rng.choice(len(content), size=60, replace=False)
+    for offset in offsets:
+        damaged = bytearray(content)
+        damaged[offset] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"map\.fits"):
+            read_fits(path)
+
+
+@pytest.mark.parametrize("lost", [1, 100, 2880, 4 * 2880, "all but 8", "all"])
+def test_a_truncated_file_is_noticed(tmp_path, lost):
+    path = tmp_path / "map.fits"
+    write_fits(path, make_cube())
+    content = path.read_bytes()
+    kept = {"all but 8": 8, "all": 0}.get(lost) if isinstance(lost, str) else -lost
+    path.write_bytes(content[:kept])
+    with pytest.raises(InputError, match=r"map\.fits"):
+        read_fits(path)
+
+
+def test_a_cube_without_checksums_is_refused(tmp_path):
+    path = tmp_path / "map.fits"
+    write_fits(path, make_cube())
+    with fits.open(path) as hdus:
+        for hdu in hdus:
+            del hdu.header["CHECKSUM"], hdu.header["DATASUM"]
+        hdus.writeto(tmp_path / "bare.fits")
+    with pytest.raises(InputError, match="no CHECKSUM"):
+        read_fits(tmp_path / "bare.fits")
+
+
+def test_a_cube_whose_axes_are_not_parsecs_is_refused(tmp_path):
+    path = tmp_path / "map.fits"
+    write_fits(path, make_cube())
+    with fits.open(path) as hdus:
+        for hdu in hdus[1:]:
+            hdu.header["CUNIT1"] = "kpc"
+        hdus.writeto(tmp_path / "kpc.fits", checksum=True)
+    with pytest.raises(InputError, match="axis 1 = X"):
+        read_fits(tmp_path / "kpc.fits")
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "note.txt").write_text("no map")
+    for name in ("note.txt", "absent.fits"):
+        with pytest.raises(InputError, match="is no"):
+            read_fits(tmp_path / name)
+    fits.PrimaryHDU(np.zeros(3)).writeto(tmp_path / "other.fits", checksum=True)
+    with pytest.raises(InputError, match="NEXTEND"):
+        read_fits(tmp_path / "other.fits")
+
+
+def test_overwriting_must_be_asked_for(tmp_path):
+    path = tmp_path / "map.fits"
+    write_fits(path, make_cube())
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="exists"):
+        write_fits(path, make_cube())
+    assert path.read_bytes() == before
+    write_fits(path, make_cube(), overwrite=True)
+    assert [item.name for item in tmp_path.iterdir()] == ["map.fits"]

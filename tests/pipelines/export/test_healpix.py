@@ -1,0 +1,144 @@
+"""Sky maps come back, and healpy reads the same sky in either ordering."""
+
+import healpy
+import numpy as np
+import pytest
+from astropy.io import fits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pipelines.errors import InputError
+from pipelines.export.cube import SkyMaps
+from pipelines.export.healpix import read_healpix, write_healpix
+
+
+def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):
+    """Maps that differ in every pixel, with a hole in the farthest."""
+    n, npix = len(distances), 12 * nside**2
+    mean = np.arange(n * npix, dtype=np.float32).reshape(n, npix)
+    mean[-1, 7] = np.nan
+    return SkyMaps(
+        distances=np.array(distances),
+        mean=mean,
+        std=mean + np.float32(0.5),
+        meta={"version": "0.1.0", "note": "x " * 200},
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), nside=st.sampled_from([1, 2, 4, 16]), n=st.integers(1, 3))
+def test_maps_come_back(tmp_path_factory, data, nside, n):
+    values = hnp.arrays(
+        np.float32,
+        (n, 12 * nside**2),
+        elements=st.floats(-1e6, 1e6, width=32) | st.just(np.nan),
+    )
+    written = SkyMaps(
+        distances=np.cumsum(np.full(n, 12.5)),
+        mean=data.draw(values),
+        std=data.draw(values),
+        meta={"n": n},
+    )
+    path = tmp_path_factory.mktemp("healpix") / "sky.fits"
+    write_healpix(path, written)
+    read = read_healpix(path)
+    np.testing.assert_array_equal(read.distances, written.distances)
+    np.testing.assert_array_equal(read.mean, written.mean)
+    np.testing.assert_array_equal(read.std, written.std)
+    assert read.meta == written.meta
+
+
+def test_healpy_reads_each_column_as_nested_and_as_ring(tmp_path):
+    maps = make_maps(nside=16)
+    write_healpix(tmp_path / "sky.fits", maps)
+    for field, expected in enumerate([*maps.mean, *maps.std]):
+        expected = np.where(np.isnan(expected), healpy.UNSEEN, expected)
+        nested = healpy.read_map(tmp_path / "sky.fits", nest=None, field=field)
+        np.testing.assert_allclose(nested, expected, rtol=1e-6)
+        ring = healpy.read_map(tmp_path / "sky.fits", nest=False, field=field)
+        np.testing.assert_allclose(ring, healpy.reorder(expected, n2r=True), rtol=1e-6)
+        assert not np.allclose(ring, nested)
+
+
+def test_a_bright_pixel_is_found_at_its_galactic_direction(tmp_path):
+    maps = make_maps(nside=16, distances=(500.0,))
+    pixel = healpy.ang2pix(16, 120.0, -30.0, lonlat=True, nest=True)
+    maps.mean[...] = 0.0
+    maps.mean[0, pixel] = 5.0
+    write_healpix(tmp_path / "sky.fits", maps)
+    ring = healpy.read_map(tmp_path / "sky.fits")
+    assert ring[healpy.ang2pix(16, 120.0, -30.0, lonlat=True)] == 5.0
+    assert ring.sum() == 5.0
+
+
+def test_the_header_states_frame_ordering_units_and_distances(tmp_path):
+    write_healpix(tmp_path / "sky.fits", make_maps())
+    with fits.open(tmp_path / "sky.fits", checksum=True) as hdus:
+        hdus.verify("exception")
+        header = hdus[1].header
+        assert hdus[1].columns.names == [
+            "MEAN_100PC",
+            "MEAN_333P25PC",
+            "MEAN_2000PC",
+            "STD_100PC",
+            "STD_333P25PC",
+            "STD_2000PC",
+        ]
+        assert set(hdus[1].columns.units) == {"mag"}
+    assert header["ORDERING"] == "NESTED"
+    assert header["COORDSYS"] == "G"
+    assert header["NSIDE"] == 4
+    assert [header[f"DIST{i}"] for i in (1, 2, 3)] == [100.0, 333.25, 2000.0]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"), [("ORDERING", "RING"), ("COORDSYS", "C"), ("PIXTYPE", "?")]
+)
+def test_another_convention_is_refused(tmp_path, keyword, value):
+    write_healpix(tmp_path / "sky.fits", make_maps())
+    with fits.open(tmp_path / "sky.fits") as hdus:
+        hdus[1].header[keyword] = value
+        hdus.writeto(tmp_path / "other.fits", checksum=True)
+    with pytest.raises(
+        InputError,
+        match=f"{keyword} is '\\{value}'"
+        if value == "?"
+        else f"{keyword} is '{value}'",
+    ):
+        read_healpix(tmp_path / "other.fits")
+
+
+def test_a_flipped_byte_is_noticed(tmp_path):
+    path = tmp_path / "sky.fits"
+    write_healpix(path, make_maps())
+    content = bytearray(path.read_bytes())
+    content[-3000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"sky\.fits is damaged"):
+        read_healpix(path)
+
+
+def test_a_map_of_another_program_is_refused(tmp_path):
+    healpy.write_map(tmp_path / "other.fits", np.zeros(48, dtype=np.float32))
+    with pytest.raises(InputError, match=r"other\.fits"):
+        read_healpix(tmp_path / "other.fits")
+
+
+@pytest.mark.parametrize(
+    ("distances", "shape"),
+    [
+        ([2.0, 1.0], (2, 12)),
+        ([1.0], (2, 12)),
+        ([1.0], (1, 13)),
+        ([1.0], (1, 108)),
+        ([-1.0], (1, 12)),
+        ([], (0, 12)),
+        ([np.nan], (1, 12)),
+    ],
+)
+def test_sky_maps_are_checked(distances, shape):
+    with pytest.raises(ValueError):
+        SkyMaps(
+            distances=np.array(distances), mean=np.zeros(shape), std=np.zeros(shape)
+        )

@@ -1,0 +1,176 @@
+"""Files are whole or absent, and a changed folder is noticed."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.errors import InputError
+from pipelines.store import (
+    atomic_directory,
+    atomic_file,
+    check_manifest,
+    write_manifest,
+)
+
+WRITER = """
+import sys, time
+from pipelines.store import atomic_file, atomic_directory
+with atomic_{kind}(sys.argv[1], overwrite=True) as temporary:
+    target = temporary / "part" if {folder} else temporary
+    target.write_text("half of the new")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def kill_while_writing(kind, path):
+    code = WRITER.format(kind=kind, folder=kind == "directory")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_killing_a_writer_leaves_the_old_file_or_none(tmp_path, existing):
+    path = tmp_path / "map.fits"
+    if existing:
+        path.write_text("old")
+    kill_while_writing("file", path)
+    assert (path.read_text() == "old") if existing else not path.exists()
+    with atomic_file(path, overwrite=True) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_killing_a_writer_leaves_the_old_folder_or_none(tmp_path, existing):
+    path = tmp_path / "map.zarr"
+    if existing:
+        path.mkdir()
+        (path / "part").write_text("old")
+    kill_while_writing("directory", path)
+    assert ((path / "part").read_text() == "old") if existing else not path.exists()
+
+
+def test_a_writer_that_fails_leaves_nothing_behind(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/old").touch()
+    for context, name in (
+        (atomic_file, "new.fits"),
+        (atomic_directory, "new.zarr"),
+        (atomic_directory, "kept"),
+    ):
+        with (
+            pytest.raises(RuntimeError, match="boom"),
+            context(tmp_path / name, overwrite=True),
+        ):
+            raise RuntimeError("boom")
+    assert [item.name for item in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept/old").exists()
+
+
+def test_an_overwritten_folder_keeps_nothing_of_the_old(tmp_path):
+    for name in ("old", "new"):
+        with atomic_directory(tmp_path / "out", overwrite=True) as temporary:
+            (temporary / name).touch()
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+    assert [item.name for item in (tmp_path / "out").iterdir()] == ["new"]
+
+
+def test_outputs_that_cannot_be_written_are_refused_with_the_reason(tmp_path):
+    (tmp_path / "old").touch()
+    (tmp_path / "folder").mkdir()
+    for path, overwrite, message in (
+        (tmp_path / "old", False, "exists"),
+        (tmp_path / "absent/new", False, "is not a folder"),
+        (tmp_path / "folder", True, "is a folder"),
+    ):
+        with (
+            pytest.raises(InputError, match=message),
+            atomic_file(path, overwrite=overwrite),
+        ):
+            pytest.fail("the block must not run")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with (
+        pytest.raises(InputError, match="read-only"),
+        atomic_file(tmp_path / "new", overwrite=False),
+    ):
+        pytest.fail("the block must not run")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = tmp_path / "run"
+    (run / "nested").mkdir(parents=True)
+    (run / "a.txt").write_text("alpha")
+    (run / "nested/b.bin").write_bytes(bytes(100))
+    write_manifest(run)
+    return run
+
+
+def test_a_manifest_lists_every_file_with_size_and_hash(folder):
+    listed = check_manifest(folder)
+    assert {name: digest.size for name, digest in listed.items()} == {
+        "a.txt": 5,
+        "nested/b.bin": 100,
+    }
+    assert listed["a.txt"].sha256.startswith("8ed3f6ad685b959e")
+
+
+def test_a_manifest_inside_a_nested_folder_is_a_file_like_any(folder):
+    write_manifest(folder / "nested")
+    write_manifest(folder)
+    assert "nested/COMPLETE" in check_manifest(folder)
+    (folder / "nested/COMPLETE").unlink()
+    with pytest.raises(InputError, match="missing: nested/COMPLETE"):
+        check_manifest(folder)
+
+
+CHANGES = {
+    "missing: a.txt": lambda f: (f / "a.txt").unlink(),
+    "altered: a.txt": lambda f: (f / "a.txt").write_text("alphb"),
+    "altered: nested/b.bin": lambda f: (f / "nested/b.bin").write_bytes(bytes(99)),
+    "not in the manifest: nested/c": lambda f: (f / "nested/c").touch(),
+    "no COMPLETE": lambda f: (f / "COMPLETE").unlink(),
+    "no manifest.json": lambda f: (f / "manifest.json").unlink(),
+    "disagree": lambda f: (f / "COMPLETE").write_text("0" * 64),
+    "altered: manifest.json": lambda f: (f / "manifest.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_a_changed_folder_is_refused_by_name(folder, message):
+    CHANGES[message](folder)
+    with pytest.raises(InputError, match=message):
+        check_manifest(folder)
+
+
+def test_extra_files_are_accepted_only_when_allowed(folder):
+    (folder / "plot.png").touch()
+    check_manifest(folder, allow_extra=True)
+    (folder / "a.txt").unlink()
+    with pytest.raises(InputError, match="missing"):
+        check_manifest(folder, allow_extra=True)
+
+
+def test_many_faults_are_counted(folder):
+    for number in range(9):
+        (folder / f"extra{number}").touch()
+    with pytest.raises(InputError, match="and 4 more"):
+        check_manifest(folder)
+
+
+def test_rewriting_a_manifest_accepts_what_is_there_now(folder):
+    (folder / "a.txt").write_text("beta")
+    write_manifest(folder)
+    check_manifest(folder)
