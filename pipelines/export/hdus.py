@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 from astropy.io import fits
 from astropy.io.fits.verify import VerifyError
 
@@ -20,6 +21,9 @@ _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
 _CARD = 72
 _SPACE = "\\u0020"
+# The sum of an undamaged unit, CHECKSUM included: all bits set.
+_WHOLE = 0xFFFFFFFF
+_BLOCK = 2880 << 12
 
 
 def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
@@ -88,13 +92,14 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[fits.HDUList]:
 def _load(stream: BinaryIO, source: Path) -> fits.HDUList:
     try:
         with warnings.catch_warnings():
-            # astropy only warns of a truncated file or a checksum that fails.
+            # astropy only warns of a truncated file.
             warnings.simplefilter("error")
-            hdus = fits.open(stream, memmap=False, checksum=True, lazy_load_hdus=False)
-            _check(hdus, source)
-    except (Warning, OSError, VerifyError, ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
+            hdus = fits.open(stream, memmap=False, lazy_load_hdus=False)
+            hdus.verify("exception")
+            _check_sums(stream, hdus, source)
+    except InputError:
+        raise
+    except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(
             f"{source} is damaged: {reason}. Restore it from a copy or write it again"
@@ -102,8 +107,7 @@ def _load(stream: BinaryIO, source: Path) -> fits.HDUList:
     return hdus
 
 
-def _check(hdus: Any, source: Path) -> None:
-    hdus.verify("exception")
+def _check_sums(stream: BinaryIO, hdus: Any, source: Path) -> None:
     for index, hdu in enumerate(hdus):
         for keyword in ("CHECKSUM", "DATASUM"):
             if keyword not in hdu.header:
@@ -111,12 +115,38 @@ def _check(hdus: Any, source: Path) -> None:
                     f"{source}: unit {index} ({hdu.name or 'unnamed'}) has no "
                     f"{keyword}; expected a file that this program wrote"
                 )
+        place = hdu.fileinfo()
+        end = place["datLoc"] + place["datSpan"]
+        if _ones_complement_sum(stream, place["hdrLoc"], end) != _WHOLE:
+            raise InputError(
+                f"{source} is damaged: the checksum of unit {index} "
+                f"({hdu.name or 'unnamed'}) fails. Restore it from a copy or write it "
+                "again"
+            )
     expected = hdus[0].header.get("NEXTEND")
     if expected != len(hdus) - 1:
         raise InputError(
             f"{source} has {len(hdus) - 1} extensions where its NEXTEND says "
             f"{expected}. Restore it from a copy or write it again"
         )
+
+
+def _ones_complement_sum(stream: BinaryIO, start: int, end: int) -> int:
+    """Add up 32-bit words as the FITS standard (4.4.2.7) does.
+
+    Over the bytes themselves: astropy sums the header as it understood it, which
+    leaves out what lies beyond the END card.
+    """
+    position = stream.tell()
+    stream.seek(start)
+    total = 0
+    while start < end and (block := stream.read(min(end - start, _BLOCK))):
+        start += len(block)
+        total += int(np.frombuffer(block, dtype=">u4").sum(dtype=np.uint64))
+    stream.seek(position)
+    while total >> 32:
+        total = (total & _WHOLE) + (total >> 32)
+    return total
 
 
 def _split(text: str) -> list[str]:
