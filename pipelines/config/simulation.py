@@ -38,7 +38,7 @@ class DustConfig(Settings):
     """The density of the dust: disc x turbulence x cavities + clouds."""
 
     density: Positive = Field(
-        default=7e-4,
+        default=1.2e-3,
         description="mean A_V density at the Sun's place in the plane [mag/pc]",
     )
     scale_height: Positive = Field(
@@ -63,8 +63,13 @@ class DustConfig(Settings):
         default=11 / 3,
         description="fall of the turbulence's power spectrum; 11/3 Kolmogorov",
     )
+    stirring: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.5,
+        description="smooth random displacement that draws the turbulence out into "
+        "wisps, in correlation lengths; 0 leaves it Gaussian",
+    )
     clouds: Annotated[int, Field(ge=0)] = Field(
-        default=80, description="clouds in the box, half of them filaments"
+        default=60, description="clouds in the box, half of them filaments"
     )
     cloud_radius: Auto[Interval] = Field(
         default=None,
@@ -72,7 +77,7 @@ class DustConfig(Settings):
         "1 to 2.5 of truth.spacing when auto",
     )
     cloud_extinction: Positive = Field(
-        default=1.0, description="median A_V through the middle of a cloud [mag]"
+        default=0.8, description="median A_V through the middle of a cloud [mag]"
     )
     cavities: Annotated[int, Field(ge=0)] = Field(
         default=15, description="cavities in the box, the first one around the Sun"
