@@ -1,0 +1,156 @@
+"""Is a file what was written? One check for every kind of output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
+from astropy.io import fits
+
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube
+from pipelines.export.fits import read_fits
+from pipelines.export.hdus import open_checked
+from pipelines.export.healpix import read_healpix
+from pipelines.export.zarr import read_zarr
+from pipelines.store import check_manifest
+
+RUN_RECORD = "run.json"
+_SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
+_PROVENANCE = b"dustmap"
+_KNOWN = (
+    "a zarr store, a FITS cube, HEALPix maps, a parquet table or the folder of a run"
+)
+
+
+def verify(path: str | os.PathLike[str]) -> str:
+    """Read an output in full and report what was checked, one line per file.
+
+    A zarr store is compared with its manifest, FITS files with their checksums, a
+    parquet table is read through (page checksums included where it has them), and the
+    folder of a run is compared with its manifest and every export inside is verified.
+
+    Raises
+    ------
+    InputError
+        If ``path`` is absent, of no known kind, incomplete or altered.
+    """
+    source = Path(path)
+    if not source.exists():
+        raise InputError(f"{source} does not exist")
+    kind = _kind(source)
+    if kind is None:
+        raise InputError(f"{source} is none of the outputs: expected {_KNOWN}")
+    return _CHECKS[kind](source)
+
+
+def _kind(path: Path) -> str | None:
+    # The name decides where the content no longer can: a damaged export must not
+    # pass as some other file.
+    return _kind_by_content(path) or _SUFFIXES.get(path.suffix)
+
+
+def _kind_by_content(path: Path) -> str | None:
+    if path.is_dir():
+        if (path / "zarr.json").exists():
+            return "zarr"
+        if (path / RUN_RECORD).exists():
+            return "run"
+        return "partitions" if any(path.glob("*.parquet")) else None
+    with path.open("rb") as stream:
+        magic = stream.read(9)
+    if magic.startswith(b"PAR1"):
+        return "parquet"
+    return "fits" if magic == b"SIMPLE  =" else None
+
+
+def _verify_zarr(path: Path) -> str:
+    cube = read_zarr(path)
+    count = len(check_manifest(path, hashes=False))
+    return f"{path}: zarr store, {_describe(cube)}; {count} files match their SHA-256"
+
+
+def _verify_fits(path: Path) -> str:
+    with open_checked(path) as hdus:
+        is_table = any(isinstance(hdu, fits.BinTableHDU) for hdu in hdus)
+        units = len(hdus)
+    if not is_table:
+        cube = read_fits(path)
+        return f"{path}: FITS cube, {_describe(cube)}; {units} units match CHECKSUM"
+    maps = read_healpix(path)
+    return (
+        f"{path}: HEALPix maps to {len(maps.distances)} distances of "
+        f"{maps.distances[0]:g} to {maps.distances[-1]:g} pc, {maps.mean.shape[1]} "
+        f"pixels; {units} units match CHECKSUM"
+    )
+
+
+def _verify_partitions(path: Path) -> str:
+    return "\n".join(_verify_parquet(part) for part in sorted(path.glob("*.parquet")))
+
+
+def _verify_parquet(path: Path) -> str:
+    rows = 0
+    if _kind_by_content(path) != "parquet":
+        raise InputError(f"{path} is damaged: it does not begin like a parquet file")
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as table:
+            metadata = table.metadata.metadata or {}
+            groups = table.num_row_groups
+            for group in range(groups):
+                for batch in table.iter_batches(row_groups=[group]):
+                    rows += batch.num_rows
+            expected = table.metadata.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is damaged: {error}. Restore it from a copy or write it again"
+        ) from error
+    if _PROVENANCE not in metadata:
+        raise InputError(
+            f"{path} has no metadata {_PROVENANCE.decode()!r}: it was not written by "
+            "this program; use dustmap ingest"
+        )
+    if rows != expected:
+        raise InputError(f"{path} announces {expected} rows and holds {rows}")
+    return f"{path}: parquet table, {rows} rows in {groups} row groups, read in full"
+
+
+def _verify_run(path: Path) -> str:
+    listed = check_manifest(path, allow_extra=True)
+    lines = [f"{path}: run, {len(listed)} files match their SHA-256"]
+    return "\n".join(lines + [verify(item) for item in _exports(path)])
+
+
+def _exports(folder: Path) -> Iterator[Path]:
+    for item in sorted(folder.iterdir()):
+        if item.name.startswith("."):
+            continue
+        if _kind(item) is not None:
+            yield item
+        elif item.is_dir():
+            yield from _exports(item)
+
+
+def _describe(cube: Cube) -> str:
+    shape = " x ".join(str(len(axis)) for axis in (cube.x, cube.y, cube.z))
+    faults = [
+        f"{int(np.isnan(array).sum())} NaN in {name}"
+        for name, array in cube.arrays.items()
+        if np.isnan(array).any()
+    ]
+    return f"{', '.join(cube.arrays)} on {shape} cells (x y z)" + "".join(
+        f", {fault}" for fault in faults
+    )
+
+
+_CHECKS = {
+    "zarr": _verify_zarr,
+    "fits": _verify_fits,
+    "parquet": _verify_parquet,
+    "partitions": _verify_partitions,
+    "run": _verify_run,
+}
