@@ -58,7 +58,8 @@ class SimulationReport:
             f"{self.median_distance:.0f} pc, A_V {self.median_extinction:.2f} mag, "
             f"error {self.median_error:.3f} mag, {self.outliers} outliers",
             f"not seen of {lost.drawn} drawn: {lost.too_faint} too faint, "
-            f"{lost.poor_parallax} with a poor parallax, {lost.dimmed} behind dust",
+            f"{lost.poor_parallax} with a poor parallax, {lost.dimmed} behind dust; "
+            f"{lost.surplus} seen but not wanted",
             f"dust on {' x '.join(map(str, self.shape))} points every "
             f"{' x '.join(f'{step:.3g}' for step in self.spacing)} pc; A_V in the "
             f"plane to {self.plane_distance:.0f} pc: {middle:.2f} mag "
@@ -96,7 +97,8 @@ def simulate(
     output
         The catalogue (parquet): the canonical columns, ``extinction_true`` [mag],
         ``density_true`` [mag/pc] at the true position, ``distance_true`` [pc],
-        ``magnitude`` [mag] and ``outlier``.
+        ``magnitude`` [mag] and ``outlier``; ``distance_error`` [pc] where the parallax
+        has an error.
     truth
         Where the density goes (zarr), if anywhere.
     overwrite

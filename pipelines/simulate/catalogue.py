@@ -33,12 +33,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """How many stars were drawn in the box, and why some are not in the catalogue."""
+    """How many stars were drawn in the box, and why some are not in the catalogue.
+
+    The drawn less all others are the catalogue; ``surplus`` were seen after it was
+    full.
+    """
 
     drawn: int
     too_faint: int
     dimmed: int
     poor_parallax: int
+    surplus: int
 
 
 def draw_sample(
@@ -77,7 +82,11 @@ def draw_sample(
     }
     drawn, too_faint, dimmed, poor = map(int, losses)
     return Sample(**columns), Losses(
-        drawn=drawn, too_faint=too_faint, dimmed=dimmed, poor_parallax=poor
+        drawn=drawn,
+        too_faint=too_faint,
+        dimmed=dimmed,
+        poor_parallax=poor,
+        surplus=found - config.stars,
     )
 
 
@@ -89,7 +98,7 @@ def measure(
     The extinction's error is log-normal around its median and grows with apparent
     magnitude; an outlier's extinction scatters by a multiple of its stated error.
     The distance is the inverse of the observed parallax and its error is propagated
-    to first order.
+    to first order; without parallax errors there is no ``distance_error``.
     """
     errors = config.errors
     count = len(sample.distance)
@@ -99,7 +108,7 @@ def measure(
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)
     x, y, z = sample.positions.T
-    return {
+    columns = {
         "source_id": np.arange(1, count + 1),
         "l": np.degrees(np.arctan2(y, x)) % 360,
         "b": np.degrees(np.arctan2(z, np.hypot(x, y))),
@@ -107,13 +116,15 @@ def measure(
         "extinction": sample.extinction
         + noise * np.where(outlier, errors.outlier_scale, 1.0),
         "extinction_error": sigma,
-        "distance_error": 1000 * errors.parallax / sample.parallax**2,
         "extinction_true": sample.extinction,
         "density_true": truth_density(cube, sample.positions),
         "distance_true": sample.distance,
         "magnitude": sample.magnitude,
         "outlier": outlier,
     }
+    if errors.parallax:
+        columns["distance_error"] = 1000 * errors.parallax / sample.parallax**2
+    return columns
 
 
 def _draw_batch(

@@ -1,0 +1,454 @@
+"""Mock galaxies: the density against closed forms, the catalogue against its truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from pipelines import simulate as stage
+from pipelines.catalog.schema import read_stars
+from pipelines.config import SimulateConfig, load_config
+from pipelines.errors import InputError
+from pipelines.export.zarr import read_zarr
+from pipelines.simulate import mock, simulate
+from pipelines.simulate.galaxy import make_galaxy
+from pipelines.simulate.structures import (
+    Cavity,
+    Cloud,
+    add_cloud,
+    carve,
+    draw_cavities,
+    draw_clouds,
+)
+from pipelines.simulate.turbulence import draw_turbulence
+from pipelines.truth import truth_density, truth_extinction
+
+SMALL = [
+    "stars=4000",
+    "truth.half_x=600",
+    "truth.half_y=500",
+    "truth.half_z=200",
+    "truth.spacing=25",
+    "dust.correlation_length=80",
+    "dust.clouds=12",
+    "dust.cavities=3",
+]
+PLAIN = [*SMALL, "dust.turbulence=0", "dust.clouds=0", "dust.cavities=0"]
+
+
+def configure(*overrides, base=SMALL):
+    return load_config(SimulateConfig, None, [*base, *overrides])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mock")
+    config = configure("errors.outliers=0.02")
+    report = simulate(
+        config,
+        folder / "stars.parquet",
+        truth=folder / "truth.zarr",
+        overwrite=False,
+    )
+    return folder, config, report
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# The dust
+
+
+def test_without_structure_the_dust_is_an_exponential_disc():
+    config = configure("dust.sun_height=0", "dust.scale_height=80", base=PLAIN)
+    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    density = cube.arrays["density"]
+    k, j, i = 3, 11, 40
+    radius = np.hypot(8200 - cube.x[i], cube.y[j])
+    expected = 1.2e-3 * np.exp(-(radius - 8200) / 4000 - np.abs(cube.z[k]) / 80)
+    assert density[k, j, i] == pytest.approx(expected, rel=1e-6)
+    up = truth_extinction(cube, np.zeros(1), np.full(1, 90.0), np.full(1, 150.0))
+    column = 1.2e-3 * 80 * (1 - np.exp(-150 / 80))
+    # A linear interpolant of a convex function lies above it, by h²/12 of its slope.
+    assert up[0] == pytest.approx(column * (1 + (25 / 80) ** 2 / 12), rel=1e-3)
+
+
+def test_the_plane_lies_below_a_sun_above_it():
+    config = configure("dust.sun_height=50", base=PLAIN)
+    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    profile = cube.arrays["density"][:, 20, 24]
+    assert cube.z[np.argmax(profile)] == -50
+
+
+def test_the_grid_reaches_the_faces_of_the_box():
+    config = configure("truth.spacing=23")
+    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    for axis, half in ((cube.x, 600), (cube.y, 500), (cube.z, 200)):
+        assert axis[0] == -half and axis[-1] == half
+        assert axis[1] - axis[0] == pytest.approx(23, rel=0.05)
+
+
+@pytest.mark.parametrize("slope", [11 / 3, 5.0])
+def test_the_turbulence_has_the_correlation_of_its_spectrum(slope):
+    length, lag = 6.0, 6
+
+    def covariance(r):
+        # The radial Fourier integral, in one dimension and without a grid.
+        def integrand(k):
+            power = (1 + (k * length) ** 2) ** (-slope / 2) * np.exp(-(k**2))
+            return k**2 * np.sinc(k * r / np.pi) * power
+
+        return integrate.quad(integrand, 0, 8, limit=200)[0]
+
+    moments = []
+    for seed in range(10):
+        field = draw_turbulence(
+            (64, 60, 56),
+            (1.0, 1.0, 1.0),
+            correlation_length=length,
+            slope=slope,
+            stirring=0.0,
+            rng=np.random.default_rng(seed),
+        )
+        products = [
+            np.mean(field.take(range(n - lag), axis) * field.take(range(lag, n), axis))
+            for axis, n in enumerate(field.shape)
+        ]
+        moments.append([np.mean(field**2), *products])
+    variance, *lagged = np.mean(moments, axis=0)
+    assert variance == pytest.approx(1, abs=0.05)
+    expected = covariance(lag) / covariance(0)
+    np.testing.assert_allclose(lagged, expected, atol=0.05)
+
+
+def test_the_turbulence_does_not_wrap():
+    faces = []
+    for seed in range(60):
+        field = draw_turbulence(
+            (8, 8, 24),
+            (10.0, 10.0, 10.0),
+            correlation_length=30.0,
+            slope=11 / 3,
+            stirring=0.0,
+            rng=np.random.default_rng(seed),
+        )
+        faces.append(np.mean(field[:, :, 0] * field[:, :, -1]))
+    # The torus would make them neighbours, correlated by about 0.9.
+    assert abs(np.mean(faces)) < 4 * np.std(faces) / np.sqrt(60)
+    assert abs(np.mean(faces)) < 0.3
+
+
+@pytest.mark.parametrize("stirring", [0.0, 0.5])
+def test_every_value_of_the_turbulence_is_standard_normal(stirring):
+    values = np.concatenate(
+        [
+            draw_turbulence(
+                (12, 30, 30),
+                (20.0, 20.0, 20.0),
+                correlation_length=50.0,
+                slope=11 / 3,
+                stirring=stirring,
+                rng=np.random.default_rng(seed),
+            ).ravel()
+            for seed in range(20)
+        ]
+    )
+    assert values.mean() == pytest.approx(0, abs=0.05)
+    assert values.std() == pytest.approx(1, abs=0.03)
+    assert stats.kurtosis(values) == pytest.approx(0, abs=0.15)
+
+
+def test_unequal_spacings_leave_the_turbulence_isotropic():
+    correlations = []
+    for seed in range(12):
+        field = draw_turbulence(
+            (30, 60, 60),
+            (20.0, 10.0, 10.0),
+            correlation_length=60.0,
+            slope=4.0,
+            stirring=0.0,
+            rng=np.random.default_rng(seed),
+        )
+        correlations.append(
+            [
+                np.mean(field[2:] * field[:-2]),
+                np.mean(field[:, :, 4:] * field[:, :, :-4]),
+            ]
+        )
+    along_z, along_x = np.mean(correlations, axis=0)
+    assert along_z == pytest.approx(along_x, abs=0.04)
+
+
+@pytest.fixture
+def axes():
+    x = np.arange(-200.0, 201, 5)
+    return x, x[8:-8], x[20:-20]
+
+
+def test_a_cloud_has_its_stated_extinction(axes):
+    density = np.zeros([len(axis) for axis in axes[::-1]])
+    cloud = Cloud(beads=((30.0, -20.0, 10.0),), radius=15.0, extinction=1.2)
+    add_cloud(density, axes, cloud)
+    k, j = np.searchsorted(axes[2], 10), np.searchsorted(axes[1], -20)
+    assert density[k, j].sum() * 5 == pytest.approx(1.2, rel=1e-3)
+    assert density[k, j, np.searchsorted(axes[0], 30)] == density.max()
+
+
+def test_a_filament_has_its_stated_extinction_across(axes):
+    density = np.zeros([len(axis) for axis in axes[::-1]])
+    beads = tuple((15.0 * i, 0.0, 0.0) for i in range(-7, 8))
+    add_cloud(density, axes, Cloud(beads=beads, radius=15.0, extinction=0.8))
+    across = density[len(axes[2]) // 2, :, len(axes[0]) // 2].sum() * 5
+    assert across == pytest.approx(0.8, rel=1e-3)
+
+
+def test_a_cloud_beyond_the_box_adds_nothing(axes):
+    density = np.zeros([len(axis) for axis in axes[::-1]])
+    add_cloud(
+        density, axes, Cloud(beads=((900.0, 0.0, 0.0),), radius=15.0, extinction=1.0)
+    )
+    assert not density.any()
+
+
+def test_a_cavity_is_empty_inside_a_shell_and_leaves_the_rest(axes):
+    density = np.ones([len(axis) for axis in axes[::-1]])
+    carve(density, axes, Cavity(centre=(0.0, 0.0, 0.0), radius=50.0))
+    line = density[len(axes[2]) // 2, len(axes[1]) // 2]
+    at = {r: line[np.searchsorted(axes[0], r)] for r in (0, 25, 55, 105)}
+    assert at[0] == pytest.approx(0.08)
+    assert at[25] < 0.2
+    assert at[55] > 1.5
+    assert at[105] == 1
+
+
+def test_clouds_lie_where_the_dust_is(axes):
+    density = np.zeros([len(axis) for axis in axes[::-1]])
+    density[30, 10:14, 50] = 1.0
+    clouds = draw_clouds(
+        density,
+        axes,
+        count=40,
+        radius=(10.0, 20.0),
+        extinction=1.0,
+        rng=np.random.default_rng(0),
+    )
+    first = np.array([cloud.beads[0] for cloud in clouds])
+    assert np.abs(first - [axes[0][50], axes[1][11:13].mean(), axes[2][30]]).max() < 13
+    assert sum(len(cloud.beads) > 1 for cloud in clouds) == 20
+    assert all(10 <= cloud.radius <= 20 for cloud in clouds)
+
+
+def test_the_first_cavity_holds_the_sun(axes):
+    density = np.ones([len(axis) for axis in axes[::-1]])
+    rng = np.random.default_rng(0)
+    cavities = draw_cavities(density, axes, count=3, radius=(50.0, 90.0), rng=rng)
+    assert len(cavities) == 3
+    assert cavities[0].centre == (0.0, 0.0, 0.0)
+    assert not draw_cavities(density, axes, count=0, radius=(50.0, 90.0), rng=rng)
+
+
+# The stars
+
+
+def test_the_truth_of_every_star_follows_from_the_stored_density(made):
+    folder, config, _ = made
+    stars = read_stars(folder / "stars.parquet")
+    cube = read_zarr(folder / "truth.zarr")
+    assert len(stars) == config.stars
+    true = stars.extra["distance_true"]
+    np.testing.assert_allclose(
+        truth_extinction(cube, stars.l, stars.b, true, step=2.0),
+        stars.extra["extinction_true"],
+        rtol=2e-3,
+        atol=1e-6,
+    )
+    positions = stars.positions() * (true / stars.distance)[:, None]
+    np.testing.assert_allclose(
+        truth_density(cube, positions), stars.extra["density_true"], rtol=1e-6
+    )
+
+
+def test_both_files_say_where_they_come_from(made):
+    folder, config, _ = made
+    stars, cube = read_stars(folder / "stars.parquet"), read_zarr(folder / "truth.zarr")
+    for meta in (stars.meta, cube.meta):
+        assert meta["configuration"]["seed"] == config.seed
+        assert meta["configuration"]["dust"]["correlation_length"] == 80
+    assert stars.units["density_true"] == "mag pc-1"
+    assert stars.units["distance_true"] == "pc"
+    assert len(cube.meta["clouds"]) == 12
+    assert len(cube.meta["cavities"]) == 3
+    assert cube.arrays["density"].min() > 0
+
+
+def test_errors_are_what_they_are_said_to_be(made):
+    stars = read_stars(made[0] / "stars.parquet")
+    outlier = stars.extra["outlier"]
+    score = (stars.extinction - stars.extra["extinction_true"]) / stars.extinction_error
+    assert abs(outlier.mean() - 0.02) < 4 * np.sqrt(0.02 / 4000)
+    assert stats.kstest(score[~outlier], "norm").pvalue > 1e-3
+    assert score[outlier].std() > 10
+    assert np.median(stars.extinction_error) == pytest.approx(0.05, rel=0.05)
+    magnitude = stars.extra["magnitude"]
+    slope = np.polyfit(magnitude, np.log10(stars.extinction_error), 1)[0]
+    assert slope == pytest.approx(0.1, abs=0.01)
+    parallax = (1000 / stars.distance - 1000 / stars.extra["distance_true"]) / 0.01
+    assert stats.kstest(parallax, "norm").pvalue > 1e-3
+    np.testing.assert_allclose(
+        stars.distance_error, 0.01 * stars.distance**2 / 1000, rtol=1e-9
+    )
+
+
+def test_the_report_counts_every_star_drawn(made):
+    folder, config, report = made
+    lost = report.losses
+    assert (
+        report.stars
+        == config.stars
+        == lost.drawn
+        - (lost.too_faint + lost.dimmed + lost.poor_parallax + lost.surplus)
+    )
+    text = str(report)
+    for word in (str(folder / "stars.parquet"), "truth.zarr", "49 x 41 x 17", "68%"):
+        assert word in text
+
+
+def test_the_same_seed_gives_the_same_files(made, tmp_path):
+    folder, config, _ = made
+    simulate(
+        config,
+        tmp_path / "stars.parquet",
+        truth=tmp_path / "truth.zarr",
+        overwrite=False,
+    )
+    assert files(tmp_path) == files(folder)
+
+
+def test_another_seed_gives_another_galaxy():
+    one, two = (mock(configure(f"seed={seed}"))[1].cube for seed in (0, 1))
+    assert not np.array_equal(one.arrays["density"], two.arrays["density"])
+
+
+def test_a_larger_catalogue_is_drawn_in_the_same_galaxy():
+    few, small, _ = mock(configure("stars=500"))
+    many, large, _ = mock(configure("stars=5000"))
+    np.testing.assert_array_equal(
+        small.cube.arrays["density"], large.cube.arrays["density"]
+    )
+    np.testing.assert_array_equal(few.l, many.l[:500])
+
+
+def test_the_sample_is_limited_in_magnitude_and_loses_dimmed_stars():
+    overrides = ["tracers.magnitude_limit=9", "dust.density=3e-3", "stars=3000"]
+    dimmed, _, lost = mock(configure(*overrides))
+    clear, _, none = mock(configure(*overrides, "tracers.dimming=0"))
+    assert lost.dimmed > 0
+    assert none.dimmed == 0
+    assert dimmed.extra["magnitude"].max() < 9
+    assert dimmed.extra["magnitude"].max() > 8.9
+    behind = [
+        stars.extra["extinction_true"][stars.extra["distance_true"] > 400].mean()
+        for stars in (dimmed, clear)
+    ]
+    assert behind[0] < 0.8 * behind[1]
+
+
+def test_stars_follow_their_disc_and_their_luminosities():
+    # With nothing lost the sample is the stars as they are.
+    stars, _, losses = mock(
+        configure(
+            "tracers.magnitude_limit=99", "tracers.scale_height=90", "stars=20000"
+        )
+    )
+    assert losses.too_faint == losses.dimmed == 0
+    positions = (
+        stars.positions() * (stars.extra["distance_true"] / stars.distance)[:, None]
+    )
+    disc = stats.truncexpon(b=(200 - 20) / 90, scale=90)
+    height = -(positions[:, 2] + 20)
+    below = height[height > 0]
+    assert stats.kstest(below, disc.cdf).pvalue > 1e-3
+    share = (1 - np.exp(-180 / 90)) / (2 - np.exp(-180 / 90) - np.exp(-220 / 90))
+    assert len(below) / 20000 == pytest.approx(share, abs=0.015)
+    inner, outer = (np.sum(np.sign(positions[:, 0]) == sign) for sign in (1, -1))
+    assert inner / outer == pytest.approx(np.exp(600 / 2600), rel=0.06)
+    absolute = (
+        stars.extra["magnitude"]
+        - 0.84 * stars.extra["extinction_true"]
+        - 5 * np.log10(stars.extra["distance_true"] / 10)
+    )
+    rate = 0.2 * np.log(10)
+    growth = (np.exp(rate * (absolute + 1)) - 1) / (np.exp(rate * 8) - 1)
+    assert stats.kstest(growth, "uniform").pvalue > 1e-3
+
+
+def test_poor_parallaxes_are_lost_and_counted():
+    stars, _, losses = mock(configure("errors.parallax=0.5"))
+    assert losses.poor_parallax > 0
+    assert (stars.distance > 0).all()
+    assert (stars.distance / stars.distance_error).min() > 5 * (1 - 1e-12)
+
+
+def test_exact_parallaxes_have_no_distance_error():
+    stars, _, _ = mock(configure("errors.parallax=0", "stars=300"))
+    assert stars.distance_error is None
+    np.testing.assert_allclose(stars.distance, stars.extra["distance_true"])
+
+
+def test_a_galaxy_without_a_visible_star_is_refused(monkeypatch):
+    monkeypatch.setattr("pipelines.simulate.catalogue._BARREN", 2)
+    with pytest.raises(InputError, match="only 0 of 4000 stars"):
+        mock(configure("tracers.magnitude_limit=-5"))
+
+
+# The files
+
+
+def forbid_work(monkeypatch):
+    def fail(*_):
+        raise AssertionError("work was done before the outputs were checked")
+
+    monkeypatch.setattr(stage, "make_galaxy", fail)
+
+
+@pytest.mark.parametrize("occupied", ["stars.parquet", "truth.zarr"])
+def test_an_existing_output_is_refused_before_any_work(tmp_path, monkeypatch, occupied):
+    forbid_work(monkeypatch)
+    (tmp_path / occupied).write_text("mine")
+    with pytest.raises(InputError, match=f"{occupied} exists"):
+        simulate(
+            configure(),
+            tmp_path / "stars.parquet",
+            truth=tmp_path / "truth.zarr",
+            overwrite=False,
+        )
+    assert files(tmp_path) == {occupied: b"mine"}
+
+
+def test_one_path_for_two_outputs_is_refused(tmp_path, monkeypatch):
+    forbid_work(monkeypatch)
+    path = tmp_path / "both"
+    with pytest.raises(InputError, match="both for the stars and for the truth"):
+        simulate(configure(), path, truth=path, overwrite=True)
+
+
+def test_a_missing_folder_is_refused_before_any_work(tmp_path, monkeypatch):
+    forbid_work(monkeypatch)
+    with pytest.raises(InputError, match="is not a folder"):
+        simulate(
+            configure(), tmp_path / "no" / "s.parquet", truth=None, overwrite=False
+        )
+
+
+def test_outputs_are_replaced_when_asked(tmp_path):
+    path = tmp_path / "stars.parquet"
+    for count in (50, 70):
+        simulate(configure(f"stars={count}"), path, truth=None, overwrite=True)
+    assert len(read_stars(path)) == 70
+    assert list(tmp_path.iterdir()) == [path]
