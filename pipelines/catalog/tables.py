@@ -22,13 +22,13 @@ ROWS_PER_GROUP = 1 << 18
 
 
 class TableWriter(Protocol):
-    """Takes batches of rows; the metadata may be known only at the end."""
+    """Takes batches of rows, and then their provenance."""
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
         """Append one batch, all columns of one length."""
 
     def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table."""
+        """Set the provenance that is saved with the table, after the last batch."""
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def open_table(
 ) -> Iterator[TableWriter]:
     """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
 
-    The types are those of the first batch. A batch becomes a row group, so the caller
-    decides how many rows are in memory.
+    ``units`` may name columns that do not come. The columns and types are those of the first batch; later ones are converted to
+    them, or refused with `ValueError` where that would lose something.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder: give the name of a parquet file")
@@ -57,16 +57,22 @@ def open_table(
 class _ParquetBatches:
     def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
-        self._text = self._encode({})
         self._writer: pq.ParquetWriter | None = None
+        self._text = self._encode({})
+        self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
         arrays = {name: _arrow(column) for name, column in columns.items()}
         if self._writer is None:
             schema = [_field(n, a.type, self._units.get(n)) for n, a in arrays.items()]
             self._writer = pq.ParquetWriter(self._path, pa.schema(schema))
-        table = pa.table(list(arrays.values()), schema=self._writer.schema)
-        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        schema = self._writer.schema
+        if list(arrays) != schema.names:
+            raise ValueError(f"columns {list(arrays)} after {schema.names}")
+        cast = [array.cast(kind) for array, kind in zip(arrays.values(), schema.types)]
+        self._waiting.append(pa.table(cast, schema=schema))
+        if sum(len(table) for table in self._waiting) >= ROWS_PER_GROUP:
+            self._flush()
 
     def describe(self, meta: Mapping[str, Any]) -> None:
         self._text = self._encode(dict(meta))
@@ -74,14 +80,23 @@ class _ParquetBatches:
     def close(self) -> None:
         if self._writer is None:
             return
+        self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._text})
         self._writer.close()
 
+    def _flush(self) -> None:
+        # Batches that filters left small would make tiny row groups.
+        if self._writer is not None and self._waiting:
+            joined = pa.concat_tables(self._waiting)
+            self._writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
+            self._waiting = []
+
     def _encode(self, meta: dict[str, Any]) -> str:
+        names = self._writer.schema.names if self._writer else []
         description = {
             "version": TABLE_VERSION,
             "kind": self._kind,
-            "units": self._units,
+            "units": {n: unit for n, unit in self._units.items() if n in names},
             "meta": meta,
         }
         return json.dumps(description, allow_nan=False)
@@ -198,7 +213,10 @@ def _field(name: str, kind: pa.DataType, unit: str | None) -> pa.Field:
 
 
 def _arrow(column: np.ndarray) -> pa.Array:
-    column = np.asarray(column)
-    if column.dtype.kind == "U":
-        return pa.array(column.astype(object), pa.string())
-    return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))
+    mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
+    values = np.ma.getdata(column)
+    if values.dtype.kind in "OU":
+        return pa.array(values.astype(object), pa.string(), mask=mask)
+    return pa.array(
+        values.astype(values.dtype.newbyteorder("="), copy=False), mask=mask
+    )

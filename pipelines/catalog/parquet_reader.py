@@ -1,0 +1,97 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from astropy.table.meta import get_header_from_yaml
+
+from pipelines.catalog.source import (
+    ROWS_PER_BATCH,
+    ColumnInfo,
+    refuse_duplicates,
+    unreadable,
+)
+
+
+class ParquetSource:
+    """One parquet file; see `pipelines.catalog.source.Source`.
+
+    Units are taken from the fields' metadata (``unit`` or ``units``) or from the
+    description that astropy writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with pq.ParquetFile(path) as file:
+                schema = file.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(path, error) from error
+        refuse_duplicates(path, schema.names)
+        described = _astropy_units(schema.metadata or {})
+        self.columns = {
+            field.name: ColumnInfo(
+                unit=_unit(field) or described.get(field.name),
+                width=field.type.list_size
+                if pa.types.is_fixed_size_list(field.type)
+                else None,
+            )
+            for field in schema
+        }
+
+    def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
+        try:
+            with pq.ParquetFile(self.path, pre_buffer=False) as file:
+                for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(kinds)):
+                    yield {name: to_numpy(batch.column(name)) for name in kinds}
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(self.path, error) from error
+
+
+def to_numpy(array: pa.Array) -> np.ndarray:
+    """Return an Arrow array as NumPy: NaN, None or a mask where values are missing."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return to_numpy(array.dictionary_decode())
+    if pa.types.is_fixed_size_list(kind):
+        flat = to_numpy(array.flatten()) if not array.null_count else None
+        if flat is None:
+            # A missing row has no values in the flattened array.
+            rows = [[None] * kind.list_size if r is None else r for r in array.tolist()]
+            flat = to_numpy(pa.array([v for r in rows for v in r], kind.value_type))
+        return flat.reshape(len(array), kind.list_size)
+    if pa.types.is_floating(kind):
+        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
+        values[array.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        return values
+    if pa.types.is_decimal(kind):
+        return to_numpy(array.cast(pa.float64()))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        if not array.null_count:
+            return array.to_numpy(zero_copy_only=False)
+        mask = array.is_null().to_numpy(zero_copy_only=False)
+        filled = array.fill_null(0).to_numpy(zero_copy_only=False)
+        return np.ma.array(filled, mask=mask)
+    return array.to_numpy(zero_copy_only=False).astype(object)
+
+
+def _unit(field: pa.Field) -> str | None:
+    metadata = field.metadata or {}
+    found = metadata.get(b"unit") or metadata.get(b"units")
+    return found.decode() if found else None
+
+
+def _astropy_units(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    if b"table_meta_yaml" in metadata:
+        lines = metadata[b"table_meta_yaml"].decode().split("\n")
+        fields = get_header_from_yaml(lines)["datatype"]
+        return {item["name"]: item["unit"] for item in fields if "unit" in item}
+    if b"dustmap" in metadata:
+        return dict(json.loads(metadata[b"dustmap"])["units"])
+    return {}

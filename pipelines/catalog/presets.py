@@ -1,0 +1,145 @@
+"""Descriptions of surveys: one TOML file each."""
+
+from __future__ import annotations
+
+import importlib.resources
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from pipelines.catalog.units import INPUT_UNITS, parse_unit
+from pipelines.errors import InputError
+
+MINIMUM_PARALLAX_SNR = 5.0
+_FOLDER = importlib.resources.files("catalogs")
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _known_unit(text: str | None) -> str | None:
+    if text is not None and parse_unit(text) is None:
+        raise ValueError(f"{text!r} is no unit")
+    return text
+
+
+Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
+
+
+class PresetColumn(_Strict):
+    """Where a canonical quantity comes from: a column, or one value for all rows."""
+
+    column: str | None = None
+    value: pydantic.FiniteFloat | None = None
+    unit: Unit = None
+    optional: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _one_origin(self) -> PresetColumn:
+        if (self.column is None) == (self.value is None):
+            raise ValueError("give either column or value")
+        if self.value is not None and self.unit is None:
+            raise ValueError("a value needs a unit")
+        return self
+
+
+class KeptColumn(_Strict):
+    """A further column that is carried along unchanged."""
+
+    column: str
+    unit: Unit = None
+    optional: bool = False
+
+
+class Preset(_Strict):
+    """One survey.
+
+    Parameters
+    ----------
+    name, title, reference, doi
+        What it is and whom to cite.
+    band
+        The extinction's band or wavelength.
+    tested_on
+        ``"real"`` where a sample of the survey was at hand, ``"generated"`` where
+        the description follows its published data model alone.
+    notes
+        What a user should know: caveats, published names, other columns.
+    columns
+        Canonical name to its origin.
+    widths
+        Values per row of each two-dimensional column.
+    cuts
+        Name of a quality cut to its filter; each must pass.
+    keep
+        Name in the output to a further column.
+    min_parallax_snr
+        Parallaxes below this signal-to-noise are cut.
+    """
+
+    name: str
+    title: str
+    reference: str
+    doi: str
+    band: str
+    tested_on: Literal["real", "generated"]
+    notes: str
+    columns: dict[str, PresetColumn]
+    widths: dict[str, pydantic.PositiveInt] = {}
+    cuts: dict[str, str] = {}
+    keep: dict[str, KeptColumn] = {}
+    min_parallax_snr: pydantic.PositiveFloat = MINIMUM_PARALLAX_SNR
+
+    @pydantic.field_validator("columns")
+    @classmethod
+    def _canonical(cls, columns: dict[str, PresetColumn]) -> dict[str, PresetColumn]:
+        unknown = set(columns) - set(INPUT_UNITS) - {"source_id"}
+        if unknown:
+            raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
+        return columns
+
+
+def list_presets() -> list[str]:
+    """Return the names of the surveys that are described here, sorted."""
+    folder = importlib.resources.files("catalogs")
+    names = (item.name for item in folder.iterdir())
+    return sorted(
+        name.removesuffix(".toml") for name in names if name.endswith(".toml")
+    )
+
+
+def load_preset(name: str) -> Preset:
+    """Return a preset by its name, or read one from the path of a TOML file.
+
+    Raises
+    ------
+    InputError
+        If there is no such preset or file, or it is not a valid description.
+    """
+    if name in list_presets():
+        text = (importlib.resources.files("catalogs") / f"{name}.toml").read_text(
+            "utf-8"
+        )
+    elif name.endswith(".toml"):
+        try:
+            text = Path(name).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the preset {name}: {error}") from error
+    else:
+        raise InputError(
+            f"there is no preset {name!r}; there are {', '.join(list_presets())}, or "
+            "give the path of a .toml file"
+        )
+    try:
+        return Preset.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"the preset {name} is no TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in error.errors()
+        )
+        raise InputError(f"the preset {name} is not valid: {faults}") from error

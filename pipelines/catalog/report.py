@@ -1,0 +1,72 @@
+"""What an ingestion did, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReport:
+    """Rows read, kept and dropped by reason.
+
+    Parameters
+    ----------
+    sources
+        The files, in the order they were read.
+    rows_read, rows_kept
+        Numbers of rows; the difference is in ``faults`` and ``cuts``.
+    faults
+        Reason to the number of faulty rows, each counted once.
+    cuts
+        Quality cut to the number of rows it removed.
+    negative_extinctions
+        How many of the kept rows have a negative extinction, which is noise.
+    origins
+        Canonical quantity to the column it came from.
+    notes
+        What was assumed.
+    """
+
+    sources: tuple[str, ...]
+    rows_read: int
+    rows_kept: int
+    faults: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, int] = field(default_factory=dict)
+    negative_extinctions: int = 0
+    origins: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def faulty(self) -> int:
+        """Number of faulty rows."""
+        return sum(self.faults.values())
+
+    @property
+    def cut(self) -> int:
+        """Number of rows that quality cuts removed."""
+        return sum(self.cuts.values())
+
+    def __str__(self) -> str:
+        """Render the report as lines of text."""
+        files = f"{len(self.sources)} file" + "s" * (len(self.sources) != 1)
+        lines = [
+            f"{self.rows_read:,} rows read from {files}, {self.rows_kept:,} kept",
+            *_listing("faulty", self.faulty, self.faults),
+            *_listing("removed by quality cuts", self.cut, self.cuts),
+        ]
+        if self.negative_extinctions:
+            lines.append(f"{self.negative_extinctions:,} negative extinctions kept")
+        lines += [f"{name} from {origin}" for name, origin in self.origins.items()]
+        return "\n".join([*lines, *self.notes])
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return the report as JSON-serialisable values."""
+        return asdict(self)
+
+
+def _listing(title: str, total: int, reasons: dict[str, int]) -> list[str]:
+    ordered = sorted(reasons.items(), key=lambda item: -item[1])
+    return [f"{total:,} {title}" + ":" * bool(ordered)] + [
+        f"  {count:,} {reason}" for reason, count in ordered
+    ]

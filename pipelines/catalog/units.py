@@ -1,0 +1,95 @@
+"""Units of source columns: stated or read, never guessed."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from astropy import units as u
+
+from pipelines.errors import InputError
+
+INPUT_UNITS = {
+    "l": "deg",
+    "b": "deg",
+    "ra": "deg",
+    "dec": "deg",
+    "x": "pc",
+    "y": "pc",
+    "z": "pc",
+    "distance": "pc",
+    "distance_error": "pc",
+    "distance_lower": "pc",
+    "distance_upper": "pc",
+    "parallax": "mas",
+    "parallax_error": "mas",
+    "extinction": "mag",
+    "extinction_error": "mag",
+    "extinction_lower": "mag",
+    "extinction_upper": "mag",
+}
+EXAMPLES = {"deg": "deg", "pc": "kpc", "mas": "mas", "mag": "mag"}
+
+
+def parse_unit(text: str) -> u.UnitBase | None:
+    """Return the unit that ``text`` names, or None if no standard knows it."""
+    for standard in (None, "fits", "vounit", "cds"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return u.Unit(text.strip(), format=standard)
+        except (ValueError, TypeError):
+            continue
+    return None
+
+
+def conversion_factor(
+    canonical: str, column: str, *, stated: str | None, found: str | None, source: str
+) -> float:
+    """Return what a column must be multiplied by to be in its canonical unit.
+
+    Parameters
+    ----------
+    stated
+        The unit given by the user or a preset.
+    found
+        The unit that the file gives.
+
+    Raises
+    ------
+    InputError
+        If neither is there, the only one is not understood, they contradict each
+        other, or the unit measures something else.
+    """
+    target = u.Unit(INPUT_UNITS[canonical])
+    remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
+    where = f"{source}, column {column!r} for {canonical}"
+    if not stated and not found:
+        raise InputError(
+            f"{where}: no unit is given or in the file; say it, e.g. {remedy}, or "
+            f"leave the column out: --map {canonical}=none"
+        )
+    if stated and parse_unit(stated) is None:
+        raise InputError(f"{where}: unit {stated!r} is not understood; try {remedy}")
+    unit = parse_unit(stated or found or "")
+    if unit is None:
+        raise InputError(
+            f"{where}: the file's unit {found!r} is not understood; say it, e.g. "
+            f"{remedy}"
+        )
+    if not unit.is_equivalent(target):
+        raise InputError(
+            f"{where}: unit {stated or found!r} is none of {canonical}, which is "
+            f"measured in {target}; map another column or another unit: {remedy}"
+        )
+    in_file = parse_unit(found) if found else None
+    if stated and in_file is not None and not _same(in_file, unit):
+        raise InputError(
+            f"{where}: the file says {found!r} but {stated!r} was stated; leave the "
+            f"unit out (--map {canonical}={column}) or correct the file"
+        )
+    return float(np.real(unit.to(target)))
+
+
+def _same(a: u.UnitBase, b: u.UnitBase) -> bool:
+    return bool(a.is_equivalent(b) and abs(a.to(b) - 1) < 1e-12)
