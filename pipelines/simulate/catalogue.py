@@ -9,6 +9,7 @@ import numpy as np
 from pipelines.config import SimulateConfig
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
+from pipelines.progress import Progress
 from pipelines.truth import truth_density, truth_extinction
 
 _BATCH = 200_000
@@ -62,18 +63,21 @@ def draw_sample(
     batches: list[Sample] = []
     losses = np.zeros(4, dtype=int)
     found = barren = 0
-    while found < config.stars:
-        batch, lost = _draw_batch(config, cube, rng)
-        batches.append(batch)
-        losses += lost
-        found += len(batch.distance)
-        barren = 0 if len(batch.distance) else barren + 1
-        if barren == _BARREN:
-            raise InputError(
-                f"only {found} of {config.stars} stars are seen among {losses[0]} "
-                "drawn: raise tracers.magnitude_limit, or lower errors.parallax or "
-                "dust.density"
-            )
+    with Progress(description="stars", total=config.stars, unit="seen") as progress:
+        while found < config.stars:
+            batch, lost = _draw_batch(config, cube, rng)
+            batches.append(batch)
+            losses += lost
+            seen = len(batch.distance)
+            progress.update(min(seen, config.stars - found), drawn=int(losses[0]))
+            found += seen
+            barren = 0 if seen else barren + 1
+            if barren == _BARREN:
+                raise InputError(
+                    f"only {found} of {config.stars} stars are seen among "
+                    f"{losses[0]} drawn: raise tracers.magnitude_limit, or lower "
+                    "errors.parallax or dust.density"
+                )
     columns = {
         name: np.concatenate([getattr(batch, name) for batch in batches])[
             : config.stars

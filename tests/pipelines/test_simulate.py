@@ -253,6 +253,16 @@ def test_the_first_cavity_holds_the_sun(axes):
     assert not draw_cavities(density, axes, count=0, radius=(50.0, 90.0), rng=rng)
 
 
+def test_clouds_and_cavities_stand_out_of_the_disc():
+    bare = make_galaxy(configure(base=PLAIN), np.random.default_rng(0)).cube
+    config = configure("dust.clouds=5", "dust.cavities=2", base=PLAIN)
+    galaxy = make_galaxy(config, np.random.default_rng(0))
+    ratio = galaxy.cube.arrays["density"] / bare.arrays["density"]
+    assert (len(galaxy.clouds), len(galaxy.cavities)) == (5, 2)
+    assert ratio[8, 20, 24] == pytest.approx(0.08, rel=1e-3)
+    assert ratio.max() > 3
+
+
 # The stars
 
 
