@@ -22,13 +22,13 @@ ROWS_PER_GROUP = 1 << 18
 
 
 class TableWriter(Protocol):
-    """Takes batches of rows, and then their provenance."""
+    """Takes batches of rows; the provenance may be known only at the end."""
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
         """Append one batch, all columns of one length."""
 
     def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table, after the last batch."""
+        """Set the provenance that is saved with the table."""
 
 
 @contextmanager
@@ -41,8 +41,9 @@ def open_table(
 ) -> Iterator[TableWriter]:
     """Yield a writer of a parquet table that appears at ``path`` whole or not at all.
 
-    ``units`` may name columns that do not come. The columns and types are those of the first batch; later ones are converted to
-    them, or refused with `ValueError` where that would lose something.
+    ``units`` may name columns that do not come. The columns and types are those of
+    the first batch; later ones are converted to them, or refused with `ValueError`
+    where that would lose something.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder: give the name of a parquet file")
@@ -58,7 +59,7 @@ class _ParquetBatches:
     def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
         self._writer: pq.ParquetWriter | None = None
-        self._text = self._encode({})
+        self._meta: dict[str, Any] = {}
         self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -75,13 +76,15 @@ class _ParquetBatches:
             self._flush()
 
     def describe(self, meta: Mapping[str, Any]) -> None:
-        self._text = self._encode(dict(meta))
+        # Now, where the caller can see what is wrong with it.
+        json.dumps(meta, allow_nan=False)
+        self._meta = dict(meta)
 
     def close(self) -> None:
         if self._writer is None:
             return
         self._flush()
-        self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._text})
+        self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._encode()})
         self._writer.close()
 
     def _flush(self) -> None:
@@ -91,13 +94,13 @@ class _ParquetBatches:
             self._writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
             self._waiting = []
 
-    def _encode(self, meta: dict[str, Any]) -> str:
+    def _encode(self) -> str:
         names = self._writer.schema.names if self._writer else []
         description = {
             "version": TABLE_VERSION,
             "kind": self._kind,
             "units": {n: unit for n, unit in self._units.items() if n in names},
-            "meta": meta,
+            "meta": self._meta,
         }
         return json.dumps(description, allow_nan=False)
 
