@@ -1,0 +1,161 @@
+"""Regular grids of inducing points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A regular grid ``z_i = origin + i * spacing``, C order, in one to three axes.
+
+    Parameters
+    ----------
+    shape
+        Points per axis, each at least 2.
+    spacing
+        Distance between neighbours per axis, in the unit of the inputs.
+    origin
+        Position of the first point.
+
+    Raises
+    ------
+    ValueError
+        If the tuples disagree in length, a shape is below 2 or a spacing is not a
+        positive finite number.
+    """
+
+    shape: tuple[int, ...]
+    spacing: tuple[float, ...]
+    origin: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not (1 <= len(self.shape) <= 3):
+            raise ValueError(f"a grid has 1 to 3 axes, got {len(self.shape)}")
+        if not (len(self.shape) == len(self.spacing) == len(self.origin)):
+            raise ValueError(
+                "shape, spacing and origin must have one entry per axis, got "
+                f"{len(self.shape)}, {len(self.spacing)} and {len(self.origin)}"
+            )
+        if min(self.shape) < 2:
+            raise ValueError(f"every axis needs at least 2 points, got {self.shape}")
+        if not all(math.isfinite(h) and h > 0 for h in self.spacing):
+            raise ValueError(f"spacing must be positive, got {self.spacing}")
+
+    @property
+    def dimension(self) -> int:
+        """Number of axes D."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of points M."""
+        return math.prod(self.shape)
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        """The first point, the box's lower corner."""
+        return self.origin
+
+    @property
+    def upper(self) -> tuple[float, ...]:
+        """The last point, the box's upper corner."""
+        return tuple(
+            o + (n - 1) * h
+            for o, n, h in zip(self.origin, self.shape, self.spacing, strict=True)
+        )
+
+    def axis(self, axis: int) -> Float[Tensor, " n"]:
+        """Coordinates of the points along one axis (float64)."""
+        steps = torch.arange(self.shape[axis], dtype=torch.float64)
+        return self.origin[axis] + steps * self.spacing[axis]
+
+    def points(self) -> Float[Tensor, "m d"]:
+        """All points in C order (float64)."""
+        axes = [self.axis(d) for d in range(self.dimension)]
+        mesh = torch.meshgrid(*axes, indexing="ij")
+        return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
+
+    def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
+        """Whether points lie in the closed box between first and last point."""
+        lower = x.new_tensor(self.lower)
+        upper = x.new_tensor(self.upper)
+        return ((x >= lower) & (x <= upper)).all(dim=-1)
+
+    def refined(self, factor: int) -> Grid:
+        """The grid with ``factor`` times finer spacing on the same box."""
+        return Grid(
+            shape=tuple((n - 1) * factor + 1 for n in self.shape),
+            spacing=tuple(h / factor for h in self.spacing),
+            origin=self.origin,
+        )
+
+
+def smooth_size(n: int) -> int:
+    """The smallest even integer >= ``n`` whose prime factors are 2, 3, 5, 7.
+
+    Fast for every FFT library; large prime sizes have given wrong results on GPUs.
+    """
+    size = max(2, n + n % 2)
+    while not _is_smooth(size):
+        size += 2
+    return size
+
+
+def _is_smooth(n: int) -> bool:
+    for prime in (2, 3, 5, 7):
+        while n % prime == 0:
+            n //= prime
+    return n == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torus:
+    """A periodic grid whose first ``grid.shape`` points are ``grid``.
+
+    Parameters
+    ----------
+    grid
+        The box.
+    shape
+        Points of the whole torus per axis, at least ``grid.shape``.
+    """
+
+    grid: Grid
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != self.grid.dimension or any(
+            n < m for n, m in zip(self.shape, self.grid.shape, strict=True)
+        ):
+            raise ValueError(
+                f"torus shape {self.shape} must contain the grid {self.grid.shape}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of points on the torus."""
+        return math.prod(self.shape)
+
+    @property
+    def periods(self) -> tuple[float, ...]:
+        """Length of the torus per axis."""
+        return tuple(n * h for n, h in zip(self.shape, self.grid.spacing, strict=True))
+
+    def lags(self, refinement: int = 1) -> Float[Tensor, "*n d"]:
+        """Signed shortest displacements from point 0 to every point (float64).
+
+        ``refinement`` asks for the torus with that many times finer spacing.
+        """
+        axes = []
+        for n, h in zip(self.shape, self.grid.spacing, strict=True):
+            index = torch.arange(n * refinement, dtype=torch.float64)
+            total = n * refinement
+            index = torch.where(index > total // 2, index - total, index)
+            axes.append(index * (h / refinement))
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)

@@ -1,0 +1,78 @@
+r"""Multilevel circulant matrices: diagonal in Fourier space.
+
+``C = F⁻¹ diag(F c) F`` with ``c`` the first column on a periodic grid (HIP-GP,
+eq. 17). With real even ``c`` the spectrum is real, and powers of C are powers of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.linalg.operator import LinearOperator
+
+# Modes below this fraction of the largest are rounding error of a smooth kernel.
+DROP = 1e-14
+
+
+class Circulant(LinearOperator):
+    """A symmetric multilevel circulant matrix.
+
+    Parameters
+    ----------
+    spectrum
+        Half spectrum (``rfftn`` layout) of eigenvalues.
+    grid_shape
+        Shape of the periodic grid; vectors are its points in C order.
+    """
+
+    def __init__(self, spectrum: Tensor, grid_shape: tuple[int, ...]) -> None:
+        size = math.prod(grid_shape)
+        self.shape = (size, size)
+        self.dtype = spectrum.dtype
+        self.device = spectrum.device
+        self.spectrum = spectrum
+        self.grid_shape = tuple(grid_shape)
+
+    @classmethod
+    def from_first_column(cls, column: Float[Tensor, "*n"]) -> Circulant:
+        """The circulant whose first column is ``column`` (float64 transform)."""
+        spectrum = torch.fft.rfftn(column.to(torch.float64)).real
+        return cls(spectrum, tuple(column.shape))
+
+    def power(self, exponent: float) -> Circulant:
+        """``C^p`` on the modes above ``1e-14 max D``, zero on the others."""
+        kept = self.spectrum > DROP * self.spectrum.max()
+        safe = torch.where(kept, self.spectrum, torch.ones_like(self.spectrum))
+        powered = torch.where(kept, safe**exponent, torch.zeros_like(safe))
+        return Circulant(powered, self.grid_shape)
+
+    def to(self, dtype: torch.dtype, device: torch.device | str) -> Circulant:
+        """The same matrix in another precision or place."""
+        return Circulant(self.spectrum.to(dtype=dtype, device=device), self.grid_shape)
+
+    def matvec(self, x: Tensor) -> Tensor:
+        dims = tuple(range(-len(self.grid_shape), 0))
+        field = x.reshape(*x.shape[:-1], *self.grid_shape)
+        product = torch.fft.rfftn(field, dim=dims) * self.spectrum
+        return torch.fft.irfftn(product, s=self.grid_shape, dim=dims).reshape(x.shape)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.matvec(y)
+
+    def full_counts(self) -> Tensor:
+        """How many eigenvalues of the full spectrum each half-spectrum entry is."""
+        last = self.grid_shape[-1]
+        counts = torch.full((last // 2 + 1,), 2, dtype=torch.int64)
+        counts[0] = 1
+        if last % 2 == 0:
+            counts[-1] = 1
+        return counts.expand(self.spectrum.shape)
+
+    def dropped_modes(self) -> int:
+        """Number of eigenvalues that :meth:`power` replaces by zero."""
+        dropped = self.spectrum.cpu() <= DROP * float(self.spectrum.max())
+        return int(self.full_counts()[dropped].sum())

@@ -1,0 +1,68 @@
+"""Linear operators that are applied, not stored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class LinearOperator(ABC):
+    """A real matrix of ``shape`` (rows, columns) known by its products.
+
+    Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+
+    @abstractmethod
+    def matvec(
+        self, x: Float[Tensor, "*batch columns"]
+    ) -> Float[Tensor, "*batch rows"]:
+        """``A x``."""
+
+    @abstractmethod
+    def rmatvec(
+        self, y: Float[Tensor, "*batch rows"]
+    ) -> Float[Tensor, "*batch columns"]:
+        """``Aᵀ y``."""
+
+    def to_dense(self) -> Float[Tensor, "rows columns"]:
+        """The matrix itself; cost: one product per column."""
+        eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)
+        return self.matvec(eye).mT.contiguous()
+
+
+class FunctionOperator(LinearOperator):
+    """An operator made of two functions."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        matvec: Callable[[Tensor], Tensor],
+        rmatvec: Callable[[Tensor], Tensor],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self._matvec = matvec
+        self._rmatvec = rmatvec
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._matvec(x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._rmatvec(y)
+
+
+def inner(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Tensor:
+    """``Σ a b`` over the last dim, accumulated in float64."""
+    return torch.sum(a * b, dim=-1, dtype=torch.float64)

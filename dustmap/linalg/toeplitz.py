@@ -1,0 +1,246 @@
+r"""Hierarchical Toeplitz matrices through a positive circulant embedding.
+
+The covariance of a stationary field on a regular grid is hierarchical (multilevel)
+Toeplitz. It is a block of a circulant matrix on a larger periodic grid, filled with
+the true covariance at the shortest wrapped lags (HIP-GP, eq. 16–19). ``R Rᵀ = K``
+holds for the rows ``R`` of ``C^{1/2}`` only if every eigenvalue of C is non-negative,
+so the padding grows, the relatively thinnest axis first, until that is so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.grid import Grid, Torus, smooth_size
+from dustmap.linalg.circulant import DROP, Circulant
+from dustmap.linalg.operator import LinearOperator
+
+Covariance = Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingReport:
+    """What a circulant embedding cost and what it changed.
+
+    ``negative_modes`` counts eigenvalues at or below ``1e-14 max D``, which are set
+    to zero; ``covariance_error`` is the largest change of the covariance inside the
+    box that this makes, relative to ``k(0)``; ``clipped`` says whether eigenvalues
+    that are negative beyond rounding are among them.
+    """
+
+    shape: tuple[int, ...]
+    minimum: float
+    maximum: float
+    negative_modes: int
+    covariance_error: float
+    clipped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingLimits:
+    """How far a circulant embedding may grow and how wrong it may be.
+
+    Parameters
+    ----------
+    max_points
+        Memory limit: points of the embedding.
+    tolerance
+        Eigenvalues above ``−tolerance · max D`` count as rounding.
+    clip
+        Set what is still negative at the memory limit to zero (on request only).
+    max_error
+        With ``clip``: the largest tolerated relative covariance error.
+    """
+
+    max_points: int = 2**24
+    tolerance: float = 1e-12
+    clip: bool = False
+    max_error: float = 1e-2
+
+
+class CirculantEmbedding:
+    """A circulant C that holds the Toeplitz covariance of ``grid`` as a block.
+
+    Parameters
+    ----------
+    covariance
+        ``k(Δ)`` for lags of shape ``(*n, d)``.
+    grid
+        The box.
+    lengthscales
+        Correlation length per axis, used to choose which axis grows.
+    nugget
+        Added to ``k(0)``: enters K, R and C alike.
+    limits
+        See :class:`EmbeddingLimits`.
+
+    Raises
+    ------
+    ValueError
+        If no embedding within the limits is positive semi-definite to rounding (and
+        clipping was not asked for, or its covariance error exceeds the bound).
+    """
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        grid: Grid,
+        *,
+        lengthscales: Sequence[float],
+        nugget: float = 0.0,
+        limits: EmbeddingLimits | None = None,
+    ) -> None:
+        limits = EmbeddingLimits() if limits is None else limits
+        self.grid = grid
+        shape = tuple(smooth_size(max(2 * n - 2, 2)) for n in grid.shape)
+        while True:
+            torus = Torus(grid=grid, shape=shape)
+            column = first_column(covariance, torus, nugget)
+            circulant = Circulant.from_first_column(column)
+            largest = float(circulant.spectrum.max())
+            if float(circulant.spectrum.min()) >= -limits.tolerance * largest:
+                break
+            larger = _grown(shape, grid, lengthscales)
+            if math.prod(larger) > limits.max_points:
+                break
+            shape = larger
+        self.torus = torus
+        self.circulant = circulant
+        self.report = _report(circulant, column, grid, limits)
+        _refuse_if_wrong(self.report, limits)
+
+
+def first_column(covariance: Covariance, torus: Torus, nugget: float) -> Tensor:
+    """``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
+    column = covariance(torus.lags())
+    if nugget:
+        bump = torch.zeros_like(column)
+        bump.view(-1)[0] = nugget
+        column = column + bump
+    return column
+
+
+def _grown(
+    shape: tuple[int, ...], grid: Grid, lengthscales: Sequence[float]
+) -> tuple[int, ...]:
+    """Lengthen the axis that is thinnest in lengthscales by a quarter."""
+    scales = [
+        n * h / s for n, h, s in zip(shape, grid.spacing, lengthscales, strict=True)
+    ]
+    thinnest = scales.index(min(scales))
+    grown = list(shape)
+    grown[thinnest] = smooth_size(math.ceil(shape[thinnest] * 1.25))
+    return tuple(grown)
+
+
+def _report(
+    circulant: Circulant, column: Tensor, grid: Grid, limits: EmbeddingLimits
+) -> EmbeddingReport:
+    kept = circulant.power(1.0)
+    block = tuple(slice(0, n) for n in grid.shape)
+    realised = torch.fft.irfftn(kept.spectrum, s=circulant.grid_shape)
+    error = (realised - column)[block].abs().max() / column.reshape(-1)[0]
+    smallest, largest = (
+        float(circulant.spectrum.min()),
+        float(circulant.spectrum.max()),
+    )
+    return EmbeddingReport(
+        shape=circulant.grid_shape,
+        minimum=smallest,
+        maximum=largest,
+        negative_modes=circulant.dropped_modes(),
+        covariance_error=float(error),
+        clipped=smallest < -limits.tolerance * largest,
+    )
+
+
+def _refuse_if_wrong(report: EmbeddingReport, limits: EmbeddingLimits) -> None:
+    if not report.clipped:
+        return
+    found = (
+        f"the circulant embedding of shape {report.shape} has {report.negative_modes} "
+        f"eigenvalues at or below {DROP:g} of the largest (minimum "
+        f"{report.minimum / report.maximum:.2g} of it) and the next size exceeds the "
+        f"limit of {limits.max_points} points"
+    )
+    advice = (
+        "use a shorter lengthscale, a rougher kernel or a thicker box, raise "
+        "max_points, or use the torus whitening"
+    )
+    if not limits.clip:
+        raise ValueError(f"{found}: {advice}, or ask for clipping")
+    if report.covariance_error > limits.max_error:
+        raise ValueError(
+            f"{found}; clipping them changes the covariance by "
+            f"{report.covariance_error:.2g} of k(0), more than {limits.max_error:g}: "
+            f"{advice}"
+        )
+
+
+class ToeplitzOperator(LinearOperator):
+    """The block ``K`` of a circulant embedding: ``K x`` by zero-padding and FFT.
+
+    (HIP-GP, Algorithm 2.) Vectors are points of the box in C order.
+    """
+
+    def __init__(self, circulant: Circulant, grid: Grid) -> None:
+        self.shape = (grid.size, grid.size)
+        self.dtype = circulant.dtype
+        self.device = circulant.device
+        self.circulant = circulant
+        self.grid_shape = grid.shape
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return restrict(
+            self.circulant.matvec(extend(x, self.grid_shape, self.circulant)),
+            self.grid_shape,
+            self.circulant,
+        )
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.matvec(y)
+
+
+def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
+    """Vectors on the box, zero-padded to the embedding."""
+    field = x.new_zeros(*x.shape[:-1], *circulant.grid_shape)
+    field[(..., *(slice(0, n) for n in grid_shape))] = x.reshape(
+        *x.shape[:-1], *grid_shape
+    )
+    return field.reshape(*x.shape[:-1], -1)
+
+
+def restrict(y: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
+    """Vectors on the embedding, cut to the box."""
+    field = y.reshape(*y.shape[:-1], *circulant.grid_shape)
+    block = field[(..., *(slice(0, n) for n in grid_shape))]
+    return block.reshape(*y.shape[:-1], -1)
+
+
+def toeplitz_gradient(
+    a: Float[Tensor, "*batch m"], b: Float[Tensor, "*batch m"], shape: tuple[int, ...]
+) -> Float[Tensor, "*n"]:
+    r"""``∂(aᵀ K b)/∂c`` for a hierarchical Toeplitz K even along every axis.
+
+    ``c`` holds k at the non-negative lags of the box. The full cross-correlation
+    ``G[l] = Σ_i a_{i+l} b_i`` is folded per axis, ``g[l] = G[l] + G[−l]`` for l > 0
+    and once at l = 0. (HIP-GP's S16 is this in one dimension only.) Batches are
+    summed. Cost: three padded FFTs.
+    """
+    dims = tuple(range(-len(shape), 0))
+    padded = tuple(smooth_size(2 * n - 1) for n in shape)
+    fa = torch.fft.rfftn(a.reshape(-1, *shape), s=padded, dim=dims)
+    fb = torch.fft.rfftn(b.reshape(-1, *shape), s=padded, dim=dims)
+    g = torch.fft.irfftn((fa * fb.conj()).sum(dim=0), s=padded, dim=dims)
+    for axis, n in enumerate(shape):
+        forward = g.narrow(axis, 0, n)
+        backward = g.narrow(axis, g.shape[axis] - n + 1, n - 1).flip(axis)
+        tail = forward.narrow(axis, 1, n - 1) + backward
+        g = torch.cat([forward.narrow(axis, 0, 1), tail], dim=axis)
+    return g

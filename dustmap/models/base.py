@@ -1,0 +1,69 @@
+r"""The seam: a forward model between prior and likelihood.
+
+Everything above (kernel, grid, functionals) meets everything below (likelihoods,
+solvers, samples) in ``apply``, ``linearise`` and ``residual_draws``. Nothing that uses
+a model may assume that it is linear.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Functionals
+from dustmap.linalg.operator import LinearOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linearisation:
+    r"""``L_n ρ(ε + δ) ≈ prediction_n + (Φ δ)_n`` around one ε.
+
+    Parameters
+    ----------
+    prediction
+        ``apply(ε)``.
+    operator
+        Φ, of shape (N, P).
+    variance
+        ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε: what the grid cannot
+        resolve.
+    """
+
+    prediction: Float[Tensor, " n"]
+    operator: LinearOperator
+    variance: Float[Tensor, " n"]
+
+
+class ForwardModel(ABC):
+    """From whitened parameters ε ~ N(0, I) to predictions of N observations."""
+
+    latent_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    @abstractmethod
+    def functionals(self) -> Functionals:
+        """What is observed."""
+
+    @abstractmethod
+    def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
+        """``E[L_n ρ | ε]`` for all observations, mean function included."""
+
+    @abstractmethod
+    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+        """The model's tangent at ε."""
+
+    @abstractmethod
+    def residual_draws(
+        self, count: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n"]:
+        """Draws of ``L_n ρ − E[L_n ρ | ε]``, jointly for all observations."""
+
+    @abstractmethod
+    def at(self, functionals: Functionals) -> ForwardModel:
+        """The same field seen through other functionals."""

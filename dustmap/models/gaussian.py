@@ -1,0 +1,165 @@
+r"""A Gaussian field on a torus, seen by all observations at once without a solve.
+
+``Φ = W A``: colour ε onto the (refined) torus, then look along the rays. The part that
+the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as fine.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Functionals
+from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.sparse import SparseMatrix
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.means import ConstantMean, Mean
+from dustmap.projection import Interpolation, projection
+from dustmap.whitening import TorusWhitening
+
+
+class TorusFeatures(LinearOperator):
+    """``Φ = W A`` and ``Φᵀ = Aᵀ Wᵀ``: one sparse product and two FFTs each."""
+
+    def __init__(self, whitening: TorusWhitening, weights: SparseMatrix) -> None:
+        self.shape = (weights.shape[0], whitening.size)
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self._whitening = whitening
+        self._weights = weights
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._weights.matvec(self._whitening.colour(x))
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._whitening.colour_transpose(self._weights.rmatvec(y))
+
+
+class TorusGaussian(ForwardModel):
+    r"""``ρ = μ + f`` with f Gaussian on a torus (full batch, solve-free).
+
+    Parameters
+    ----------
+    whitening
+        ε ↔ field; its refinement r is that of the quadrature grid.
+    functionals
+        The observations.
+    mean
+        The mean function.
+    interpolation
+        Weights of W.
+    residual_refinement
+        Refinement q ≥ r of the torus on which ``L_n f`` counts as exact. With q = r
+        the residual is the conditional variance given the inducing points (zero for
+        r = 1); with q > r it includes the interpolation error of W.
+    residual_count
+        Draws that estimate ``v_n``; the relative error of a variance is
+        ``sqrt(2 / residual_count)``.
+    generator
+        For those draws.
+    """
+
+    def __init__(
+        self,
+        whitening: TorusWhitening,
+        functionals: Functionals,
+        *,
+        mean: Mean | None = None,
+        interpolation: Interpolation = "linear",
+        residual_refinement: int | None = None,
+        residual_count: int = 32,
+        generator: torch.Generator,
+    ) -> None:
+        fine = whitening.refinement
+        self.residual_refinement = (
+            fine if residual_refinement is None else (residual_refinement)
+        )
+        if self.residual_refinement % fine:
+            raise ValueError(
+                f"residual_refinement {self.residual_refinement} must be a multiple of "
+                f"the refinement {fine}"
+            )
+        self.whitening = whitening
+        self.mean = ConstantMean() if mean is None else mean
+        self.interpolation: Interpolation = interpolation
+        self.residual_count = residual_count
+        self.latent_size = whitening.size
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self._functionals = functionals
+        self._generator = generator
+        self.weights = self._projection(fine)
+        self.operator = TorusFeatures(whitening, self.weights)
+        self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
+        self._variance: Tensor | None = None
+
+    @property
+    def functionals(self) -> Functionals:
+        return self._functionals
+
+    def _projection(self, refinement: int) -> SparseMatrix:
+        return projection(
+            self.whitening.torus,
+            self._functionals,
+            refinement=refinement,
+            interpolation=self.interpolation,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
+        return self.offset + self.operator.matvec(eps)
+
+    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+        return Linearisation(
+            prediction=self.apply(eps), operator=self.operator, variance=self.variance
+        )
+
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        """``v_n`` by prior draws: the mean square of the residual (cached)."""
+        if self._variance is None:
+            total = torch.zeros(
+                len(self._functionals), dtype=torch.float64, device=self.device
+            )
+            if self._resolves_nothing():
+                self._variance = total.to(self.dtype)
+                return self._variance
+            for draw in self._residuals(self.residual_count, self._generator):
+                total += draw.to(torch.float64) ** 2
+            self._variance = (total / self.residual_count).to(self.dtype)
+        return self._variance
+
+    def residual_draws(
+        self, count: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n"]:
+        if self._resolves_nothing():
+            shape = (count, len(self._functionals))
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.stack(list(self._residuals(count, generator)))
+
+    def _resolves_nothing(self) -> bool:
+        return self.residual_refinement == 1
+
+    def _residuals(self, count: int, generator: torch.Generator):
+        fine = self.whitening.refined(self.residual_refinement)
+        weights = (
+            self.weights
+            if fine is self.whitening
+            else self._projection(self.residual_refinement)
+        )
+        for _ in range(count):
+            field, eps = fine.prior_draw(generator)
+            yield (weights.matvec(field) - self.operator.matvec(eps))[0]
+
+    def at(self, functionals: Functionals) -> TorusGaussian:
+        return TorusGaussian(
+            self.whitening,
+            functionals,
+            mean=self.mean,
+            interpolation=self.interpolation,
+            residual_refinement=self.residual_refinement,
+            residual_count=self.residual_count,
+            generator=self._generator,
+        )
