@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.interpolate import RegularGridInterpolator
 
 AXES = ("x", "y", "z")
 FRAME = {
@@ -86,6 +87,26 @@ class Cube:
             float(self.y[1] - self.y[0]),
             float(self.z[1] - self.z[0]),
         )
+
+    def sample(self, name: str, points: np.ndarray) -> np.ndarray:
+        """Interpolate one array trilinearly between the cell centres.
+
+        Parameters
+        ----------
+        points
+            Positions ``x, y, z`` [pc], shape ``(..., 3)``.
+
+        Returns
+        -------
+        Values of shape ``(...,)``; NaN beyond the outermost centres.
+        """
+        interpolate = RegularGridInterpolator(
+            (self.z, self.y, self.x),
+            np.asarray(self.arrays[name], dtype=np.float64),
+            bounds_error=False,
+            fill_value=np.nan,
+        )
+        return interpolate(points[..., ::-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
