@@ -24,7 +24,10 @@ from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.figures import save_figure, sky_slice
 from pipelines.figures.sky import Sky, healpix_sky
-from pipelines.figures.style import length_text, unit_text
+from pipelines.figures.style import density_unit, length_text
+
+# Fine enough to know a map's reach and range of values.
+_NSIDE = 32
 
 
 @click.command(help=__doc__)
@@ -69,12 +72,15 @@ def draw(source: Path, distance: float, output: Path | None, nside: int | None) 
         raise InputError(f"--nside must be a power of two, got {nside}")
     exported = read_map(source)
     if isinstance(exported, Cube):
-        values, quantity = density_at(exported, distance), "density"
-        label = f"density {unit_text(exported.unit)}"
+        density, quantity = density_at(exported, distance), "density"
+        pixels = density(*_directions(nside or _NSIDE))
+        factor, unit = density_unit(pixels, exported.unit)
+        label = f"density {unit}"
         title = f"dust density at {length_text(distance)}"
-        if nside is not None:
-            l, b = _directions(nside)  # noqa: E741
-            values = healpix_sky(values(l, b))
+        if nside is None:
+            values = _times(density, factor)
+        else:
+            values = healpix_sky(pixels * factor)
     else:
         pixels, quantity = extinction_to(exported, distance), "extinction"
         label, title = "extinction [mag]", f"extinction out to {length_text(distance)}"
@@ -127,6 +133,10 @@ def extinction_to(maps: SkyMaps, distance: float) -> np.ndarray:
     return below + weight * (maps.mean[upper] - below)
 
 
+def _times(sky: Sky, factor: float) -> Sky:
+    return lambda l, b: factor * sky(l, b)  # noqa: E741
+
+
 def _directions(nside: int) -> tuple[np.ndarray, np.ndarray]:
     pixels = np.arange(healpy.nside2npix(nside))
     return healpy.pix2ang(nside, pixels, nest=True, lonlat=True)
@@ -139,7 +149,7 @@ def _regrade(pixels: np.ndarray, nside: int) -> np.ndarray:
 
 
 def _require_some(values: Sky, source: Path, distance: float) -> None:
-    if np.isnan(values(*_directions(32))).all():
+    if np.isnan(values(*_directions(_NSIDE))).all():
         raise InputError(
             f"{source} holds nothing at {distance:g} pc: choose a --distance inside it"
         )

@@ -134,10 +134,10 @@ def _draw_graticule(axes: Axes) -> None:
     for parallel in _PARALLELS:
         x, y = project(np.array(179.999), np.array(float(parallel)))
         axes.text(
-            float(x) - 0.05,
+            float(x) - 0.03,
             float(y),
             f"{parallel:+d}°".replace("-", "\N{MINUS SIGN}"),
             ha="right",
-            va="center",
+            va="bottom" if parallel > 0 else "top",
             fontsize=SMALL - 1,
         )

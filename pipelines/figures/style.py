@@ -25,6 +25,7 @@ SMALL, NORMAL = 8.0, 9.5
 _LEVELS = 512
 _ROBUST = (0.5, 99.5)
 _FROM_KPC = 2000.0
+_FROM_MAG_PER_PC = 0.1
 _DPI = 200
 
 
@@ -121,9 +122,13 @@ def length_text(value: float) -> str:
     return f"{value * factor:.4g} {unit}"
 
 
-def unit_text(unit: str) -> str:
-    """A unit such as ``mag pc-1`` as matplotlib sets it."""
-    return f"[{u.Unit(unit).to_string('latex_inline')}]"
+def density_unit(values: np.ndarray, unit: str) -> tuple[float, str]:
+    """Factor and label that turn ``unit`` into mag/pc, or mag/kpc for small values."""
+    finite = np.abs(values[np.isfinite(values)])
+    native: Any = u.Unit(unit)
+    high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
+    shown: Any = u.Unit("mag pc-1" if high >= _FROM_MAG_PER_PC else "mag kpc-1")
+    return native.to(shown), f"[{shown.to_string('latex_inline')}]"
 
 
 def signed_text(value: float, digits: int = 4) -> str:

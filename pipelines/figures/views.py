@@ -16,12 +16,12 @@ from pipelines.figures.style import (
     SMALL,
     Scale,
     colour_bar,
+    density_unit,
     length_unit,
     outline,
     signed_scale,
     signed_text,
     spread_scale,
-    unit_text,
 )
 
 _TOWARDS = {
@@ -54,7 +54,7 @@ def density_slice(cube: Cube, truth: Cube | None = None) -> Figure:
     """
     cubes = [] if truth is None else [("truth", truth, _density_name(truth))]
     cubes.append(("map", cube, _density_name(cube)))
-    factor, unit = _density_unit(cube)
+    factor, unit = density_unit(_plane(cube, _density_name(cube)), cube.unit)
     planes = [_plane(one, name) * factor for _, one, name in cubes]
     scale = signed_scale(*planes)
     panels: list[tuple[str, Cube, np.ndarray, Scale, str]] = [
@@ -112,16 +112,6 @@ def _density_name(cube: Cube) -> str:
     raise ValueError(
         f"the cube has arrays {sorted(cube.arrays)}; expected mean or density"
     )
-
-
-def _density_unit(cube: Cube) -> tuple[float, str]:
-    """Factor and name of mag/pc, or of mag/kpc where the numbers would be tiny."""
-    values = np.abs(_plane(cube, _density_name(cube)))
-    finite = values[np.isfinite(values)]
-    native: Any = u.Unit(cube.unit)
-    high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
-    unit = "mag pc-1" if high >= 0.1 else "mag kpc-1"
-    return native.to(unit), unit_text(unit)
 
 
 def _plane(cube: Cube, name: str) -> np.ndarray:
