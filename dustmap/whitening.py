@@ -233,6 +233,8 @@ class ToeplitzWhitening:
         Of the embedding.
     solver
         For ``K⁻¹``; ``max_steps`` is the paper's early stopping.
+    shape
+        Of the embedding, if it is not to grow by itself.
     """
 
     def __init__(
@@ -244,12 +246,20 @@ class ToeplitzWhitening:
         nugget: float = 0.0,
         limits: EmbeddingLimits | None = None,
         solver: ConjugateGradients | None = None,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
         self.nugget = nugget
+        self.lengthscales = tuple(lengthscales)
+        self.limits = EmbeddingLimits() if limits is None else limits
         self.embedding = CirculantEmbedding(
-            kernel, grid, lengthscales=lengthscales, nugget=nugget, limits=limits
+            kernel,
+            grid,
+            lengthscales=lengthscales,
+            nugget=nugget,
+            limits=limits,
+            shape=shape,
         )
         self.report = self.embedding.report
         positive = self.embedding.circulant.power(1.0)
@@ -262,6 +272,18 @@ class ToeplitzWhitening:
     def size(self) -> int:
         """Length of ε: the embedding's points."""
         return self.embedding.torus.size
+
+    def with_kernel(self, kernel: Kernel) -> ToeplitzWhitening:
+        """The same ε (embedding shape, nugget, solver) under another kernel."""
+        return ToeplitzWhitening(
+            kernel,
+            self.grid,
+            lengthscales=self.lengthscales,
+            nugget=self.nugget,
+            limits=self.limits,
+            solver=self.solver,
+            shape=self.embedding.torus.shape,
+        )
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
         """``u = R ε``."""

@@ -79,6 +79,9 @@ class CirculantEmbedding:
         Added to ``k(0)``: enters K, R and C alike.
     limits
         See :class:`EmbeddingLimits`.
+    shape
+        Points of the embedding, at least ``2 n − 2`` per axis, instead of growing from
+        the smallest one: keeps ε the same thing while hyperparameters move.
 
     Raises
     ------
@@ -95,10 +98,18 @@ class CirculantEmbedding:
         lengthscales: Sequence[float],
         nugget: float = 0.0,
         limits: EmbeddingLimits | None = None,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         limits = EmbeddingLimits() if limits is None else limits
         self.grid = grid
-        shape = tuple(smooth_size(max(2 * n - 2, 2)) for n in grid.shape)
+        fixed = shape is not None
+        if shape is None:
+            shape = tuple(smooth_size(max(2 * n - 2, 2)) for n in grid.shape)
+        elif any(p < 2 * n - 2 for p, n in zip(shape, grid.shape, strict=True)):
+            raise ValueError(
+                f"an embedding of {grid.shape} points needs at least 2 n - 2 of them "
+                f"per axis, got {shape}"
+            )
         while True:
             torus = Torus(grid=grid, shape=shape)
             column = first_column(covariance, torus, nugget)
@@ -107,7 +118,7 @@ class CirculantEmbedding:
             if float(circulant.spectrum.min()) >= -limits.tolerance * largest:
                 break
             larger = _grown(shape, grid, lengthscales)
-            if math.prod(larger) > limits.max_points:
+            if fixed or math.prod(larger) > limits.max_points:
                 break
             shape = larger
         self.torus = torus
@@ -166,8 +177,8 @@ def _refuse_if_wrong(report: EmbeddingReport, limits: EmbeddingLimits) -> None:
     found = (
         f"the circulant embedding of shape {report.shape} has {report.negative_modes} "
         f"eigenvalues at or below {DROP:g} of the largest (minimum "
-        f"{report.minimum / report.maximum:.2g} of it) and the next size exceeds the "
-        f"limit of {limits.max_points} points"
+        f"{report.minimum / report.maximum:.2g} of it) and may not grow: its shape is "
+        f"fixed or the next size exceeds the limit of {limits.max_points} points"
     )
     advice = (
         "use a shorter lengthscale, a rougher kernel or a thicker box, raise "
