@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.NotEq: operator.ne,
 }
 MAX_LENGTH = 2000
+MAX_DEPTH = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +77,26 @@ def parse_filter(text: str) -> RowFilter:
     if len(text) > MAX_LENGTH:
         raise InputError(f"the filter has {len(text)} characters, at most {MAX_LENGTH}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"cannot read the filter {text!r}: {error}") from error
+    if _depth(tree) > MAX_DEPTH:
+        raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
     kinds: dict[str, str] = {}
     _check_logical(tree, text, kinds)
     if not kinds:
         raise InputError(f"the filter {text!r} names no column")
     return RowFilter(text=text, kinds=kinds, tree=tree)
+
+
+def _depth(tree: ast.AST) -> int:
+    level, depth = [tree], 0
+    while level:
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        depth += 1
+    return depth
 
 
 def _refuse(node: ast.AST, text: str) -> InputError:

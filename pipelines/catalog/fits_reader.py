@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,13 @@ from pipelines.catalog.source import (
 )
 from pipelines.errors import InputError
 
-_BROKEN = (OSError, ValueError, TypeError, IndexError, KeyError, EOFError)
-
 
 class FitsSource:
     """The one table of a FITS file; see `pipelines.catalog.source.Source`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._table() as table:
+        with _only_table(path) as table:
             columns = list(table.columns)
         refuse_duplicates(path, [column.name for column in columns])
         self.columns = {
@@ -38,7 +37,7 @@ class FitsSource:
         }
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
-        with self._table() as table:
+        with _only_table(self.path) as table:
             names = list(table.columns.names)
             nulls = {name: table.columns[names.index(name)].null for name in kinds}
             for start in range(0, int(table.header["NAXIS2"]), ROWS_PER_BATCH):
@@ -48,55 +47,42 @@ class FitsSource:
                     for name in kinds
                 }
 
-    def _table(self) -> _OpenTable:
-        return _OpenTable(self.path)
 
-
-class _OpenTable:
-    """A context that turns every way a FITS file can be broken into `InputError`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._warnings = warnings.catch_warnings()
-
-    def __enter__(self) -> Any:
-        self._warnings.__enter__()
+@contextmanager
+def _only_table(path: Path) -> Iterator[Any]:
+    """Yield the table's HDU; every way a FITS file can be broken is `InputError`."""
+    with warnings.catch_warnings():
         # Truncation is checked below, and odd headers are no reason to stop.
         warnings.simplefilter("ignore", AstropyUserWarning)
         warnings.simplefilter("ignore", VerifyWarning)
         try:
-            self._file = fits.open(self._path, memmap=True)
-            return self._only_table()
-        except _BROKEN as error:
-            self._warnings.__exit__(None, None, None)
-            raise unreadable(self._path, error) from error
+            with fits.open(path, memmap=True) as file:
+                yield _find_table(path, file)
+        except InputError:
+            raise
+        except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
+            raise unreadable(path, error) from error
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._file.close()
-        self._warnings.__exit__(kind, error, trace)
-        if isinstance(error, _BROKEN) and not isinstance(error, InputError):
-            raise unreadable(self._path, error) from error
 
-    def _only_table(self) -> Any:
-        tables = [
-            (place, hdu)
-            for place, hdu in enumerate(self._file)
-            if isinstance(hdu, fits.BinTableHDU | fits.TableHDU)
-        ]
-        if len(tables) != 1:
-            names = ", ".join(f"{place} {hdu.name!r}" for place, hdu in tables)
-            raise InputError(
-                f"{self._path} holds {len(tables)} tables ({names or 'only images'}), "
-                "expected one: save the one that is meant in its own file"
-            )
-        hdu = tables[0][1]
-        needed = (hdu.fileinfo() or {})["datLoc"] + hdu.size
-        if _length(self._path) < needed:
-            raise InputError(
-                f"{self._path} is truncated: {_length(self._path)} bytes, its header "
-                f"calls for {needed}"
-            )
-        return hdu
+def _find_table(path: Path, file: fits.HDUList) -> Any:
+    tables = [
+        (place, hdu)
+        for place, hdu in enumerate(file)
+        if isinstance(hdu, fits.BinTableHDU | fits.TableHDU)
+    ]
+    if len(tables) != 1:
+        names = ", ".join(f"{place} {hdu.name!r}" for place, hdu in tables)
+        raise InputError(
+            f"{path} holds {len(tables)} tables ({names or 'only images'}), expected "
+            "one: save the one that is meant in its own file"
+        )
+    hdu = tables[0][1]
+    needed = (hdu.fileinfo() or {})["datLoc"] + hdu.size
+    if _length(path) < needed:
+        raise InputError(
+            f"{path} is truncated: {_length(path)} bytes, its header calls for {needed}"
+        )
+    return hdu
 
 
 def _length(path: Path) -> int:

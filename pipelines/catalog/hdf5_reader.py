@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
+from astropy.table.meta import get_header_from_yaml
 
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
@@ -16,12 +18,15 @@ from pipelines.catalog.source import (
 )
 from pipelines.errors import InputError
 
+ASTROPY_SUFFIX = ".__table_column_meta__"
+
 
 class Hdf5Source:
     """The data sets of an HDF5 file; see `pipelines.catalog.source.Source`.
 
     A column is named by its path in the file; the fields of a compound data set are
-    columns by themselves. Units are the attribute ``unit`` or ``units``.
+    columns by themselves. Units are the attribute ``unit`` or ``units``, or what
+    astropy wrote beside its tables.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,9 +35,14 @@ class Hdf5Source:
         self._rows: dict[str, int] = {}
         self.columns: dict[str, ColumnInfo] = {}
         names: list[str] = []
+        described: list[dict[str, str]] = []
 
         def visit(place: str, item: object) -> None:
             if not isinstance(item, h5py.Dataset) or item.ndim not in (1, 2):
+                return
+            if place.endswith(ASTROPY_SUFFIX):
+                lines = [line.decode() for line in np.asarray(item[:])]
+                described.extend(get_header_from_yaml(lines)["datatype"])
                 return
             for field in item.dtype.names or (None,):
                 name = place if field is None else field
@@ -48,6 +58,10 @@ class Hdf5Source:
         except (OSError, RuntimeError, KeyError) as error:
             raise unreadable(path, error) from error
         refuse_duplicates(path, names)
+        for item in described:
+            if item["name"] in self.columns and "unit" in item:
+                info = self.columns[item["name"]]
+                self.columns[item["name"]] = replace(info, unit=item["unit"])
         if not names:
             raise InputError(f"{path} holds no data set of one or two dimensions")
 

@@ -192,7 +192,14 @@ def read_columns(
     rank = list(CONVERSIONS).index
     order = sorted(requests, key=lambda key: rank(requests[key][1]))
     wanted = {places[key][0]: requests[key][1] for key in order}
+    # Astropy writes masked columns to parquet and HDF5 as two, values and mask.
+    masks = {
+        base: f"{base}.mask" for base in wanted if f"{base}.mask" in source.columns
+    }
+    wanted |= dict.fromkeys(masks.values(), "boolean")
     for batch in source.batches(wanted):
+        for base, mask in masks.items():
+            batch[base] = np.ma.array(batch[base], mask=batch[mask].astype(bool))
         chosen = {}
         for key, (base, index) in places.items():
             column = batch[base] if index is None else batch[base][:, index]

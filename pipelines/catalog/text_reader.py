@@ -49,7 +49,7 @@ class TextSource:
             with self._reader({}) as reader:
                 names = reader.schema.names
         except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-            raise unreadable(path, error) from error
+            raise _explain(path, error, []) from error
         refuse_duplicates(path, names)
         units = {item["name"]: item.get("unit") for item in self._header.fields}
         if units and list(units) != names:
@@ -74,7 +74,7 @@ class TextSource:
                         columns[name] = to_numpy(column)
                     yield columns
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise self._explain(error, list(kinds)) from error
+            raise _explain(self.path, error, list(self.columns)) from error
 
     def _identifiers(
         self, name: str, text: pa.Array, integers: dict[str, bool]
@@ -118,19 +118,6 @@ class TextSource:
         ):
             yield reader
 
-    def _explain(self, error: Exception, names: list[str]) -> InputError:
-        message = unreadable(self.path, error).args[0]
-        if "conversion error" in message:
-            # Arrow counts the columns of the file, which help nobody.
-            place = message.split("column #")[-1].split(":")[0]
-            listed = list(self.columns)
-            if place.isdigit() and int(place) < len(listed):
-                message = message.replace(f"#{place}", repr(listed[int(place)]))
-            message += " (an empty field or 'null' marks a missing value)"
-        elif "Expected" in message:
-            message += ": the rows have different numbers of fields"
-        return InputError(message)
-
 
 def _read_header(path: Path) -> _Header:
     comments = []
@@ -160,3 +147,16 @@ def _gzipped(path: Path) -> bool:
 def _all_match(text: pa.Array, pattern: str) -> bool:
     matches = pc.match_substring_regex(text.drop_null(), pattern)
     return bool(pc.all(matches, min_count=0).as_py())
+
+
+def _explain(path: Path, error: Exception, names: list[str]) -> InputError:
+    message = unreadable(path, error).args[0]
+    if "conversion error" in message:
+        # Arrow counts the columns of the file, which help nobody.
+        place = message.split("column #")[-1].split(":")[0]
+        if place.isdigit() and int(place) < len(names):
+            message = message.replace(f"#{place}", repr(names[int(place)]))
+        message += " (an empty field or 'null' marks a missing value)"
+    elif "Expected" in message:
+        message += ": the rows have different numbers of fields"
+    return InputError(message)

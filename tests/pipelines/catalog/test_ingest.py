@@ -1,0 +1,308 @@
+"""Sound rows arrive as they should; faulty ones are dropped and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from astropy.table import Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_catalogue import MAP, write_csv
+
+from pipelines.catalog.ingest import ingest
+from pipelines.catalog.schema import read_stars
+from pipelines.errors import InputError
+
+
+def mapping(**columns: str) -> list[str]:
+    """``MAP`` with some entries replaced, added, or (None) left out."""
+    merged = dict(item.split("=") for item in MAP) | columns
+    return [f"{name}={column}" for name, column in merged.items() if column]
+
+
+def test_a_sound_catalogue_arrives_whole(catalogue, run) -> None:
+    stars, report = run(catalogue)
+    for name, column in catalogue.items():
+        np.testing.assert_allclose(stars.columns()[name], column, rtol=1e-14)
+    assert report.rows_read == report.rows_kept == 20
+    assert report.faulty == report.cut == 0
+
+
+FAULTS = [
+    ("distance", "nan", "distance missing or not a number"),
+    ("extinction", "", "extinction missing or not a number"),
+    ("extinction", "null", "extinction missing or not a number"),
+    ("l", "NaN", "l missing or not a number"),
+    ("b", "inf", "b infinite"),
+    ("extinction_error", "-inf", "extinction_error infinite"),
+    ("extinction", -999, "extinction is a sentinel like -999"),
+    ("distance", -999.0, "distance is a sentinel like -999"),
+    ("l", -9999, "l is a sentinel like -999"),
+    ("extinction_error", 0, "extinction_error zero"),
+    ("extinction_error", -0.1, "extinction_error negative"),
+    ("extinction_error", 1e-9, "extinction_error absurdly small"),
+    ("distance", 0, "distance not positive"),
+    ("distance", -5, "distance not positive"),
+    ("b", 90.5, "|b| > 90 deg"),
+    ("b", -91, "|b| > 90 deg"),
+    ("l", 400, "|l| > 360 deg"),
+    ("source_id", 2**60 + 1, "source_id repeated"),
+    ("source_id", "null", "source_id missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), FAULTS)
+def test_a_faulty_row_is_dropped_and_counted(
+    name: str, value, reason: str, catalogue, run
+) -> None:
+    column = catalogue[name].astype(object)
+    column[7] = value
+    stars, report = run({**catalogue, name: column})
+    assert report.faults == {reason: 1}
+    assert report.rows_kept == 19
+    kept = np.delete(np.arange(20), 7)
+    np.testing.assert_allclose(stars.l, catalogue["l"][kept])
+    assert f"1 {reason}" in str(report)
+
+
+def test_the_first_of_repeated_stars_is_kept_unless_it_is_faulty(
+    catalogue, run
+) -> None:
+    catalogue["source_id"][[3, 5, 6]] = catalogue["source_id"][2]
+    catalogue["distance"][2] = -1
+    stars, report = run(catalogue)
+    assert report.faults == {"distance not positive": 1, "source_id repeated": 2}
+    assert stars.l[2] == pytest.approx(catalogue["l"][3])
+
+
+def test_repeated_stars_are_found_across_files(tmp_path: Path, catalogue) -> None:
+    names = np.array([f"star {i}" for i in range(20)])
+    a = write_csv(tmp_path / "a.csv", {**catalogue, "source_id": names})
+    b = write_csv(tmp_path / "b.csv", {**catalogue, "source_id": names[::-1]})
+    report = ingest([a, b], tmp_path / "o.parquet", mappings=MAP)
+    assert report.faults == {"source_id repeated": 20}
+
+
+def test_each_row_is_counted_once(catalogue, run) -> None:
+    catalogue["distance"][:3] = -999
+    catalogue["extinction"][:3] = np.nan
+    catalogue["b"][2:4] = 100
+    _, report = run(catalogue)
+    assert report.faulty == 4
+    assert report.rows_kept + report.faulty == report.rows_read
+
+
+def test_negative_extinctions_are_noise_and_kept(catalogue, run) -> None:
+    catalogue["extinction"][:4] = -0.05
+    stars, report = run(catalogue)
+    assert report.negative_extinctions == 4
+    assert (stars.extinction[:4] == -0.05).all()
+    assert "4 negative extinctions kept" in str(report)
+
+
+def test_bounds_give_the_error_and_must_be_in_order(catalogue, run) -> None:
+    del catalogue["extinction_error"]
+    catalogue["lo"] = catalogue["extinction"] - 0.1
+    catalogue["hi"] = catalogue["extinction"] + 0.3
+    catalogue["lo"][4] = catalogue["hi"][4] + 1
+    bounds = {"extinction_lower": "lo:mag", "extinction_upper": "hi:mag"}
+    stars, report = run(catalogue, mappings=mapping(extinction_error="", **bounds))
+    np.testing.assert_allclose(stars.extinction_error, 0.2)
+    assert report.faults == {"extinction_lower > extinction_upper": 1}
+
+
+def test_one_error_may_serve_all_stars(catalogue, run) -> None:
+    stars, _ = run(catalogue, mappings=mapping(extinction_error="50:mmag"))
+    np.testing.assert_allclose(stars.extinction_error, 0.05)
+
+
+def test_equatorial_coordinates_become_galactic(catalogue, run) -> None:
+    galactic = SkyCoord(
+        catalogue["l"] * u.deg, catalogue["b"] * u.deg, frame="galactic"
+    )
+    catalogue["ra"], catalogue["dec"] = galactic.icrs.ra.deg, galactic.icrs.dec.deg
+    del catalogue["l"]
+    maps = mapping(l="", b="", ra="ra:deg", dec="dec:deg")
+    catalogue["dec"][3] = -93
+    stars, report = run(catalogue, mappings=maps)
+    kept = np.delete(np.arange(20), 3)
+    np.testing.assert_allclose(stars.l, galactic.l.deg[kept], rtol=1e-9)
+    np.testing.assert_allclose(stars.b, galactic.b.deg[kept], rtol=1e-9)
+    assert report.faults == {"|dec| > 90 deg": 1}
+    assert "ICRS" in str(report)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.floats(-3, 3)] * 3), min_size=6, unique=True, max_size=9)
+)
+def test_cartesian_positions_survive(tmp_path_factory, points) -> None:
+    xyz = np.array(points)
+    xyz = xyz[np.linalg.norm(xyz, axis=1) > 1e-3]
+    if len(np.unique(xyz, axis=0)) < 6:
+        return
+    folder = tmp_path_factory.mktemp("cartesian")
+    columns = {**dict(zip("xyz", xyz.T)), "e": np.linspace(0.1, 1, len(xyz))}
+    source = write_csv(folder / "a.csv", columns)
+    maps = [f"{axis}={axis}:kpc" for axis in "xyz"]
+    maps += ["extinction=e:mag", "extinction_error=0.1:mag"]
+    ingest([source], folder / "o.parquet", mappings=maps)
+    stars = read_stars(folder / "o.parquet")
+    np.testing.assert_allclose(stars.positions(), 1000 * xyz, atol=1e-9)
+
+
+def test_a_coordinate_of_minus_99_parsecs_is_no_sentinel(catalogue, run) -> None:
+    rng = np.random.default_rng(3)
+    columns = {axis: rng.uniform(-500, 500, 20) for axis in "xyz"}
+    columns["x"][2] = -99.0
+    for axis in "xyz":
+        columns[axis][5] = -999.0
+        columns[axis][6] = 0.0
+    columns["extinction"] = catalogue["extinction"]
+    maps = [*(f"{axis}={axis}:pc" for axis in "xyz"), "extinction=extinction:mag"]
+    _, report = run(columns, mappings=[*maps, "extinction_error=0.1:mag"])
+    assert report.faults == {
+        "position is a sentinel like -999": 1,
+        "distance not positive": 1,
+    }
+
+
+def test_parallaxes_are_inverted_above_a_signal_to_noise(catalogue, run) -> None:
+    catalogue["parallax"] = 1000 / catalogue.pop("distance")
+    catalogue["parallax_error"] = catalogue["parallax"] / 20
+    catalogue["parallax_error"][:3] = catalogue["parallax"][:3] / 4.9
+    catalogue["parallax"][3:5] = -0.1
+    parallax = {"parallax": "parallax:mas", "parallax_error": "parallax_error:mas"}
+    maps = mapping(distance="", **parallax)
+    stars, report = run(catalogue, mappings=maps)
+    assert report.cuts == {"parallax below 5 times its error": 3}
+    assert report.faults == {"parallax not positive": 2}
+    np.testing.assert_allclose(stars.distance, 1000 / catalogue["parallax"][5:])
+    np.testing.assert_allclose(stars.distance_error, stars.distance / 20)
+    assert "zero point untouched" in str(report)
+    _, report = run(catalogue, mappings=maps, min_parallax_snr=4.0)
+    assert report.cuts == {}
+
+
+def test_distance_errors_come_along(catalogue, run) -> None:
+    catalogue["sd"] = catalogue["distance"] / 10000
+    catalogue["sd"][:3] = 0, -1, 1e-9
+    stars, report = run(catalogue, mappings=mapping(distance_error="sd:kpc"))
+    np.testing.assert_allclose(stars.distance_error, stars.distance / 10)
+    assert (
+        report.faults
+        == {
+            "distance_error zero": 1,
+            "distance_error negative": 1,
+            "distance_error absurdly small": 1,
+        }
+        or report.faults["distance_error zero"] == 1
+    )
+
+
+def test_quality_cuts_do_not_count_as_faults(catalogue, run) -> None:
+    catalogue["ruwe"] = np.r_[np.full(12, 3.0), np.ones(8)]
+    catalogue["distance"][:12] = -999
+    stars, report = run(catalogue, where="ruwe < 1.4", max_bad=0.0)
+    assert report.cuts == {"not ruwe < 1.4": 12}
+    assert report.faulty == 0 and len(stars) == 8
+
+
+def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> None:
+    catalogue["distance"][:11] = -1
+    with pytest.raises(InputError, match=r"11 of 20 rows .* 11 distance not positive"):
+        run(catalogue)
+    assert not (tmp_path / "stars.parquet").exists()
+    assert not list(tmp_path.glob(".*part"))
+    _, report = run(catalogue, max_bad=0.6)
+    assert report.rows_kept == 9
+
+
+@pytest.mark.parametrize("stars", [0, 1, 20])
+def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
+    for name in ("l", "b", "distance"):
+        catalogue[name][:] = catalogue[name][0]
+    few = {name: column[:stars] for name, column in catalogue.items()}
+    with pytest.raises(InputError, match=r"distinct positions|no rows"):
+        run(few)
+
+
+def test_one_place_is_enough_to_predict_at(catalogue, run) -> None:
+    one = {name: catalogue[name][:1] for name in ("l", "b", "distance")}
+    stars, _ = run(one, positions_only=True, mappings=MAP)
+    assert len(stars) == 1 and stars.extinction is None
+
+
+def test_faulty_extinctions_do_not_matter_for_positions(catalogue, run) -> None:
+    catalogue["extinction"][:] = np.nan
+    stars, report = run(catalogue, positions_only=True)
+    assert len(stars) == 20 and report.faulty == 0
+
+
+def test_angles_in_radians_are_refused_unless_said(catalogue, run) -> None:
+    truth = catalogue["l"].copy(), catalogue["b"].copy()
+    catalogue["l"], catalogue["b"] = np.deg2rad(truth[0]), np.deg2rad(truth[1])
+    with pytest.raises(InputError, match="look like radians"):
+        run(catalogue)
+    stars, _ = run(catalogue, mappings=mapping(l="l:rad", b="b:rad"))
+    np.testing.assert_allclose(stars.l, truth[0])
+    np.testing.assert_allclose(stars.b, truth[1])
+
+
+def test_other_columns_are_kept_with_their_units(tmp_path: Path, catalogue) -> None:
+    table = Table(
+        {**catalogue, "teff": np.full(20, 5000, np.int32), "name": ["a"] * 20}
+    )
+    table["teff"].unit = "K"
+    for item in MAP:
+        name, unit = item.split("=")[0], item.split(":")[1]
+        table[name].unit = unit
+    table.write(tmp_path / "a.fits")
+    ingest([tmp_path / "a.fits"], tmp_path / "o.parquet", keep=["teff", "name"])
+    stars = read_stars(tmp_path / "o.parquet")
+    assert stars.units["teff"] == "K"
+    assert stars.extra["teff"].dtype == np.int32
+    assert set(stars.extra["name"]) == {"a"}
+
+
+def test_provenance_names_inputs_choices_and_counts(
+    tmp_path: Path, catalogue, run
+) -> None:
+    stars, report = run(catalogue, where="l >= 0")
+    assert stars.meta["inputs"][0]["name"] == "source.csv"
+    assert len(stars.meta["inputs"][0]["sha256"]) == 64
+    assert stars.meta["where"] == "l >= 0"
+    assert stars.meta["report"]["rows_kept"] == report.rows_kept
+    assert stars.meta["report"]["origins"]["distance"] == "distance [pc]"
+    assert b"unit" in pq.read_schema(tmp_path / "stars.parquet").field("l").metadata
+
+
+def test_batches_of_any_size_give_the_same_table(
+    tmp_path: Path, catalogue, run, monkeypatch
+) -> None:
+    rng = np.random.default_rng(0)
+    many = {n: np.tile(c, 10) for n, c in catalogue.items()}
+    many["source_id"] = rng.integers(0, 120, 200)
+    many["distance"] = rng.uniform(-100, 1000, 200)
+    source = tmp_path / "a.h5"
+    with h5py.File(source, "w") as file:
+        file.update(many)
+    whole, report = run(source, mappings=MAP)
+    monkeypatch.setattr("pipelines.catalog.hdf5_reader.ROWS_PER_BATCH", 7)
+    pieces, again = run(source, mappings=MAP)
+    assert report.faults == again.faults
+    assert report.faults["source_id repeated"] > 20
+    for name, column in whole.columns().items():
+        np.testing.assert_array_equal(column, pieces.columns()[name])
+
+
+def test_progress_is_told_the_rows(catalogue, run) -> None:
+    rows: list[int] = []
+    run(catalogue, progress=rows.append)
+    assert sum(rows) == 20

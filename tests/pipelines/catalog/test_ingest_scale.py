@@ -1,0 +1,66 @@
+"""Ten million rows pass through a bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ROWS = 10_000_000
+CHUNK = 1_000_000
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from pipelines.catalog.ingest import ingest
+
+maps = ["ra=ra:deg", "dec=dec:deg", "parallax=plx:mas", "parallax_error=plx_err:mas"]
+maps += ["extinction=a:mag", "extinction_error=a_err:mag"]
+report = ingest(
+    [Path(sys.argv[1])], Path(sys.argv[2]), mappings=maps, where="ruwe < 1.4"
+)
+print(report.rows_read, report.rows_kept, report.faulty, report.cut)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+def write_rows(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    writer = None
+    for start in range(0, ROWS, CHUNK):
+        table = pa.table(
+            {
+                "source_id": rng.permutation(CHUNK) + start,
+                "ra": rng.uniform(0, 360, CHUNK),
+                "dec": rng.uniform(-90, 90, CHUNK),
+                "plx": rng.uniform(0.5, 5, CHUNK),
+                "plx_err": np.full(CHUNK, 0.05),
+                "a": rng.normal(1, 0.5, CHUNK),
+                "a_err": np.full(CHUNK, 0.05),
+                "ruwe": np.where(rng.random(CHUNK) < 0.1, 2.0, 1.0),
+            }
+        )
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+@pytest.mark.slow
+def test_ten_million_rows_take_less_than_two_gibibytes(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.parquet")
+    arguments = [str(tmp_path / "a.parquet"), str(tmp_path / "o.parquet")]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts, peak = done.stdout.splitlines()
+    read, kept, faulty, cut = map(int, counts.split())
+    assert read == ROWS and faulty == 0 and kept + cut == ROWS
+    assert float(peak) < 2.0, f"{peak} GiB"

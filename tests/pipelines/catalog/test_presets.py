@@ -1,0 +1,246 @@
+"""Each survey's description reads a file of its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from astropy.table import MaskedColumn, Table
+
+from pipelines.catalog.ingest import ingest
+from pipelines.catalog.presets import Preset, list_presets, load_preset
+from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.errors import InputError
+
+N = 60
+RNG = np.random.default_rng(5)
+L, B = RNG.uniform(0, 360, N), RNG.uniform(-80, 80, N)
+DISTANCE, EXTINCTION = RNG.uniform(100, 3000, N), RNG.uniform(0.1, 3, N)
+IDS = np.arange(N) + 2**58
+
+
+def write_gaia(path: Path) -> int:
+    """Half of the stars have no GSP-Phot solution, as in the archive."""
+    gone = np.arange(N) % 2 == 1
+    table = Table({"source_id": IDS, "ra": L, "dec": B, "l": L, "b": B})
+    table["parallax"] = 1000 / DISTANCE
+    table["parallax_over_error"] = np.where(np.arange(N) < 10, 3.0, 30.0)
+    table["ruwe"] = np.where(np.arange(N) < 20, 2.0, 1.0)
+    for name, value in (("distance", DISTANCE), ("azero", EXTINCTION)):
+        for suffix, factor in (("", 1), ("_lower", 0.9), ("_upper", 1.1)):
+            values = (value * factor).astype(np.float32)
+            table[f"{name}_gspphot{suffix}"] = MaskedColumn(values, mask=gone)
+            table[f"{name}_gspphot{suffix}"].unit = (
+                "pc" if name == "distance" else "mag"
+            )
+    for name in ("l", "b", "ra", "dec"):
+        table[name].unit = "deg"
+    table.write(path, format="votable")
+    return 20
+
+
+def write_zhang(path: Path, extra: int) -> int:
+    est = np.full((N, 5 + extra), -7.0, np.float32)
+    est[:, 3 + extra], est[:, 4 + extra] = EXTINCTION, 1000 / DISTANCE
+    err = np.full_like(est, 0.3)
+    err[:, 3 + extra], err[:, 4 + extra] = 0.05, est[:, 4 + extra] / 10
+    with h5py.File(path, "w") as file:
+        file["gdr3_source_id"] = IDS
+        file["ra"], file["dec"] = L, B
+        file["stellar_params_est"], file["stellar_params_err"] = est, err
+        file["quality_flags"] = np.where(np.arange(N) < 6, 8, 0).astype(np.uint8)
+    return N - 6
+
+
+def write_starhorse(path: Path) -> int:
+    table = Table({"source_id": IDS, "ra": L, "dec": B})
+    for name, value in (("dist", DISTANCE / 1000), ("av", EXTINCTION)):
+        for percent, factor in ((16, 0.9), (50, 1), (84, 1.1)):
+            table[f"{name}{percent}"] = (value * factor).astype(np.float32)
+            table[f"{name}{percent}"].unit = "kpc" if name == "dist" else "mag"
+    table["fidelity"] = np.where(np.arange(N) < 6, 0.2, 1.0)
+    table["sh_outflag"] = np.where(np.arange(N) % 10 == 9, "0100", "0000")
+    table.write(path, format="csv")
+    return N - 6 - 6
+
+
+def write_clusters(path: Path) -> int:
+    table = Table({"Name": [f"NGC_{i}" for i in range(N)], "GLON": L, "GLAT": B})
+    for name, value in (("dist", DISTANCE), ("AV", EXTINCTION)):
+        for percent, factor in ((16, 0.9), (50, 1), (84, 1.1)):
+            table[f"{name}{percent}"] = value * factor
+    table["Type"] = np.where(np.arange(N) < 6, "g", "o")
+    table.write(path, format="votable")
+    return N - 6
+
+
+def write_mock(path: Path) -> int:
+    stars = Stars(
+        l=L,
+        b=B,
+        distance=DISTANCE,
+        extinction=EXTINCTION,
+        extinction_error=np.full(N, 0.05),
+        distance_error=DISTANCE / 20,
+        source_id=IDS,
+        extra={
+            "extinction_true": EXTINCTION,
+            "density_true": EXTINCTION / 1000,
+            "distance_true": DISTANCE,
+        },
+        units={
+            "extinction_true": "mag",
+            "density_true": "mag pc-1",
+            "distance_true": "pc",
+        },
+    )
+    write_stars(path, stars, overwrite=False)
+    return N
+
+
+GENERATED: dict[str, tuple[str, Callable[[Path], int]]] = {
+    "gaia-dr3-gspphot": ("a.vot", write_gaia),
+    "zgr23": ("a.h5", lambda path: write_zhang(path, 0)),
+    "zhang-green25": ("a.h5", lambda path: write_zhang(path, 1)),
+    "starhorse-edr3": ("a.csv", write_starhorse),
+    "hunt2023-cds": ("a.vot", write_clusters),
+    "mock": ("a.parquet", write_mock),
+}
+REAL = {
+    "hunt2023": ("clusters_hunt2023.csv.gz", 5444),
+    "stars-av": ("stars_av.csv.gz", 4189),
+    "ananke": ("ananke_5k.csv.gz", 4000),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_survey_is_read_in_its_published_layout(name: str, tmp_path: Path) -> None:
+    file, write = GENERATED[name]
+    expected = write(tmp_path / file)
+    report = ingest([tmp_path / file], tmp_path / "o.parquet", preset=name)
+    stars = read_stars(tmp_path / "o.parquet")
+    assert report.faulty == 0
+    assert report.rows_kept == len(stars) == expected
+    rows = np.arange(N)
+    if stars.source_id is not None and stars.source_id.dtype == np.int64:
+        rows = stars.source_id - IDS[0]
+    else:
+        rows = np.array([int(str(item).split("_")[1]) for item in stars.source_id])
+    np.testing.assert_allclose(stars.distance, DISTANCE[rows], rtol=1e-6)
+    np.testing.assert_allclose(stars.extinction, EXTINCTION[rows], rtol=1e-6)
+    assert stars.distance_error is not None
+    assert (stars.distance_error / stars.distance < 0.11).all()
+    assert stars.meta["preset"]["doi"] == load_preset(name).doi
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_sample_is_read(name: str, tmp_path: Path, data_folder: Path) -> None:
+    file, rows = REAL[name]
+    report = ingest([data_folder / file], tmp_path / "o.parquet", preset=name)
+    stars = read_stars(tmp_path / "o.parquet")
+    assert report.rows_read == rows
+    assert report.rows_kept > 0.99 * rows
+    assert report.cut == 0
+    table = Table.read(data_folder / file, format="ascii.csv")
+    if name == "ananke":
+        xyz = np.stack([table[axis] for axis in "xyz"], axis=1) * 1000
+        np.testing.assert_allclose(stars.positions(), xyz, atol=1e-6)
+        assert stars.units["density_true"] == "solMass / pc3"
+    else:
+        assert stars.source_id[0] == table.columns[1 if name == "stars-av" else 0][0]
+        np.testing.assert_allclose(stars.extinction.sum(), table["av"].sum(), rtol=0.01)
+    if name == "stars-av":
+        assert report.negative_extinctions == (table["av"] < 0).sum() > 0
+
+
+def test_every_preset_is_tested_and_says_on_what() -> None:
+    assert set(list_presets()) == set(GENERATED) | set(REAL)
+    for name in list_presets():
+        preset = load_preset(name)
+        assert preset.name == name
+        assert preset.tested_on == ("generated" if name in GENERATED else "real") or (
+            name == "mock"
+        )
+        assert preset.reference and preset.band and preset.notes
+
+
+@pytest.mark.parametrize(("extra", "preset"), [(0, "zhang-green25"), (1, "zgr23")])
+def test_the_other_release_is_refused_by_its_width(
+    extra: int, preset: str, tmp_path: Path
+) -> None:
+    write_zhang(tmp_path / "a.h5", extra)
+    with pytest.raises(InputError, match=f"has {5 + extra} values per row, but"):
+        ingest([tmp_path / "a.h5"], tmp_path / "o.parquet", preset=preset)
+
+
+def test_parallaxes_can_stand_in_for_the_distances_of_a_preset(tmp_path: Path) -> None:
+    write_gaia(tmp_path / "a.vot")
+    table = Table.read(tmp_path / "a.vot")
+    table["parallax_error"] = table["parallax"] / 20
+    table.write(tmp_path / "b.fits")
+    maps = ["parallax=parallax:mas", "parallax_error=parallax_error:mas"]
+    ingest(
+        [tmp_path / "b.fits"],
+        tmp_path / "o.parquet",
+        preset="gaia-dr3-gspphot",
+        mappings=[*maps, "distance=none"],
+    )
+    stars = read_stars(tmp_path / "o.parquet")
+    np.testing.assert_allclose(stars.distance_error, stars.distance / 20)
+
+
+def test_another_value_does_not_take_the_error_of_the_preset(tmp_path: Path) -> None:
+    write_gaia(tmp_path / "a.vot")
+    maps = ["extinction=ag_gspphot:mag"]
+    table = Table.read(tmp_path / "a.vot")
+    table["ag_gspphot"] = table["azero_gspphot"] * 0.8
+    table.write(tmp_path / "b.fits")
+    with pytest.raises(InputError, match="extinction_error"):
+        ingest(
+            [tmp_path / "b.fits"],
+            tmp_path / "o.parquet",
+            preset="gaia-dr3-gspphot",
+            mappings=maps,
+        )
+
+
+VALID = """
+name = "mine"
+title = "Mine"
+reference = "me"
+doi = ""
+band = "V"
+tested_on = "real"
+notes = ""
+[columns]
+l = { column = "l", unit = "deg" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (("[columns]", "[colums]"), "colums"),
+        (("l = {", "lon = {"), "not canonical: lon"),
+        (('"deg"', '"degrees"'), "'degrees' is no unit"),
+        (('column = "l"', 'value = "l"'), "value"),
+        (("[columns]", "[columns"), "no TOML"),
+        (('column = "l", ', ""), "either column or value"),
+    ],
+)
+def test_a_faulty_preset_is_refused(change, match: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(VALID)
+    assert isinstance(load_preset(str(path)), Preset)
+    path.write_text(VALID.replace(*change))
+    with pytest.raises(InputError, match=match):
+        load_preset(str(path))
+
+
+def test_an_absent_preset_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the preset"):
+        load_preset(str(tmp_path / "none.toml"))

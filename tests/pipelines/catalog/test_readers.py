@@ -1,0 +1,308 @@
+"""Every format gives the same stars, and says so when it cannot."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from astropy import units as u
+from astropy.io import fits
+from astropy.table import MaskedColumn, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from small_catalogue import MAP, UNITS, write_csv
+
+from pipelines.catalog.readers import open_source, read_columns
+from pipelines.catalog.tables import write_table
+from pipelines.errors import InputError
+
+
+def as_table(catalogue) -> Table:
+    table = Table(catalogue)
+    for name, unit in UNITS.items():
+        table[name].unit = unit
+    return table
+
+
+def write_csv_gz(path: Path, catalogue) -> list[str]:
+    plain = write_csv(path.with_name("plain.csv"), catalogue)
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    return MAP
+
+
+def write_ecsv(path: Path, catalogue) -> list[str]:
+    as_table(catalogue).write(path, format="ascii.ecsv")
+    return []
+
+
+def write_gaia_ecsv(path: Path, catalogue) -> list[str]:
+    """Comma-separated with ``null``, gzipped, as the archive's bulk files are."""
+    table = as_table(catalogue)
+    table["ruwe"] = MaskedColumn(np.ones(len(table)), mask=np.arange(len(table)) < 3)
+    plain = path.with_name("gaia.ecsv")
+    table.write(plain, format="ascii.ecsv", delimiter=",", fill_values=[("", "null")])
+    text = plain.read_text()
+    path.write_bytes(gzip.compress(text.replace(",\n", ",null\n").encode()))
+    assert text.count(",\n") == 3
+    return []
+
+
+def write_fits(path: Path, catalogue) -> list[str]:
+    as_table(catalogue).write(path)
+    return []
+
+
+def write_votable(path: Path, catalogue) -> list[str]:
+    as_table(catalogue).write(path, format="votable")
+    return []
+
+
+def write_parquet(path: Path, catalogue) -> list[str]:
+    write_table(path, catalogue, units=UNITS, meta={}, kind="foreign", overwrite=False)
+    return []
+
+
+def write_astropy_parquet(path: Path, catalogue) -> list[str]:
+    as_table(catalogue).write(path, format="parquet")
+    return []
+
+
+def write_hdf5(path: Path, catalogue) -> list[str]:
+    with h5py.File(path, "w") as file:
+        for name, column in catalogue.items():
+            file[name] = column
+            file[name].attrs["unit"] = UNITS.get(name, "")
+    return []
+
+
+def write_compound_hdf5(path: Path, catalogue) -> list[str]:
+    with h5py.File(path, "w") as file:
+        file["table"] = as_table(catalogue).as_array()
+    return MAP
+
+
+FORMATS = {
+    "a.csv.gz": write_csv_gz,
+    "a.ecsv": write_ecsv,
+    "a.csv.gz ": write_gaia_ecsv,
+    "a.fits": write_fits,
+    "a.fits.gz": write_fits,
+    "a.vot": write_votable,
+    "a.parquet": write_parquet,
+    "b.parquet": write_astropy_parquet,
+    "a.h5": write_hdf5,
+    "b.hdf5": write_compound_hdf5,
+}
+
+
+@pytest.mark.parametrize(("name", "write"), FORMATS.items())
+def test_every_format_gives_the_same_stars(
+    name: str, write, tmp_path: Path, catalogue, run
+) -> None:
+    path = tmp_path / name.strip()
+    stars, report = run(path, mappings=write(path, catalogue))
+    assert report.rows_kept == 20
+    for column in catalogue:
+        np.testing.assert_allclose(stars.columns()[column], catalogue[column])
+    assert stars.source_id is not None and stars.source_id.dtype == np.int64
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    values=arrays(np.float64, (2, 6), elements=st.floats(-1e8, 1e8)),
+    kind=st.sampled_from([">f8", "<f8", ">f4", "<f4"]),
+    suffix=st.sampled_from(["fits", "h5", "parquet"]),
+)
+def test_numbers_of_any_byte_order_and_size_are_read(
+    tmp_path_factory, values, kind, suffix
+) -> None:
+    path = tmp_path_factory.mktemp("numbers") / f"a.{suffix}"
+    columns = {name: row.astype(kind) for name, row in zip("ab", values)}
+    if suffix == "fits":
+        Table(columns).write(path)
+    elif suffix == "h5":
+        with h5py.File(path, "w") as file:
+            file.update(columns)
+    else:
+        native = {n: c.astype(c.dtype.newbyteorder("=")) for n, c in columns.items()}
+        pq.write_table(pa.table(native), path)
+    batch = next(read_columns(open_source(path), {"x": ("b", "number")}))
+    assert batch["x"].dtype == np.dtype("=f8")
+    np.testing.assert_array_equal(batch["x"], columns["b"].astype(float))
+
+
+def test_half_precision_is_read_with_its_gaps(tmp_path: Path) -> None:
+    values = np.array([0.5, 1.25, np.nan, 3.0], np.float16)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = values.astype(">f2")
+    array = pa.array(values, mask=np.array([False, False, False, True]))
+    pq.write_table(pa.table({"a": array}), tmp_path / "a.parquet")
+    for name, last in (("a.h5", 3.0), ("a.parquet", np.nan)):
+        batch = next(read_columns(open_source(tmp_path / name), {"a": ("a", "number")}))
+        np.testing.assert_array_equal(batch["a"], [0.5, 1.25, np.nan, last])
+
+
+def test_masked_values_are_missing_in_every_format(
+    tmp_path: Path, catalogue, run
+) -> None:
+    mask = np.arange(20) < 4
+    masked = {**catalogue, "distance": MaskedColumn(catalogue["distance"], mask=mask)}
+    table = as_table(masked)
+    table["whole"] = MaskedColumn(np.arange(20), mask=mask)
+    for name, options in (
+        ("a.ecsv", {"format": "ascii.ecsv"}),
+        ("a.vot", {"format": "votable"}),
+        ("a.fits", {}),
+        ("a.parquet", {"format": "parquet"}),
+        ("a.h5", {"path": "stars", "serialize_meta": True}),
+    ):
+        if name == "a.fits":
+            table["whole"].fill_value = -1
+        table.write(tmp_path / name, **options)
+        _, report = run(tmp_path / name)
+        assert report.faults == {"distance missing or not a number": 4}, name
+        column = next(
+            read_columns(open_source(tmp_path / name), {"w": ("whole", "number")})
+        )
+        assert np.isnan(column["w"]).sum() == 4, name
+
+
+def test_columns_of_vectors_are_read_by_index(tmp_path: Path) -> None:
+    values = np.arange(12.0).reshape(4, 3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = values
+    Table({"v": values}).write(tmp_path / "a.fits")
+    Table({"v": values}).write(tmp_path / "a.vot", format="votable")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 3)
+    pq.write_table(pa.table({"v": vectors}), tmp_path / "a.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        source = open_source(path)
+        batch = next(read_columns(source, {"a": ("v[2]", "number")}))
+        np.testing.assert_array_equal(batch["a"], values[:, 2], err_msg=path.name)
+        for reference in ("v", "v[3]"):
+            with pytest.raises(InputError, match="3 values per row"):
+                next(read_columns(source, {"a": (reference, "number")}))
+
+
+def test_a_folder_of_partitions_is_read_in_order(
+    tmp_path: Path, catalogue, run
+) -> None:
+    folder = tmp_path / "survey"
+    for part, rows in enumerate((slice(0, 12), slice(12, 20))):
+        (folder / f"pixel={part}").mkdir(parents=True)
+        piece = {name: column[rows] for name, column in catalogue.items()}
+        write_parquet(folder / f"pixel={part}" / "0.parquet", piece)
+    (folder / "_SUCCESS").touch()
+    stars, report = run(folder)
+    np.testing.assert_array_equal(stars.source_id, catalogue["source_id"])
+    assert report.rows_read == 20 and len(report.sources) == 2
+
+
+def test_an_unreadable_partition_among_good_ones_is_named(
+    tmp_path: Path, catalogue, run
+) -> None:
+    folder = tmp_path / "survey"
+    folder.mkdir()
+    write_parquet(folder / "0.parquet", catalogue)
+    whole = (folder / "0.parquet").read_bytes()
+    (folder / "1.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"1\.parquet cannot be read"):
+        run(folder)
+    assert not (tmp_path / "stars.parquet").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.ecsv"])
+def test_truncated_files_are_refused(name: str, tmp_path: Path, catalogue, run) -> None:
+    path = tmp_path / name.strip()
+    many = {
+        n: np.concatenate([c + i for i in range(300)]) for n, c in catalogue.items()
+    }
+    mappings = FORMATS[name](path, many)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * 0.6)])
+    with pytest.raises(InputError, match=r"cannot be read|truncated"):
+        run(path, mappings=mappings)
+
+
+def test_a_line_cut_short_is_refused(tmp_path: Path, catalogue, run) -> None:
+    path = write_csv(tmp_path / "a.csv", catalogue)
+    text = path.read_text()
+    path.write_text(text[: text.rindex(",")])
+    with pytest.raises(InputError, match="different numbers of fields"):
+        run(path, mappings=MAP)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.fits", "a.parquet", "a.h5", "a.vot"])
+@pytest.mark.parametrize("content", [b"", b"  \n", b"\x89PNG\r\n\x1a\n\x00\x00\x00"])
+def test_empty_files_and_files_that_are_no_table_are_refused(
+    name: str, content: bytes, tmp_path: Path, run
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is"):
+        run(tmp_path / name)
+
+
+def test_prose_is_no_table(tmp_path: Path, run) -> None:
+    (tmp_path / "a.csv").write_text("Dear reader,\nthis is a letter.\n")
+    with pytest.raises(InputError, match=r"a\.csv"):
+        run(tmp_path / "a.csv")
+
+
+def test_a_header_without_rows_is_refused(tmp_path: Path, catalogue, run) -> None:
+    empty = {name: column[:0] for name, column in catalogue.items()}
+    with pytest.raises(InputError, match="no rows"):
+        run(empty)
+    for name in ("a.fits", "a.h5", "a.parquet"):
+        mappings = FORMATS[name](tmp_path / name, empty)
+        with pytest.raises(InputError, match="no rows"):
+            run(tmp_path / name, mappings=mappings)
+
+
+def test_a_file_named_like_another_format_is_refused(
+    tmp_path: Path, catalogue, run
+) -> None:
+    write_csv(tmp_path / "a.parquet", catalogue)
+    with pytest.raises(InputError, match="named like parquet but its content is text"):
+        run(tmp_path / "a.parquet", mappings=MAP)
+
+
+def test_several_tables_in_one_file_are_not_chosen_from(
+    tmp_path: Path, catalogue, run
+) -> None:
+    table = fits.table_to_hdu(as_table(catalogue))
+    fits.HDUList([fits.PrimaryHDU(), table, table]).writeto(tmp_path / "a.fits")
+    with pytest.raises(InputError, match="2 tables"):
+        run(tmp_path / "a.fits")
+    fits.PrimaryHDU(np.zeros((3, 3))).writeto(tmp_path / "b.fits")
+    with pytest.raises(InputError, match="only images"):
+        run(tmp_path / "b.fits")
+
+
+def test_data_sets_of_different_lengths_are_refused(
+    tmp_path: Path, catalogue, run
+) -> None:
+    mappings = write_hdf5(tmp_path / "a.h5", catalogue)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["distance"]
+        file["distance"] = catalogue["distance"][:-1]
+        file["distance"].attrs["unit"] = "pc"
+    with pytest.raises(InputError, match="different lengths"):
+        run(tmp_path / "a.h5", mappings=mappings)
+
+
+def test_units_in_the_file_are_converted(tmp_path: Path, catalogue, run) -> None:
+    table = as_table(catalogue)
+    table["distance"] = (catalogue["distance"] / 1000) * u.kpc
+    table["l"] = np.deg2rad(catalogue["l"]) * u.rad
+    for name in ("a.ecsv", "a.fits", "a.vot", "a.parquet"):
+        form = {"a.ecsv": "ascii.ecsv", "a.vot": "votable"}.get(name)
+        table.write(tmp_path / name, **({"format": form} if form else {}))
+        stars, _ = run(tmp_path / name)
+        np.testing.assert_allclose(stars.distance, catalogue["distance"])
+        np.testing.assert_allclose(stars.l, catalogue["l"])

@@ -1,0 +1,227 @@
+"""Every structural fault ends in one clear message and no output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from astropy.table import Table
+from small_catalogue import MAP, UNITS, write_csv
+
+from pipelines.catalog.ingest import ingest
+from pipelines.catalog.mapping import parse_mapping
+from pipelines.errors import InputError
+
+
+def refuse(run, columns, match: str, **options) -> None:
+    with pytest.raises(InputError, match=match):
+        run(columns, **options)
+
+
+def test_a_missing_column_is_named_with_those_there_are(catalogue, run) -> None:
+    del catalogue["distance"]
+    refuse(run, catalogue, r"no column 'distance'.*it has: source_id, l, b")
+    refuse(run, catalogue, "--map distance=COLUMN:pc", mappings=MAP[:2])
+
+
+def test_a_column_in_another_case_is_pointed_out(catalogue, run) -> None:
+    catalogue["Distance"] = catalogue.pop("distance")
+    refuse(run, catalogue, r"'Distance': the case must match")
+    refuse(run, catalogue, r"'Distance': the case must match", mappings=MAP[:2])
+
+
+def test_a_duplicate_column_is_refused(tmp_path: Path, catalogue, run) -> None:
+    path = write_csv(tmp_path / "a.csv", catalogue)
+    path.write_text(path.read_text().replace("source_id,l,", "l,l,", 1))
+    refuse(run, path, "more than one column 'l'", mappings=MAP)
+
+
+def test_a_ragged_row_is_refused(tmp_path: Path, catalogue, run) -> None:
+    path = write_csv(tmp_path / "a.csv", catalogue)
+    path.write_text(path.read_text() + "1,2,3\n")
+    refuse(run, path, "different numbers of fields", mappings=MAP)
+
+
+@pytest.mark.parametrize("value", ["abc", "1.2.3", "12 pc", "N/A", "1,5"])
+def test_text_in_a_column_of_numbers_is_refused(value: str, catalogue, run) -> None:
+    column = catalogue["distance"].astype(object)
+    column[19] = f'"{value}"'
+    match = rf"column 'distance'.*{value}"
+    refuse(run, {**catalogue, "distance": column}, match)
+
+
+def test_text_and_booleans_are_no_numbers_in_typed_files(
+    tmp_path: Path, catalogue, run
+) -> None:
+    for bad in (np.array(["12"] * 20), np.ones(20, bool)):
+        for name in ("a.fits", "a.parquet"):
+            form = {"format": "parquet"} if name == "a.parquet" else {}
+            table = Table({**catalogue, "distance": bad})
+            table.write(tmp_path / name, overwrite=True, **form)
+            refuse(run, tmp_path / name, "expected numbers", mappings=MAP)
+
+
+def test_a_missing_unit_is_never_guessed(catalogue, run) -> None:
+    maps = [item for item in MAP if not item.startswith("distance")]
+    refuse(run, catalogue, "--map distance=distance:kpc", mappings=maps)
+    bare = [*maps, "distance=distance"]
+    refuse(run, catalogue, "no unit is given or in the file", mappings=bare)
+
+
+@pytest.mark.parametrize(
+    ("unit", "match"),
+    [
+        ("parsecs", "not understood"),
+        ("mag", "measured in pc"),
+        ("mas", "measured in pc"),
+    ],
+)
+def test_an_unfit_unit_is_refused(unit: str, match: str, catalogue, run) -> None:
+    maps = [item for item in MAP if not item.startswith("distance")]
+    refuse(run, catalogue, match, mappings=[*maps, f"distance=distance:{unit}"])
+
+
+def unit_table(catalogue, unit: str) -> Table:
+    table = Table(catalogue)
+    for name, usual in UNITS.items():
+        table[name].unit = usual
+    table["distance"].unit = unit
+    return table
+
+
+def test_an_unparsable_unit_in_the_file_is_refused_unless_it_is_stated(
+    tmp_path: Path, catalogue, run
+) -> None:
+    unit_table(catalogue, "pc").write(tmp_path / "a.ecsv")
+    text = (tmp_path / "a.ecsv").read_text().replace("unit: pc", "unit: wagon")
+    (tmp_path / "a.ecsv").write_text(text)
+    refuse(run, tmp_path / "a.ecsv", "'wagon' is not understood")
+    stars, _ = run(tmp_path / "a.ecsv", mappings=["distance=distance:pc"])
+    np.testing.assert_allclose(stars.distance, catalogue["distance"])
+
+
+def test_a_contradictory_unit_is_refused(tmp_path: Path, catalogue, run) -> None:
+    unit_table(catalogue, "pc").write(tmp_path / "a.fits")
+    contradiction = ["distance=distance:kpc"]
+    refuse(run, tmp_path / "a.fits", "says 'pc' but 'kpc'", mappings=contradiction)
+    _, report = run(tmp_path / "a.fits", mappings=["distance=distance:parsec"])
+    assert report.rows_kept == 20
+
+
+@pytest.mark.parametrize("name", ["a.fits", "a.csv", "a.parquet", "a.ecsv"])
+def test_identifiers_as_floating_point_are_refused(
+    name: str, tmp_path: Path, catalogue, run
+) -> None:
+    catalogue["source_id"] = catalogue["source_id"].astype(float)
+    path = tmp_path / name
+    if name == "a.csv":
+        write_csv(path, catalogue)
+    else:
+        form = {"a.parquet": "parquet", "a.ecsv": "ascii.ecsv"}.get(name)
+        Table(catalogue).write(path, **({"format": form} if form else {}))
+    refuse(run, path, "floating point", mappings=MAP)
+    run(path, mappings=[*MAP, "source_id=none"])
+
+
+def test_an_existing_output_is_kept_unless_told(tmp_path: Path, catalogue) -> None:
+    source = write_csv(tmp_path / "a.csv", catalogue)
+    output = tmp_path / "o.parquet"
+    output.write_text("mine")
+    with pytest.raises(InputError, match="--overwrite"):
+        ingest([source], output, mappings=MAP)
+    assert output.read_text() == "mine"
+    ingest([source], output, mappings=MAP, overwrite=True)
+    assert output.read_bytes().startswith(b"PAR1")
+
+
+def test_a_failure_leaves_the_old_output(tmp_path: Path, catalogue) -> None:
+    output = tmp_path / "o.parquet"
+    output.write_text("mine")
+    catalogue["distance"][:] = -1
+    source = write_csv(tmp_path / "a.csv", catalogue)
+    with pytest.raises(InputError):
+        ingest([source], output, mappings=MAP, overwrite=True)
+    assert output.read_text() == "mine"
+    assert {item.name for item in tmp_path.iterdir()} == {"a.csv", "o.parquet"}
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path, catalogue, monkeypatch) -> None:
+    source = write_csv(tmp_path / "a.csv", catalogue)
+    # The superuser may write anywhere, so permissions alone would not be felt.
+    monkeypatch.setattr("pipelines.store.os.access", lambda *_: False)
+    with pytest.raises(InputError, match="read-only"):
+        ingest([source], tmp_path / "o.parquet", mappings=MAP)
+
+
+def test_absent_sources_and_folders_are_refused(tmp_path: Path, run) -> None:
+    refuse(run, tmp_path / "none.csv", r"none\.csv does not exist")
+    (tmp_path / "empty").mkdir()
+    refuse(run, tmp_path / "empty", "holds no file")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("distance", "expected CANONICAL=COLUMN"),
+        ("distance=", "expected CANONICAL=COLUMN"),
+        ("distance=d:", "expected CANONICAL=COLUMN"),
+        ("dist=d:pc", "'dist' is no canonical column"),
+        ("extinction_error=0.1", "a constant needs a unit"),
+    ],
+)
+def test_a_malformed_mapping_is_refused(text: str, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        parse_mapping(text)
+
+
+@pytest.mark.parametrize(
+    ("extra", "match"),
+    [
+        (["l=b:deg"], "given twice"),
+        (["ra=l:deg", "dec=b:deg"], "more than one position"),
+        (["parallax=l:mas", "parallax_error=b:mas"], "both distance and parallax"),
+        (["extinction_lower=l:mag"], "without its counterpart"),
+        (["extinction_lower=l:mag", "extinction_upper=b:mag"], "keep one"),
+        (["parallax_error=b:mas"], "of no use"),
+    ],
+)
+def test_contradictory_mappings_are_refused(extra, match: str, catalogue, run) -> None:
+    refuse(run, catalogue, match, mappings=[*MAP, *extra])
+
+
+def test_a_parallax_needs_its_error(catalogue, run) -> None:
+    maps = [item for item in MAP if not item.startswith("distance")]
+    refuse(run, catalogue, "parallax_error", mappings=[*maps, "parallax=l:mas"])
+
+
+def test_an_extinction_needs_its_error(catalogue, run) -> None:
+    del catalogue["extinction_error"]
+    refuse(run, catalogue, "extinction_error=0.05:mag", mappings=MAP[:4])
+
+
+def test_sources_that_do_not_fit_together_are_refused(
+    tmp_path: Path, catalogue
+) -> None:
+    a = write_csv(tmp_path / "a.csv", catalogue)
+    names = np.array([f"star {i}" for i in range(20)])
+    b = write_csv(tmp_path / "b.csv", {**catalogue, "source_id": names})
+    with pytest.raises(InputError, match=r"b\.csv: source_id is text here"):
+        ingest([a, b], tmp_path / "o.parquet", mappings=MAP)
+    c = write_csv(tmp_path / "c.csv", {k: catalogue[k] for k in UNITS})
+    with pytest.raises(InputError, match="do not fit together"):
+        ingest([a, c], tmp_path / "o.parquet", mappings=MAP)
+
+
+def test_kept_columns_must_be_there_and_not_canonical(catalogue, run) -> None:
+    refuse(run, catalogue, "no column 'colour'", keep=["colour"])
+    refuse(run, catalogue, "cannot keep a column as 'parallax'", keep=["parallax"])
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.5, float("nan")])
+def test_a_fraction_out_of_range_is_refused(fraction: float, catalogue, run) -> None:
+    refuse(run, catalogue, "from 0 to 1", max_bad=fraction)
+
+
+def test_an_unknown_preset_is_refused_with_a_list(catalogue, run) -> None:
+    refuse(run, catalogue, "there are ananke, gaia-dr3-gspphot", preset="gaia")
