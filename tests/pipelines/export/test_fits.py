@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from astropy.io import fits
 from astropy.wcs import WCS
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -54,6 +54,8 @@ def test_a_cube_comes_back(tmp_path_factory, values):
 
 @settings(max_examples=25, deadline=None)
 @given(text=st.text(max_size=400) | st.text(' \\"a', max_size=400))
+@example(text=" " * 500)
+@example(text="a " * 500)
 def test_provenance_of_any_length_comes_back(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fits") / "map.fits"
     meta = {"configuration": {"note": text, "path": "/x" * 500}, "n": [1, None, 0.5]}
