@@ -368,12 +368,13 @@ class Periodised(Kernel):
             tuple(w * p for w, p in zip(image, self.periods, strict=True))
             for image in images
         ]
-        # An image is needed if its cell comes within reach of the central cell.
+        # Displacements are wrapped to half a period, so that this is how near an
+        # image can come.
         return [
             shift
             for shift in shifts
             if sum(
-                (max(abs(s) - p, 0.0) / scale) ** 2
+                (max(abs(s) - p / 2, 0.0) / scale) ** 2
                 for s, p, scale in zip(shift, self.periods, scales, strict=True)
             )
             < reach**2
