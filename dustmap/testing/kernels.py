@@ -1,0 +1,224 @@
+"""A checker for kernels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dustmap.kernels import Kernel
+from dustmap.testing.comparison import norm, require_close
+
+# Images per axis of the brute sum that checks a periodised kernel.
+_IMAGES = 7
+
+
+def check_kernel(
+    kernel: Kernel, dimension: int, generator: torch.Generator, *, rtol: float = 1e-9
+) -> None:
+    """Check symmetry, positivity, derivatives, covariances, gradients and periods.
+
+    The image sum is checked by brute force for kernels that decay; others need only
+    be periodic and positive. ``ValueError`` is demanded of the derivatives that
+    ``kernel.derivatives`` denies.
+
+    Raises
+    ------
+    AssertionError
+        If anything is wrong.
+    """
+    scale = _length(kernel)
+    shape = (40, dimension)
+    points = scale * 1.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    lags = points[1:] - points[:-1]
+    _check_symmetry(kernel, lags, rtol)
+    _check_positive(kernel, points)
+    _check_parameters(kernel, lags)
+    if kernel.derivatives >= 1:
+        _check_derivatives(kernel, lags, scale, rtol)
+        _check_covariances(kernel, lags, rtol)
+    else:
+        _check_refusals(kernel, lags)
+    periods = _periods(kernel, scale, dimension)
+    periodic = kernel.periodised(periods)
+    _check_images(kernel, periodic, lags[:3], periods, 50 * scale, rtol)
+    lag = points[:12, None] - points[None, :12]
+    _require_positive(periodic(lag), "the periodic covariance")
+
+
+def _length(kernel: Kernel) -> float:
+    """A typical length of the kernel, one for those that have none."""
+    lengths = [
+        float(value.detach().mean())
+        for name, value in kernel.parameters().items()
+        if name.split(".")[-1] == "lengthscale"
+    ]
+    return sum(lengths) / len(lengths) if lengths else 1.0
+
+
+def _periods(kernel: Kernel, scale: float, dimension: int) -> tuple[float, ...]:
+    """Unlike ones, short enough that images matter; a periodic kernel's own."""
+    own = getattr(kernel, "periods", None)
+    return own or tuple(scale * (6.3 + 0.9 * d) for d in range(dimension))
+
+
+def _check_symmetry(kernel: Kernel, lags: Tensor, rtol: float) -> None:
+    values, top = kernel(lags), kernel(torch.zeros_like(lags[:1]))[0]
+    if values.shape != lags.shape[:-1]:
+        raise AssertionError(
+            f"k of lags of shape {tuple(lags.shape)} has shape {tuple(values.shape)}"
+        )
+    if not bool((values.abs() <= top * (1 + rtol)).all()):
+        raise AssertionError("k(Δ) exceeds k(0)")
+    for axis in range(lags.shape[1]):
+        mirrored = lags.clone()
+        mirrored[:, axis] *= -1
+        what = f"k mirrored along axis {axis}"
+        require_close(kernel(mirrored), values, norm(values), rtol, what)
+
+
+def _check_positive(kernel: Kernel, points: Tensor) -> None:
+    """No negative eigenvalue of values, and of values and slopes together."""
+    lag = points[:, None] - points[None]
+    _require_positive(kernel(lag), "the covariance of values")
+    if kernel.derivatives < 1:
+        return
+    few = lag[:8, :8]
+    orders = [None, *range(points.shape[1])]
+    blocks = [[kernel.covariance(few, a, b) for b in orders] for a in orders]
+    joint = torch.cat([torch.cat(row, dim=1) for row in blocks])
+    require_close(joint, joint.mT, norm(joint), 1e-12, "symmetry of Cov(∂ρ, ∂ρ')")
+    size = joint.diagonal().clamp(min=1e-300).sqrt()
+    _require_positive(joint / size / size[:, None], "the covariance with derivatives")
+
+
+def _require_positive(matrix: Tensor, what: str) -> None:
+    eigenvalues = torch.linalg.eigvalsh(matrix.detach())
+    smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    if not smallest >= -1e-10 * largest:
+        raise AssertionError(
+            f"{what} is not positive semi-definite: eigenvalues from {smallest:.3g} "
+            f"to {largest:.3g}"
+        )
+
+
+def _check_parameters(kernel: Kernel, lags: Tensor) -> None:
+    """Gradients by each parameter, at zero lag too, against central differences."""
+    lags = torch.cat([lags, torch.zeros_like(lags[:1])])
+    leaves = {
+        name: value.detach().clone().requires_grad_(True)
+        for name, value in kernel.parameters().items()
+    }
+    rebuilt = kernel.with_parameters(leaves)(lags)
+    size = norm(rebuilt)
+    require_close(kernel(lags), rebuilt, size, 1e-14, "with_parameters(parameters())")
+    weights = torch.cos(torch.arange(len(lags), dtype=lags.dtype))
+    gradients = torch.autograd.grad((weights * rebuilt).sum(), list(leaves.values()))
+    for (name, value), gradient in zip(leaves.items(), gradients, strict=True):
+        step = 1e-6
+        up = kernel.with_parameters({**leaves, name: value * (1 + step)})(lags)
+        down = kernel.with_parameters({**leaves, name: value * (1 - step)})(lags)
+        change = (weights * (up - down)).sum() / (2 * step)
+        found = (gradient * value).sum()
+        require_close(found, change, size, 1e-7, f"the gradient by {name}")
+
+
+def _check_derivatives(kernel: Kernel, lags: Tensor, scale: float, rtol: float) -> None:
+    """Against autograd of k away from zero, central differences at zero."""
+    x = lags.clone().requires_grad_(True)
+    slopes = _gradient(kernel(x), x)
+    zero, step = torch.zeros_like(lags[:1]), 1e-4 * scale
+    top = float(kernel(zero).detach().abs().max())
+    for a in range(lags.shape[1]):
+        first = kernel.first_derivative(x, a)
+        require_close(first, slopes[:, a], top / scale, rtol, f"∂k/∂Δ_{a}")
+        at_zero = kernel.first_derivative(zero, a)
+        require_close(at_zero, 0 * at_zero, top / scale, rtol, f"∂k/∂Δ_{a} at 0")
+        curvatures = _gradient(first, x)
+        for b in range(lags.shape[1]):
+            what, size = f"∂²k/∂Δ_{a}∂Δ_{b}", top / scale**2
+            second = kernel.second_derivative(x, a, b)
+            require_close(second, curvatures[:, b], size, rtol, what)
+            ahead = zero.clone()
+            ahead[:, b] += step
+            difference = kernel.first_derivative(ahead, a) / step
+            second = kernel.second_derivative(zero, a, b)
+            require_close(second, difference, size, 1e-2, f"{what} at 0")
+
+
+def _check_covariances(kernel: Kernel, lags: Tensor, rtol: float) -> None:
+    """``Cov(∂ρ(x), ∂ρ(x'))`` is ``k(x − x')`` differentiated by x and by x'."""
+    x = lags.clone().requires_grad_(True)
+    y = torch.zeros_like(lags).requires_grad_(True)
+    values = kernel(x - y)
+    size = norm(values)
+    require_close(kernel.covariance(lags), values, size, rtol, "Cov(ρ, ρ')")
+    by_x, by_y = _gradient(values, x), _gradient(values, y)
+    columns = [_gradient(by_x[:, a], y) for a in range(lags.shape[1])]
+    slope, mixed = norm(by_x), torch.stack(columns, dim=1)
+    curvature = norm(mixed)
+    for a in range(lags.shape[1]):
+        found = kernel.covariance(lags, a, None)
+        require_close(found, by_x[:, a], slope, rtol, f"Cov(∂_{a}ρ, ρ')")
+        found = kernel.covariance(lags, None, a)
+        require_close(found, by_y[:, a], slope, rtol, f"Cov(ρ, ∂_{a}ρ')")
+        for b in range(lags.shape[1]):
+            found = kernel.covariance(lags, a, b)
+            what = f"Cov(∂_{a}ρ, ∂_{b}ρ')"
+            require_close(found, mixed[:, a, b], curvature, rtol, what)
+
+
+def _gradient(values: Tensor, x: Tensor) -> Tensor:
+    """``∂Σ values/∂x``; zero where the values do not depend on x at all."""
+    if not values.requires_grad:
+        return torch.zeros_like(x)
+    (gradient,) = torch.autograd.grad(
+        values.sum(), x, create_graph=True, materialize_grads=True
+    )
+    return gradient
+
+
+def _check_refusals(kernel: Kernel, lags: Tensor) -> None:
+    calls = {
+        "first_derivative": lambda: kernel.first_derivative(lags, 0),
+        "second_derivative": lambda: kernel.second_derivative(lags, 0, 0),
+        "covariance": lambda: kernel.covariance(lags, 0, None),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except ValueError:
+            continue
+        raise AssertionError(f"{name} of a field without derivatives is not refused")
+
+
+def _check_images(
+    kernel: Kernel,
+    periodic: Kernel,
+    lags: Tensor,
+    periods: Sequence[float],
+    far: float,
+    rtol: float,
+) -> None:
+    period = lags.new_tensor(periods)
+    turns = lags.new_tensor([3, -2, 1])[: lags.shape[1]]
+    orders: list[int | None] = [None]
+    if kernel.derivatives >= 1:
+        orders += list(range(lags.shape[1]))
+    decays = float(kernel(torch.full_like(lags[:1], far)).abs()) <= 1e-14 * float(
+        kernel(torch.zeros_like(lags[:1]))
+    )
+    counts = range(-_IMAGES, _IMAGES + 1)
+    images = itertools.product(counts, repeat=lags.shape[1])
+    shifts = lags.new_tensor(list(images)) * period
+    for a, b in itertools.product(orders, orders):
+        what = f"the periodic covariance of orders {a} and {b}"
+        values = periodic.covariance(lags, a, b)
+        size = norm(values) + norm(kernel.covariance(torch.zeros_like(lags), a, b))
+        found = periodic.covariance(lags + turns * period, a, b)
+        require_close(found, values, size, rtol, f"{what} after whole periods")
+        if decays and kernel is not periodic:
+            brute = kernel.covariance(lags[:, None] + shifts, a, b).sum(dim=1)
+            require_close(values, brute, size, rtol, f"{what} against its image sum")

@@ -1,0 +1,111 @@
+"""A checker for forward models."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.testing.comparison import norm, require_close
+from dustmap.testing.operators import check_linear_operator
+
+
+def check_forward_model(
+    model: ForwardModel,
+    generator: torch.Generator,
+    *,
+    draws: int = 400,
+    variance_draws: int | None = None,
+    rtol: float | None = None,
+) -> None:
+    """Check the tangent, its adjoint, ``v_n`` and the draws of the residual.
+
+    Parameters
+    ----------
+    draws
+        Residual draws compared with ``v_n``.
+    variance_draws
+        How many draws the model's own ``v_n`` rests on; ``None`` if it is exact.
+    rtol
+        Tolerance of the tangent against central differences, by default 1e-6 in
+        float64 and 1e-2 in float32.
+
+    Raises
+    ------
+    AssertionError
+        If anything is wrong; comparisons with draws allow six standard errors.
+    """
+    double = model.dtype == torch.float64
+    if rtol is None:
+        rtol = 1e-6 if double else 1e-2
+    eps = torch.randn(model.latent_size, generator=generator, dtype=model.dtype)
+    eps = eps.to(model.device)
+    tangent = model.linearise(eps)
+    prediction = model.apply(eps)
+    size = norm(prediction)
+    tight = 1e4 * torch.finfo(model.dtype).eps
+    require_close(
+        tangent.prediction, prediction, size, tight, "linearise against apply"
+    )
+    both = model.apply(torch.stack([eps, 0.5 * eps]))[0]
+    require_close(both, prediction, size, tight, "apply of a batch")
+    step = 1e-4 if double else 1e-2
+    for _ in range(3):
+        delta = torch.randn(model.latent_size, generator=generator, dtype=model.dtype)
+        delta = delta.to(model.device)
+        ahead, behind = model.apply(eps + step * delta), model.apply(eps - step * delta)
+        along = tangent.operator.matvec(delta)
+        difference = (ahead - behind) / (2 * step)
+        require_close(along, difference, norm(difference), rtol, "Φ δ against apply")
+    check_linear_operator(tangent.operator, generator=generator)
+    _check_selection(model, eps, prediction, tight)
+    _check_residual(model, tangent, generator, draws, variance_draws)
+
+
+def _check_selection(
+    model: ForwardModel, eps: Tensor, prediction: Tensor, rtol: float
+) -> None:
+    """The same field seen by every second functional predicts the same."""
+    index = torch.arange(0, len(model.functionals), 2)
+    part = model.at(model.functionals.select(index)).apply(eps)
+    chosen = prediction[index.to(prediction.device)]
+    require_close(part, chosen, norm(prediction), rtol, "at(selected functionals)")
+
+
+def _check_residual(
+    model: ForwardModel,
+    tangent: Linearisation,
+    generator: torch.Generator,
+    draws: int,
+    variance_draws: int | None,
+) -> None:
+    variance = tangent.variance.to(torch.float64)
+    count = len(model.functionals)
+    if tuple(variance.shape) != (count,) or not bool(torch.isfinite(variance).all()):
+        raise AssertionError(f"v_n has shape {tuple(variance.shape)} or is not finite")
+    if not bool((variance >= 0).all()):
+        raise AssertionError(f"v_n is negative: {float(variance.min()):.3g}")
+    residual = model.residual_draws(draws, generator).to(torch.float64)
+    if tuple(residual.shape) != (draws, count):
+        raise AssertionError(f"residual draws have shape {tuple(residual.shape)}")
+    probe = torch.randn(16, model.latent_size, generator=generator, dtype=model.dtype)
+    seen = tangent.operator.matvec(probe.to(model.device)).to(torch.float64)
+    # Below this a variance is rounding of what the grid does resolve.
+    floor = (seen**2).mean(dim=0).max() * 1e3 * torch.finfo(model.dtype).eps
+    spread = (residual**2).mean(dim=0)
+    silent = variance <= floor
+    if not bool((spread[silent] <= 10 * floor).all()):
+        raise AssertionError("residual draws differ from zero where v_n does not")
+    spread, variance = spread[~silent], variance[~silent]
+    centre = residual.mean(dim=0)[~silent].abs() / (variance / draws).sqrt()
+    own = 2 / variance_draws if variance_draws else 0.0
+    ratio = (spread / variance).log().abs() / math.sqrt(2 / draws + own)
+    for what, error in (("zero: mean", centre), ("v_n: variance", ratio)):
+        if len(error) and not float(error.max()) <= 6:
+            target, moment = what.split(": ")
+            raise AssertionError(
+                f"the {moment} of the residual draws is {float(error.max()):.1f} "
+                f"standard errors from {target}"
+            )

@@ -1,0 +1,32 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """Random numbers, the same ones in every run of a test."""
+    return torch.Generator().manual_seed(20210413)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The development data; tests that use it carry ``@pytest.mark.data``."""
+    named = os.environ.get("DUSTMAP_DATA")
+    folder = (
+        Path(named)
+        if named
+        else Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    )
+    if not folder.is_dir():
+        pytest.skip(
+            f"no development data: {folder} is not a folder "
+            "(set DUSTMAP_DATA or put it at ../shared/data)"
+        )
+    return folder
