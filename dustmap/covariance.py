@@ -99,8 +99,8 @@ def functional_variance(
     count = len(functionals)
     if not count:
         return torch.zeros(0, dtype=torch.float64)
-    average = max(1.0, len(functionals.nodes().rows) / count)
-    chunk = max(1, int(_BLOCK / average**2 / 4))
+    widest = max(1, int(torch.bincount(functionals.nodes().rows, minlength=1).max()))
+    chunk = max(1, int(_BLOCK / widest**2 / 4))
     for _, part in functionals.chunks(chunk):
         variances.append(_variance(kernel, part.nodes()))
     return torch.cat(variances)

@@ -20,8 +20,8 @@ from dustmap.linalg.sparse import SparseMatrix
 
 Interpolation = Literal["linear", "cubic"]
 
-# Nodes expanded into corner weights at once: bounds the working memory.
-_NODES_PER_CHUNK = 2**20
+# Corner weights (16 bytes and a few copies) held at once: bounds the working memory.
+_WEIGHTS_PER_CHUNK = 2**23
 
 
 def projection(
@@ -49,7 +49,8 @@ def projection(
     if count:
         sample = functionals.select(torch.arange(0, count, max(1, count // 256)))
         nodes_per_row = max(1.0, len(sample.nodes().rows) / len(sample))
-        rows = max(1, int(_NODES_PER_CHUNK / nodes_per_row))
+        corners = _CORNERS[interpolation] ** len(torus.shape)
+        rows = max(1, int(_WEIGHTS_PER_CHUNK / corners / nodes_per_row))
     for _, part in functionals.chunks(rows):
         pieces.append(_expand(torus, part.nodes(), refinement, interpolation))
     size = torus.size * refinement ** len(torus.shape)
@@ -133,6 +134,7 @@ def _cubic(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 _WEIGHTS = {"linear": _linear, "cubic": _cubic}
+_CORNERS = {"linear": 2, "cubic": 4}
 
 
 def _require_inside(torus: Torus, nodes: Nodes) -> None:
