@@ -86,8 +86,9 @@ class CirculantEmbedding:
     Raises
     ------
     ValueError
-        If no embedding within the limits is positive semi-definite to rounding (and
-        clipping was not asked for, or its covariance error exceeds the bound).
+        If the grid needs more than ``max_points``, or no embedding within the limits
+        is positive semi-definite to rounding (and clipping was not asked for, or its
+        covariance error exceeds the bound).
     """
 
     def __init__(
@@ -109,6 +110,12 @@ class CirculantEmbedding:
             raise ValueError(
                 f"an embedding of {grid.shape} points needs at least 2 n - 2 of them "
                 f"per axis, got {shape}"
+            )
+        if math.prod(shape) > limits.max_points:
+            raise ValueError(
+                f"a circulant embedding of the grid {grid.shape} needs at least "
+                f"{math.prod(shape)} points {shape}, more than the limit of "
+                f"{limits.max_points}: use a coarser grid or raise max_points"
             )
         while True:
             torus = Torus(grid=grid, shape=shape)
