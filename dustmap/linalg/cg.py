@@ -84,7 +84,8 @@ class ConjugateGradients:
         """
         columns = len(rhs)
         scale = inner(rhs, rhs).sqrt()
-        x = torch.zeros_like(rhs) if start is None else start.clone()
+        # The answer to zero is known, and no residual is small relative to it.
+        x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
         steps = torch.zeros(columns, dtype=torch.int64, device=rhs.device)
         residual = rhs - product(x) if start is not None else rhs.clone()
         relative = _relative(residual, scale)
