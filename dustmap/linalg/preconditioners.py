@@ -45,7 +45,7 @@ class NystromPreconditioner:
     ) -> None:
         self.basis = basis
         self.eigenvalues = eigenvalues
-        shrink = (eigenvalues[-1] + 1) / (eigenvalues + 1) - 1
+        shrink = (eigenvalues[-1:] + 1) / (eigenvalues + 1) - 1
         self._weights = shrink.to(basis.dtype)
 
     @classmethod
@@ -68,6 +68,8 @@ class NystromPreconditioner:
         image = torch.cat([product(part) for part in basis.split(block)])
         # The shift keeps the core matrix positive definite to rounding.
         norm = torch.linalg.matrix_norm(image.to(torch.float64))
+        if not norm > 0:
+            return cls(basis[:0], norm.new_zeros(0))
         shift = torch.finfo(dtype).eps * size**0.5 * norm
         image = image + shift.to(dtype) * basis
         core = (basis @ image.mT).to(torch.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -44,7 +46,7 @@ def _shape(matrix: scipy.sparse.csr_matrix) -> tuple[int, int]:
 
 
 def _product(matrix: Tensor, x: Tensor) -> Tensor:
-    flat = x.reshape(-1, matrix.shape[1])
+    flat = x.reshape(math.prod(x.shape[:-1]), matrix.shape[1])
     product = (matrix @ flat.mT).mT.contiguous()
     return product.reshape(*x.shape[:-1], matrix.shape[0])
 
