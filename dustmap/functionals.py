@@ -318,6 +318,8 @@ class Stack(Functionals):
         index = torch.as_tensor(index)
         if not len(index):
             return self.parts[0].select(index)
+        if int(index.min()) < 0 or int(index.max()) >= len(self):
+            raise IndexError(f"row numbers must lie in 0..{len(self) - 1}")
         part = torch.bucketize(index, torch.as_tensor(self._starts[1:]), right=True)
         if bool((part[1:] >= part[:-1]).all()):
             kept = [

@@ -26,8 +26,8 @@ class Grid:
     Raises
     ------
     ValueError
-        If the tuples disagree in length, a shape is below 2 or a spacing is not a
-        positive finite number.
+        If the tuples disagree in length, a shape is below 2 a spacing is not a
+        positive finite number or an origin is not finite.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +46,8 @@ class Grid:
             raise ValueError(f"every axis needs at least 2 points, got {self.shape}")
         if not all(math.isfinite(h) and h > 0 for h in self.spacing):
             raise ValueError(f"spacing must be positive, got {self.spacing}")
+        if not all(math.isfinite(o) for o in self.origin):
+            raise ValueError(f"origin must be finite, got {self.origin}")
 
     @property
     def dimension(self) -> int:
