@@ -287,7 +287,7 @@ class Constant(Kernel):
         return {"variance": self.variance}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Constant:
-        return Constant(variance=parameters["variance"])
+        return Constant(variance=parameters.get("variance", self.variance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
