@@ -65,6 +65,7 @@ def _only_table(path: Path) -> Iterator[Any]:
 
 
 def _find_table(path: Path, file: fits.HDUList) -> Any:
+    length = _length(path)
     tables = [
         (place, hdu)
         for place, hdu in enumerate(file)
@@ -78,9 +79,9 @@ def _find_table(path: Path, file: fits.HDUList) -> Any:
         )
     hdu = tables[0][1]
     needed = (hdu.fileinfo() or {})["datLoc"] + hdu.size
-    if _length(path) < needed:
+    if length < needed:
         raise InputError(
-            f"{path} is truncated: {_length(path)} bytes, its header calls for {needed}"
+            f"{path} is truncated: {length} bytes, its header calls for {needed}"
         )
     return hdu
 

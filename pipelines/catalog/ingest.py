@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipelines.catalog.intake import (
     Selection,
     check_kept,
 )
-from pipelines.catalog.mapping import CANONICAL, Recipe, choose, parse_mappings
+from pipelines.catalog.mapping import Recipe, choose, parse_mappings
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
     KeptColumn,
@@ -25,7 +26,7 @@ from pipelines.catalog.presets import (
 )
 from pipelines.catalog.readers import find_files, locate, open_source
 from pipelines.catalog.report import IngestReport
-from pipelines.catalog.schema import CANONICAL_UNITS
+from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source
 from pipelines.catalog.tables import open_table
 from pipelines.catalog.units import parse_unit
@@ -86,6 +87,8 @@ def ingest(
     """
     if not 0 <= max_bad <= 1:
         raise InputError(f"--max-bad is a fraction from 0 to 1, not {max_bad}")
+    if min_parallax_snr is not None and not min_parallax_snr > 0:
+        raise InputError(f"the least parallax S/N is positive, not {min_parallax_snr}")
     survey = load_preset(preset) if preset else None
     default = survey.min_parallax_snr if survey else MINIMUM_PARALLAX_SNR
     selection = Selection(
@@ -132,7 +135,7 @@ def _filters(preset: Preset | None, where: str | None) -> dict[str, RowFilter]:
 def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
     kept = dict(preset.keep) if preset else {}
     kept |= {name: KeptColumn(column=name) for name in keep}
-    taken = set(kept) & {*CANONICAL, "meta", "units", "extra"}
+    taken = set(kept) & {item.name for item in fields(Stars)}
     if taken:
         raise InputError(
             f"cannot keep a column as {sorted(taken)[0]!r}, which has a meaning of its "

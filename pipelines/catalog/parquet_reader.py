@@ -76,7 +76,8 @@ def to_numpy(array: pa.Array) -> np.ndarray:
         if not array.null_count:
             return array.to_numpy(zero_copy_only=False)
         mask = array.is_null().to_numpy(zero_copy_only=False)
-        filled = array.fill_null(0).to_numpy(zero_copy_only=False)
+        nothing = False if pa.types.is_boolean(kind) else 0
+        filled = array.fill_null(nothing).to_numpy(zero_copy_only=False)
         return np.ma.array(filled, mask=mask)
     return array.to_numpy(zero_copy_only=False).astype(object)
 

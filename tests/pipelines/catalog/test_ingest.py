@@ -224,6 +224,33 @@ def test_too_many_faults_refuse_the_input(tmp_path: Path, catalogue, run) -> Non
     assert report.rows_kept == 9
 
 
+def test_the_fraction_of_faults_is_of_the_rows_that_pass_the_filters(
+    catalogue, run
+) -> None:
+    catalogue["flag"] = np.r_[np.zeros(10), np.ones(10)]
+    catalogue["distance"][14:] = -1
+    run(catalogue)
+    with pytest.raises(InputError, match="6 of 10 rows"):
+        run(catalogue, where="flag == 1")
+
+
+def test_flags_of_the_archive_can_be_filtered_by(catalogue, run) -> None:
+    flags = np.array(["False", "True", "null", "false", "TRUE"] * 4)
+    codes = np.array(["0100"] + ["0000"] * 19)
+    catalogue["duplicated"], catalogue["code"] = flags, codes
+    _, report = run(catalogue, where="duplicated == False and code == '0000'")
+    assert report.rows_kept == 7
+    _, report = run(catalogue, where=f"source_id >= {2**60 + 4096} or l >= 0")
+    assert report.rows_kept == 20
+
+
+def test_longitudes_are_counted_from_zero_to_360(catalogue, run) -> None:
+    truth = catalogue["l"].copy()
+    catalogue["l"][truth > 180] -= 360
+    stars, _ = run(catalogue)
+    np.testing.assert_allclose(stars.l, truth, rtol=1e-12)
+
+
 @pytest.mark.parametrize("stars", [0, 1, 20])
 def test_too_few_places_make_no_map(stars: int, catalogue, run) -> None:
     for name in ("l", "b", "distance"):

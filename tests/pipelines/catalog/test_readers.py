@@ -220,13 +220,12 @@ def test_an_unreadable_partition_among_good_ones_is_named(
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.ecsv"])
 def test_truncated_files_are_refused(name: str, tmp_path: Path, catalogue, run) -> None:
     path = tmp_path / name.strip()
-    many = {
-        n: np.concatenate([c + i for i in range(300)]) for n, c in catalogue.items()
-    }
+    many = {column: np.tile(values, 300) for column, values in catalogue.items()}
     mappings = FORMATS[name](path, many)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * 0.6)])
-    with pytest.raises(InputError, match=r"cannot be read|truncated"):
+    match = "truncated" if name == "a.fits" else "cannot be read"
+    with pytest.raises(InputError, match=match):
         run(path, mappings=mappings)
 
 

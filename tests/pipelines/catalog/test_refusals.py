@@ -215,7 +215,7 @@ def test_sources_that_do_not_fit_together_are_refused(
 
 def test_kept_columns_must_be_there_and_not_canonical(catalogue, run) -> None:
     refuse(run, catalogue, "no column 'colour'", keep=["colour"])
-    refuse(run, catalogue, "cannot keep a column as 'parallax'", keep=["parallax"])
+    refuse(run, catalogue, "cannot keep a column as 'distance'", keep=["distance"])
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.5, float("nan")])
@@ -225,3 +225,21 @@ def test_a_fraction_out_of_range_is_refused(fraction: float, catalogue, run) -> 
 
 def test_an_unknown_preset_is_refused_with_a_list(catalogue, run) -> None:
     refuse(run, catalogue, "there are ananke, gaia-dr3-gspphot", preset="gaia")
+
+
+def test_a_signal_to_noise_that_is_not_positive_is_refused(catalogue, run) -> None:
+    for value in (0.0, -1.0, float("nan")):
+        refuse(run, catalogue, "is positive", min_parallax_snr=value)
+
+
+def test_a_broken_ecsv_header_is_refused(tmp_path: Path, catalogue, run) -> None:
+    unit_table(catalogue, "pc").write(tmp_path / "a.ecsv")
+    text = (tmp_path / "a.ecsv").read_text()
+    (tmp_path / "a.ecsv").write_text(text.replace("# - {name: l,", "# - {nom: l,"))
+    refuse(run, tmp_path / "a.ecsv", "broken ECSV header")
+
+
+def test_filters_name_columns_that_are_there(tmp_path: Path, catalogue, run) -> None:
+    refuse(run, catalogue, "no column 'ruwe'", where="ruwe < 1.4")
+    unit_table(catalogue, "pc").write(tmp_path / "a.fits")
+    refuse(run, tmp_path / "a.fits", "is compared with text", where="l == 'x'")

@@ -185,3 +185,37 @@ def test_a_failed_writer_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="killed"):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "second", [{"l": np.zeros(2), "z": np.zeros(2)}, {"l": np.zeros(2)}]
+)
+def test_later_batches_have_the_columns_of_the_first(tmp_path: Path, second) -> None:
+    first = {"l": np.zeros(2), "b": np.zeros(2)}
+
+    def write() -> None:
+        path = tmp_path / "s.parquet"
+        with open_table(path, units={}, kind="stars", overwrite=False) as table:
+            table.write(first)
+            table.write(second)
+
+    with pytest.raises(ValueError, match="columns"):
+        write()
+
+
+def test_batches_that_would_lose_something_are_refused(tmp_path: Path) -> None:
+    def write() -> None:
+        path = tmp_path / "s.parquet"
+        with open_table(path, units={}, kind="stars", overwrite=False) as table:
+            table.write({"n": np.arange(3)})
+            table.write({"n": np.array([0.5])})
+
+    with pytest.raises(ValueError, match=r"0\.5"):
+        write()
+
+
+def test_gaps_in_a_column_of_integers_survive(tmp_path: Path) -> None:
+    column = np.ma.array([1, 2, 3], mask=[False, True, False])
+    path = tmp_path / "s.parquet"
+    write_table(path, {"n": column}, units={}, meta={}, kind="x", overwrite=False)
+    np.testing.assert_array_equal(read_table(path)[0]["n"], [1, np.nan, 3])
