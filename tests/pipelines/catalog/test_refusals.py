@@ -190,6 +190,11 @@ def test_contradictory_mappings_are_refused(extra, match: str, catalogue, run) -
     refuse(run, catalogue, match, mappings=[*MAP, *extra])
 
 
+def test_cartesian_positions_leave_no_room_for_a_distance(catalogue, run) -> None:
+    maps = [*(f"{axis}=l:pc" for axis in "xyz"), *MAP[2:]]
+    refuse(run, catalogue, "x, y and z already give the distance", mappings=maps)
+
+
 def test_a_parallax_needs_its_error(catalogue, run) -> None:
     maps = [item for item in MAP if not item.startswith("distance")]
     refuse(run, catalogue, "parallax_error", mappings=[*maps, "parallax=l:mas"])
