@@ -1,0 +1,171 @@
+"""Inter-domain covariances against double loops and against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference import Covariance, functional_covariance, points_as_rows, rows_of
+
+import dustmap.covariance as subject
+from dustmap.functionals import (
+    Combination,
+    Derivatives,
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    PointValues,
+    Stack,
+)
+from dustmap.kernels import KERNELS, Matern12, Matern52
+
+SCALES = (0.8, 1.1, 0.6)
+SMOOTH = [name for name in KERNELS if name != "matern12"]
+
+
+def draw(shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def mixed(dimension, *, slopes=True):
+    """Points, slopes, rays of unlike numbers of nodes, and sums of all three."""
+    end = draw((3, dimension), 1)
+    parts = [
+        PointValues(draw((2, dimension), 2)),
+        LineIntegrals(
+            end,
+            MonteCarlo.draw(3, 4, torch.Generator().manual_seed(5)),
+            start=draw((3, dimension), 6),
+        ),
+        LineIntegrals(draw((3, dimension), 3), FixedStep(step=0.4)),
+    ]
+    if slopes:
+        axes = torch.arange(3) % dimension
+        slope = Derivatives(draw((3, dimension), 4), axes)
+        rays = LineIntegrals(end, GaussLegendre(count=3))
+        parts += [slope, Combination([rays, slope], [0.5, -2.0])]
+    return Stack(parts)
+
+
+def pair(name, dimension):
+    kernel = KERNELS[name](lengthscale=SCALES[:dimension], variance=1.3)
+    oracle = Covariance(name=name, lengthscale=SCALES[:dimension], variance=1.3)
+    return kernel, oracle
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariances_of_mixed_functionals_equal_double_loops(name, dimension):
+    kernel, oracle = pair(name, dimension)
+    stack = mixed(dimension, slopes=name != "matern12")
+    rows = rows_of(stack)
+    points = draw((4, dimension), 8)
+    exact = functional_covariance(oracle, rows, rows)
+    found = subject.functional_covariance(kernel, stack, stack)
+    np.testing.assert_allclose(found, exact, atol=1e-13)
+    found = subject.functional_variance(kernel, stack)
+    np.testing.assert_allclose(found, np.diag(exact), atol=1e-13)
+    exact = functional_covariance(oracle, rows, points_as_rows(points.numpy()))
+    found = subject.inducing_covariance(kernel, stack, points)
+    np.testing.assert_allclose(found, exact, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_joint_covariance_of_functionals_and_points_is_positive(name):
+    kernel, _ = pair(name, 2)
+    both = Stack([mixed(2), PointValues(draw((6, 2), 9))])
+    joint = subject.functional_covariance(kernel, both, both)
+    assert torch.allclose(joint, joint.mT, atol=1e-14)
+    values = torch.linalg.eigvalsh(joint)
+    assert float(values[0]) > -1e-12 * float(values[-1])
+
+
+def test_the_conditional_variance_is_not_negative_with_the_very_same_nodes(generator):
+    # Independent nodes for k_nn and k_un made most of these negative.
+    kernel = Matern52(lengthscale=1.5)
+    rays = LineIntegrals(draw((200, 2), 1), MonteCarlo.draw(200, 3, generator))
+    axis = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    points = torch.cartesian_prod(axis, axis)
+    K = kernel(points[:, None] - points[None]) + 1e-12 * torch.eye(81)
+    cross = subject.inducing_covariance(kernel, rays, points)
+    explained = (cross * torch.linalg.solve(K, cross.mT).mT).sum(dim=1)
+    left = subject.functional_variance(kernel, rays) - explained
+    assert float(left.min()) > -1e-10
+    other = LineIntegrals(rays.end, MonteCarlo.draw(200, 3, generator))
+    left = subject.functional_variance(kernel, other) - explained
+    assert float((left < -1e-10).double().mean()) > 0.3
+
+
+def test_small_blocks_change_nothing(monkeypatch):
+    kernel, _ = pair("matern32", 2)
+    stack, points = mixed(2), draw((5, 2), 3)
+
+    def everything():
+        return (
+            subject.functional_covariance(kernel, stack, stack),
+            subject.functional_variance(kernel, stack),
+            subject.inducing_covariance(kernel, stack, points),
+        )
+
+    whole = everything()
+    monkeypatch.setattr(subject, "_BLOCK", 7)
+    for a, b in zip(whole, everything(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-13, atol=1e-15)
+
+
+def test_one_long_ray_among_short_ones_does_not_size_the_blocks(monkeypatch):
+    end = torch.full((50, 1), 0.01, dtype=torch.float64)
+    end[7] = 3.0
+    rays = LineIntegrals(end, FixedStep(step=0.02))
+    sizes = []
+    original = subject._variance
+
+    def watched(kernel, nodes):
+        widest = int(torch.bincount(nodes.rows).max())
+        sizes.append(nodes.count * widest**2)
+        return original(kernel, nodes)
+
+    monkeypatch.setattr(subject, "_variance", watched)
+    monkeypatch.setattr(subject, "_BLOCK", 4 * 150**2)
+    found = subject.functional_variance(Matern52(lengthscale=1.0), rays)
+    assert len(found) == 50 and max(sizes) <= 150**2
+
+
+def test_gradients_by_the_hyperparameters_run_through(generator):
+    stack, points = mixed(2), draw((3, 2), 3)
+    weights = torch.randn(len(stack), generator=generator, dtype=torch.float64)
+
+    def total(lengthscale, variance):
+        kernel = KERNELS["matern32"](lengthscale=lengthscale, variance=variance)
+        return torch.stack(
+            [
+                weights @ subject.functional_covariance(kernel, stack, stack) @ weights,
+                weights @ subject.functional_variance(kernel, stack),
+                (weights @ subject.inducing_covariance(kernel, stack, points)).sum(),
+            ]
+        )
+
+    scale = torch.tensor([0.8, 1.1], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(total, (scale, variance))
+
+
+def test_derivative_data_under_a_rough_kernel_are_refused():
+    slopes = Derivatives(draw((3, 2), 1), 0)
+    for call in (
+        lambda k: subject.functional_covariance(k, slopes, slopes),
+        lambda k: subject.functional_variance(k, slopes),
+        lambda k: subject.inducing_covariance(k, slopes, draw((2, 2), 1)),
+    ):
+        with pytest.raises(ValueError, match="no derivative"):
+            call(Matern12(lengthscale=1.0))
+
+
+def test_nothing_observed_gives_empty_matrices():
+    kernel, nothing = Matern52(lengthscale=1.0), PointValues(torch.zeros(0, 2))
+    points = draw((3, 2), 1)
+    assert subject.inducing_covariance(kernel, nothing, points).shape == (0, 3)
+    assert subject.functional_variance(kernel, nothing).shape == (0,)
+    assert subject.functional_covariance(kernel, nothing, nothing).shape == (0, 0)

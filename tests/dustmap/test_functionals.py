@@ -1,0 +1,240 @@
+"""Functionals as nodes: what they integrate, and that they stay the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import erf
+
+from dustmap.functionals import (
+    Combination,
+    Derivatives,
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    PointValues,
+    Stack,
+)
+
+CENTRE = torch.tensor([60.0, -35.0, 20.0], dtype=torch.float64)
+WIDTH = 40.0
+
+
+def draw_ends(count=40, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 2 - 1
+    return unit * torch.tensor([200.0, 150.0, 100.0], dtype=torch.float64)
+
+
+def see(functionals, density):
+    """``L_n ρ`` of a density given by a function, values only."""
+    nodes = functionals.nodes()
+    assert nodes.axes is None
+    return nodes.sum_rows(density(nodes.points))
+
+
+def cloud(x):
+    return torch.exp(-0.5 * ((x - CENTRE) ** 2).sum(dim=1) / WIDTH**2)
+
+
+def cloud_extinction(start, end):
+    """Closed form of the cloud's integral along straight segments."""
+    length = torch.linalg.vector_norm(end - start, dim=1)
+    direction = (end - start) / length[:, None]
+    along = ((CENTRE - start) * direction).sum(dim=1)
+    across = ((CENTRE - start) ** 2).sum(dim=1) - along**2
+    root = math.sqrt(2) * WIDTH
+    total = torch.erf((length - along) / root) + torch.erf(along / root)
+    height = torch.exp(-0.5 * across / WIDTH**2)
+    return height * WIDTH * math.sqrt(math.pi / 2) * total
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_rules_integrate_a_gaussian_cloud(elsewhere, generator):
+    end = draw_ends()
+    start = draw_ends(seed=4) if elsewhere else torch.zeros_like(end)
+    exact = cloud_extinction(start, end)
+    size = float(exact.max())
+
+    def error(rule):
+        rays = LineIntegrals(end, rule, start=start if elsewhere else None)
+        return (see(rays, cloud) - exact).abs()
+
+    assert float(error(GaussLegendre(count=24)).max()) < 1e-9 * size
+    coarse, fine = (float(error(FixedStep(step=h)).max()) for h in (20.0, 10.0))
+    assert fine < 1e-2 * size and fine < 0.3 * coarse
+    many = MonteCarlo.draw(len(end), 20_000, generator)
+    few = MonteCarlo.draw(len(end), 200, generator)
+    assert float(error(many).mean()) < 0.2 * float(error(few).mean()) < 0.02 * size
+
+
+def test_a_fixed_step_sees_slab_and_sphere_to_a_step_at_each_face():
+    end, step = draw_ends(200), 0.5
+    length = torch.linalg.vector_norm(end, dim=1)
+    rays = LineIntegrals(end, FixedStep(step=step))
+    slab = see(rays, lambda x: (x[:, 2].abs() <= 30.0).to(torch.float64))
+    exact = length * (30.0 / end[:, 2].abs()).clamp(max=1.0)
+    assert float((slab - exact).abs().max()) <= step
+    ball = see(rays, lambda x: (((x - CENTRE) ** 2).sum(1) <= 55.0**2).double())
+    along = end @ CENTRE / length
+    half = (55.0**2 - CENTRE @ CENTRE + along**2).clamp(min=0).sqrt()
+    exact = (torch.minimum(along + half, length) - (along - half).clamp(min=0)).clamp(
+        min=0
+    )
+    assert float(exact.max()) > 80
+    assert float((ball - exact).abs().max()) <= 2 * step
+
+
+def test_the_closed_form_of_the_cloud_is_the_one_of_scipy():
+    end = np.array([[120.0, -70.0, 40.0]])
+    straight = erf(np.linalg.norm(CENTRE) / (math.sqrt(2) * WIDTH))
+    expected = 2 * WIDTH * math.sqrt(math.pi / 2) * straight
+    end = torch.as_tensor(end)
+    assert float(cloud_extinction(0 * end, end)) == pytest.approx(expected)
+
+
+def test_weights_of_every_rule_sum_to_the_length(generator):
+    end = draw_ends(11)
+    for rule in (
+        GaussLegendre(count=3),
+        FixedStep(step=7.0),
+        MonteCarlo.draw(11, 5, generator),
+    ):
+        rays = LineIntegrals(end, rule)
+        weights = see(rays, lambda x: torch.ones_like(x[:, 0]))
+        assert torch.allclose(weights, rays.lengths, rtol=1e-13)
+    steps = torch.bincount(LineIntegrals(end, FixedStep(step=7.0)).nodes().rows)
+    assert torch.equal(steps, torch.ceil(rays.lengths / 7.0).long())
+
+
+def test_a_ray_without_length_sees_nothing():
+    end = torch.zeros(2, 3)
+    end[1, 0] = 1.0
+    for rule in (GaussLegendre(count=3), FixedStep(step=0.5)):
+        seen = see(LineIntegrals(end, rule), lambda x: torch.ones_like(x[:, 0]))
+        assert seen.tolist() == pytest.approx([0.0, 1.0])
+
+
+def test_monte_carlo_draws_are_independent_from_star_to_star(generator):
+    rule = MonteCarlo.draw(4000, 2, generator)
+    u = rule.positions
+    assert float(u.min()) >= 0 and float(u.max()) <= 1
+    assert abs(float(u.mean()) - 0.5) < 5 / math.sqrt(12 * 8000)
+    # Neighbouring stars and the draws of one star: correlation within 5 / sqrt(N).
+    for a, b in ((u[:-1, 0], u[1:, 0]), (u[:, 0], u[:, 1])):
+        correlation = float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+        assert abs(correlation) < 5 / math.sqrt(4000)
+    assert len(torch.unique(u)) == u.numel()
+
+
+@pytest.mark.parametrize("rule", ["legendre", "step", "monte carlo"])
+def test_a_selected_ray_keeps_its_nodes(rule, generator):
+    end = draw_ends(9)
+    rays = LineIntegrals(
+        end,
+        {
+            "legendre": GaussLegendre(count=4),
+            "step": FixedStep(step=30.0),
+            "monte carlo": MonteCarlo.draw(9, 4, generator),
+        }[rule],
+    )
+    assert_same_rows(rays.select(torch.tensor([7, 2, 5])), rays, [7, 2, 5])
+    # A selection of a selection, and in chunks.
+    twice = rays.select(torch.tensor([7, 2, 5])).select(torch.tensor([2, 0]))
+    assert_same_rows(twice, rays, [5, 7])
+    for part, chunk in rays.chunks(4):
+        assert_same_rows(chunk, rays, range(9)[part])
+
+
+def assert_same_rows(found, whole, rows):
+    a, b = found.nodes(), whole.nodes()
+    assert len(found) == a.count == len(rows)
+    assert bool((a.rows[1:] >= a.rows[:-1]).all())
+    for place, row in enumerate(rows):
+        mine, theirs = a.rows == place, b.rows == row
+        assert torch.equal(a.points[mine], b.points[theirs])
+        assert torch.equal(a.weights[mine], b.weights[theirs])
+        orders = [
+            nodes.axes[chosen] if nodes.axes is not None else -torch.ones(chosen.sum())
+            for nodes, chosen in ((a, mine), (b, theirs))
+        ]
+        assert torch.equal(orders[0].long(), orders[1].long())
+
+
+def mixed(generator):
+    end = draw_ends(5)
+    return Stack(
+        [
+            PointValues(draw_ends(4)),
+            Derivatives(draw_ends(3), torch.tensor([0, 2, 1])),
+            LineIntegrals(end, MonteCarlo.draw(5, 6, generator)),
+        ]
+    )
+
+
+def test_a_stack_keeps_the_order_of_its_parts_and_of_any_selection(generator):
+    stack = mixed(generator)
+    assert len(stack) == 12 and stack.dimension == 3
+    nodes = stack.nodes()
+    assert torch.bincount(nodes.rows).tolist() == [1] * 7 + [6] * 5
+    assert nodes.axes[:7].tolist() == [-1] * 4 + [0, 2, 1]
+    assert torch.equal(nodes.points[:4], stack.parts[0].points)
+    for rows in ([0, 5, 11], [11, 0, 5, 5], [8], [3, 4], list(range(12))):
+        assert_same_rows(stack.select(torch.tensor(rows)), stack, rows)
+    for part, chunk in stack.chunks(5):
+        assert_same_rows(chunk, stack, range(12)[part])
+    assert len(stack.select(torch.zeros(0, dtype=torch.int64))) == 0
+
+
+@pytest.mark.parametrize("row", [-1, 12])
+def test_rows_outside_a_stack_are_refused(row, generator):
+    with pytest.raises(IndexError):
+        mixed(generator).select(torch.tensor([0, row]))
+
+
+def test_a_combination_sums_row_by_row():
+    end = draw_ends(6)
+    near = LineIntegrals(end / 2, GaussLegendre(count=20))
+    all_of_it = LineIntegrals(end, GaussLegendre(count=20))
+    behind = Combination([all_of_it, near], [1.0, -1.0])
+    expected = cloud_extinction(end / 2, end)
+    assert torch.allclose(see(behind, cloud), expected, atol=1e-7)
+    rows = torch.tensor([4, 1])
+    assert torch.allclose(see(behind.select(rows), cloud), expected[rows], atol=1e-7)
+
+
+def test_derivative_nodes_survive_in_a_combination():
+    points = draw_ends(3)
+    both = Combination([PointValues(points), Derivatives(points, 1)], [2.0, 3.0])
+    nodes = both.nodes()
+    assert nodes.rows.tolist() == [0, 0, 1, 1, 2, 2]
+    assert nodes.axes.tolist() == [-1, 1] * 3
+    assert nodes.weights.tolist() == [2.0, 3.0] * 3
+
+
+def test_what_makes_no_sense_is_refused(generator):
+    end = draw_ends(3)
+    with pytest.raises(ValueError, match="not finite"):
+        PointValues(torch.tensor([[0.0, math.nan]]))
+    with pytest.raises(ValueError, match=r"shape \(n, d\)"):
+        PointValues(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"0\.\.2"):
+        Derivatives(end, 3)
+    with pytest.raises(ValueError, match="drawn for 2 rays"):
+        LineIntegrals(end, MonteCarlo.draw(2, 4, generator)).nodes()
+    with pytest.raises(ValueError, match="one dimension"):
+        Stack([PointValues(end), PointValues(end[:, :2])])
+    with pytest.raises(ValueError, match="equally long"):
+        Combination([PointValues(end), PointValues(end[:2])], [1.0, 1.0])
+    with pytest.raises(ValueError, match="as many coefficients"):
+        Combination([PointValues(end)], [1.0, 1.0])
+    with pytest.raises(ValueError, match="at least one"):
+        Stack([])
+    with pytest.raises(ValueError, match="count"):
+        GaussLegendre(count=0)
+    with pytest.raises(ValueError, match="step"):
+        FixedStep(step=0.0)

@@ -1,0 +1,181 @@
+"""Every kernel against autograd, image sums and the formulas of the oracle."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import numpy as np
+import pytest
+import torch
+from reference import Covariance
+
+from dustmap.kernels import (
+    KERNELS,
+    Constant,
+    Kernel,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodised,
+    Radial,
+    SquaredExponential,
+    Sum,
+)
+from dustmap.testing import check_kernel
+
+SCALES = (0.7, 1.3, 0.9)
+
+# One example of every kind of kernel, by class.
+EXAMPLES = {
+    Matern12: lambda d: Matern12(lengthscale=SCALES[:d], variance=2.0),
+    Matern32: lambda d: Matern32(lengthscale=SCALES[:d], variance=2.0),
+    Matern52: lambda d: Matern52(lengthscale=SCALES[:d], variance=1e-8),
+    SquaredExponential: lambda d: SquaredExponential(lengthscale=40.0, variance=3.0),
+    Constant: lambda d: Constant(variance=0.3),
+    Sum: lambda d: Matern32(lengthscale=1.0) + Constant(variance=0.5),
+    Periodised: lambda d: Matern52(lengthscale=SCALES[:d]).periodised(
+        (5.0, 6.0, 7.0)[:d]
+    ),
+}
+
+
+def concrete(base):
+    for kind in base.__subclasses__():
+        # Slotted dataclasses leave the class they were made from behind.
+        module = sys.modules[kind.__module__]
+        if not inspect.isabstract(kind) and getattr(module, kind.__name__, 0) is kind:
+            yield kind
+        yield from concrete(kind)
+
+
+def ours():
+    return sorted(
+        {k for k in concrete(Kernel) if k.__module__.startswith("dustmap.")},
+        key=lambda kind: kind.__name__,
+    )
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("kind", ours(), ids=lambda kind: kind.__name__)
+def test_every_kernel_passes_the_checker(kind, dimension, generator):
+    assert kind in EXAMPLES, f"add an example of {kind.__name__} to EXAMPLES"
+    check_kernel(EXAMPLES[kind](dimension), dimension, generator)
+
+
+def test_every_radial_kernel_has_a_name_in_the_configuration():
+    radial = {kind for kind in ours() if issubclass(kind, Radial)}
+    assert radial == set(KERNELS.values())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_and_derivatives_follow_the_textbook(name, generator):
+    kernel = KERNELS[name](lengthscale=SCALES, variance=1.7)
+    oracle = Covariance(name=name, lengthscale=SCALES, variance=1.7)
+    lags = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    lags[0] = 0.0
+    lags[1, :2] = 0.0
+    orders = [None, 0, 1, 2] if kernel.derivatives else [None]
+    for left in orders:
+        for right in orders:
+            expected = [oracle(lag, left, right) for lag in lags.numpy()]
+            np.testing.assert_allclose(
+                kernel.covariance(lags, left, right), expected, rtol=1e-12, atol=1e-14
+            )
+
+
+def test_the_rough_kernel_refuses_derivatives_and_says_what_to_use():
+    lag = torch.zeros(3, 2, dtype=torch.float64)
+    rough = Matern12(lengthscale=1.0)
+    for kernel in (rough, rough + Matern52(lengthscale=1.0), rough.periodised((4, 4))):
+        assert kernel.derivatives == 0
+        with pytest.raises(ValueError, match="no derivative: use Matern32"):
+            kernel.covariance(lag, 0, None)
+        with pytest.raises(ValueError, match="no derivative"):
+            kernel.covariance(lag, 0, 1)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradients_at_zero_lag_are_numbers(name):
+    lengthscale = torch.tensor(SCALES, dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    kernel = KERNELS[name](lengthscale=lengthscale, variance=variance)
+    zero = torch.zeros(1, 3, dtype=torch.float64)
+    value = kernel(zero)[0]
+    gradients = torch.autograd.grad(value, (lengthscale, variance))
+    assert gradients[0].tolist() == [0.0, 0.0, 0.0] and float(gradients[1]) == 1.0
+    if not kernel.derivatives:
+        return
+    curvature = kernel.covariance(zero, 1, 1)[0]
+    gradients = torch.autograd.grad(curvature, (lengthscale, variance))
+    size = curvature.item()
+    assert gradients[1].item() == pytest.approx(size / 2.0)
+    assert gradients[0].tolist() == pytest.approx([0, -2 * size / 1.3, 0])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradients_pass_gradcheck(name, generator):
+    lags = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    lags[0] = 0.0
+
+    def values(lengthscale, variance):
+        kernel = KERNELS[name](lengthscale=lengthscale, variance=variance)
+        parts = [kernel(lags), kernel.periodised((6.0, 8.0))(lags)]
+        if kernel.derivatives:
+            parts += [kernel.covariance(lags, 0, 1), kernel.covariance(lags, None, 1)]
+        return torch.cat(parts)
+
+    scale = torch.tensor([0.8, 1.1], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(values, (scale, variance))
+
+
+def test_a_sum_adds_values_and_names_its_parameters():
+    first, second = (
+        Matern32(lengthscale=[1.0, 2.0]),
+        SquaredExponential(lengthscale=0.5),
+    )
+    total = first + second + Constant(variance=0.2)
+    lag = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    assert torch.allclose(total(lag), first(lag) + second(lag) + 0.2)
+    assert set(total.parameters()) == {
+        "0.0.lengthscale",
+        "0.0.variance",
+        "0.1.lengthscale",
+        "0.1.variance",
+        "1.variance",
+    }
+    changed = total.with_parameters({"0.1.variance": torch.tensor(5.0)})
+    assert torch.allclose(changed(lag), first(lag) + 5 * second(lag) + 0.2)
+
+
+def test_a_constant_is_its_own_image_sum():
+    constant = Constant(variance=0.4)
+    lag = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator())
+    assert constant.periodised((1.0, 2.0))(lag).tolist() == [0.4] * 5
+
+
+def test_a_second_period_is_refused():
+    periodic = Matern32(lengthscale=1.0).periodised((4.0,))
+    assert periodic.periodised((4.0,)) is periodic
+    with pytest.raises(ValueError, match="already has periods"):
+        periodic.periodised((5.0,))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("tolerance", [0.5, 1e-4, 1e-12])
+def test_decay_is_where_the_kernel_has_fallen_to_the_tolerance(name, tolerance):
+    kernel = KERNELS[name](lengthscale=3.0)
+    lag = torch.tensor([[3.0 * kernel.decay(tolerance)]], dtype=torch.float64)
+    assert float(kernel(lag)) == pytest.approx(tolerance, rel=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf, [1.0, 0.0]])
+def test_hyperparameters_that_are_not_positive_are_refused(wrong):
+    with pytest.raises(ValueError, match="lengthscale must be positive"):
+        Matern32(lengthscale=wrong)
+    if np.isscalar(wrong):
+        with pytest.raises(ValueError, match="variance must be positive"):
+            Matern32(lengthscale=1.0, variance=wrong)
+        with pytest.raises(ValueError, match="variance must be positive"):
+            Constant(variance=wrong)
