@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.readers import describe_absence, locate
@@ -126,15 +126,9 @@ def choose(
         names += choice.with_error("extinction", required=True)
     names += choice.present("source_id")
     _refuse_unused(user, names, positions_only)
-    bindings = {name: choice.candidates[name] for name in names}
-    return Recipe(
-        bindings=bindings,
-        factors={
-            name: _factor(source, binding)
-            for name, binding in bindings.items()
-            if name != "source_id"
-        },
-    )
+    bindings = {n: _with_unit(source, choice.candidates[n]) for n in names}
+    factors = {n: _factor(source, b) for n, b in bindings.items() if n != "source_id"}
+    return Recipe(bindings=bindings, factors=factors)
 
 
 class _Choice:
@@ -212,14 +206,8 @@ class _Choice:
 
     def _rank(self, system: Sequence[str]) -> tuple[int, bool]:
         bindings = [self.candidates[name] for name in system]
-        unknown = any(
-            b.unit is None and b.column and not self._unit_in_file(b) for b in bindings
-        )
+        unknown = any(not (b.unit or _unit_in_file(self._source, b)) for b in bindings)
         return min(b.origin for b in bindings), unknown
-
-    def _unit_in_file(self, binding: Binding) -> str | None:
-        base, _ = locate(self._source, binding.column or "")
-        return self._source.columns[base].unit
 
     def _missing(self, what: str, name: str) -> InputError:
         return InputError(
@@ -253,16 +241,23 @@ def _candidates(
     return {name: binding for name, binding in found.items() if not binding.ignored}
 
 
+def _unit_in_file(source: Source, binding: Binding) -> str | None:
+    if binding.column is None:
+        return None
+    base, _ = locate(source, binding.column)
+    return source.columns[base].unit
+
+
+def _with_unit(source: Source, binding: Binding) -> Binding:
+    return replace(binding, unit=binding.unit or _unit_in_file(source, binding))
+
+
 def _factor(source: Source, binding: Binding) -> float:
-    found = None
-    if binding.column is not None:
-        base, _ = locate(source, binding.column)
-        found = source.columns[base].unit
     return conversion_factor(
         binding.canonical,
         binding.column or str(binding.value),
         stated=binding.unit,
-        found=found,
+        found=_unit_in_file(source, binding),
         source=str(source.path),
     )
 

@@ -69,13 +69,10 @@ def conversion_factor(
             f"{where}: no unit is given or in the file; say it, e.g. {remedy}, or "
             f"leave the column out: --map {canonical}=none"
         )
-    if stated and parse_unit(stated) is None:
-        raise InputError(f"{where}: unit {stated!r} is not understood; try {remedy}")
     unit = parse_unit(stated or found or "")
     if unit is None:
         raise InputError(
-            f"{where}: the file's unit {found!r} is not understood; say it, e.g. "
-            f"{remedy}"
+            f"{where}: unit {stated or found!r} is not understood; say it, e.g. {remedy}"
         )
     if not unit.is_equivalent(target):
         raise InputError(
