@@ -69,14 +69,15 @@ def conversion_factor(
             f"{where}: no unit is given or in the file; say it, e.g. {remedy}, or "
             f"leave the column out: --map {canonical}=none"
         )
-    unit = parse_unit(stated or found or "")
+    said = stated or found or ""
+    unit = parse_unit(said)
     if unit is None:
         raise InputError(
-            f"{where}: unit {stated or found!r} is not understood; say it, e.g. {remedy}"
+            f"{where}: unit {said!r} is not understood; say it, e.g. {remedy}"
         )
     if not unit.is_equivalent(target):
         raise InputError(
-            f"{where}: unit {stated or found!r} is none of {canonical}, which is "
+            f"{where}: unit {said!r} is none of {canonical}, which is "
             f"measured in {target}; map another column or another unit: {remedy}"
         )
     in_file = parse_unit(found) if found else None
