@@ -1,0 +1,62 @@
+"""What the solves behind exact features were worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.linalg.cg import Solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReport:
+    """What the solves of all rows so far were worth.
+
+    ``residual`` is the worst true relative residual of PCG and ``iterations`` the most
+    it took; ``unconverged`` counts rows that stopped short of the tolerance (on purpose
+    with early stopping). ``below_zero`` counts rows whose ``v_n`` came out negative by
+    rounding and was set to zero; ``lowest`` is the worst of them relative to ``k_nn``.
+    ``modes_below_zero`` counts eigenvalues of a joint residual covariance likewise.
+    """
+
+    rows: int = 0
+    unconverged: int = 0
+    residual: float = 0.0
+    iterations: int = 0
+    below_zero: int = 0
+    lowest: float = 0.0
+    modes_below_zero: int = 0
+
+    def with_solution(self, solution: Solution) -> RowReport:
+        """The report with one more batch of solves."""
+        if not len(solution.residual):
+            return self
+        return replace(
+            self,
+            rows=self.rows + len(solution.residual),
+            unconverged=self.unconverged + int((~solution.converged).sum()),
+            residual=max(self.residual, float(solution.residual.max())),
+            iterations=max(self.iterations, int(solution.iterations.max())),
+        )
+
+    def with_variances(self, relative: Float[Tensor, " b"]) -> RowReport:
+        """The report with the ``v_n / k_nn`` of one more batch."""
+        below = relative < 0
+        if not bool(below.any()):
+            return self
+        return replace(
+            self,
+            below_zero=self.below_zero + int(below.sum()),
+            lowest=min(self.lowest, float(relative.min())),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} rows solved in at most {self.iterations} PCG iterations, "
+            f"{self.unconverged} short of the tolerance (worst residual "
+            f"{self.residual:.1e}); {self.below_zero} conditional variances below zero "
+            f"by rounding (lowest {self.lowest:.1e} of the prior variance), "
+            f"{self.modes_below_zero} modes of residual covariances likewise"
+        )

@@ -1,0 +1,329 @@
+r"""A Gaussian field through exact features, one PCG solve per observation (HIP-GP).
+
+``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) on the Toeplitz whitening of the plain
+kernel. What the grid cannot resolve has variance ``v_n = k_nn − |k_n|²``, with the same
+nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves a Galerkin projection:
+``v_n`` only grows and the bound stays a bound.
+
+The box is smaller than the embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
+(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.covariance import (
+    functional_covariance,
+    functional_variance,
+    inducing_covariance,
+)
+from dustmap.functionals import Functionals
+from dustmap.kernels import Kernel
+from dustmap.linalg.operator import LinearOperator
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.means import ConstantMean, Mean
+from dustmap.models.row_report import RowReport
+from dustmap.whitening import ToeplitzWhitening
+
+# Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
+_BLOCK = 2**22
+
+
+class Rows(NamedTuple):
+    """Features ``k_n`` and conditional variances ``v_n`` of a batch."""
+
+    features: Float[Tensor, "b p"]
+    variance: Float[Tensor, " b"]
+
+
+class DualRows(NamedTuple):
+    """``a_n = K⁻¹ k_un`` and conditional variances ``v_n`` of a batch."""
+
+    dual: Float[Tensor, "b m"]
+    variance: Float[Tensor, " b"]
+
+
+class RowwiseFeatures(LinearOperator):
+    """``Φ`` by one solve per vector: ``Φ ε = K_nu K⁻¹ R ε``, ``Φᵀ y = Rᵀ K⁻¹ K_un y``.
+
+    With kept rows, ``Φ ε = A R ε`` without any solve. Otherwise the rows ``k_un`` are
+    evaluated chunk by chunk, or once if ``N M`` numbers fit into ``memory`` bytes.
+    ``report`` gathers the status of the solves.
+    """
+
+    def __init__(self, model: RowwiseGaussian, *, memory: int = 2**30) -> None:
+        self.shape = (len(model.functionals), model.latent_size)
+        self.dtype = model.dtype
+        self.device = model.device
+        self.report = RowReport()
+        self._model = model
+        self._fits = self.shape[0] * model.whitening.grid.size * 8 <= memory
+        self._cross: Tensor | None = None
+
+    def matvec(self, x: Tensor) -> Tensor:
+        values = self._model.whitening.colour(x)
+        if self._model.kept is not None:
+            return values @ self._model.kept.dual.mT
+        solved = self._solve(values)
+        return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        if self._model.kept is not None:
+            return self._model.whitening.colour_transpose(y @ self._model.kept.dual)
+        total = y.new_zeros(*y.shape[:-1], self._model.whitening.grid.size)
+        start = 0
+        for part in self._chunks():
+            total = total + y[..., start : start + len(part)] @ part
+            start += len(part)
+        return self._model.whitening.colour_transpose(self._solve(total))
+
+    def _solve(self, values: Tensor) -> Tensor:
+        flat = values.reshape(-1, values.shape[-1])
+        solution = self._model.whitening.solve(flat)
+        self.report = self.report.with_solution(solution)
+        return solution.value.reshape(values.shape)
+
+    def _chunks(self) -> Iterator[Tensor]:
+        if self._cross is not None:
+            yield self._cross
+            return
+        parts = []
+        for _, part in self._model.functionals.chunks(self._model.chunk):
+            cross = self._model.cross(part)
+            if self._fits:
+                parts.append(cross)
+            yield cross
+        if self._fits:
+            self._cross = torch.cat(parts) if parts else torch.zeros(self.shape)
+
+
+class RowwiseGaussian(ForwardModel):
+    r"""``ρ = μ + f``, f Gaussian, with the published features (float64, CPU).
+
+    Parameters
+    ----------
+    whitening
+        ε ↔ inducing values on the box.
+    functionals
+        The observations.
+    mean
+        The mean function.
+    tolerance
+        ``v_n ≥ −tolerance · k_nn`` counts as rounding; anything lower is an error.
+    dense_limit
+        Largest N for which residuals may be drawn (``O(N³)``).
+    """
+
+    def __init__(
+        self,
+        whitening: ToeplitzWhitening,
+        functionals: Functionals,
+        *,
+        mean: Mean | None = None,
+        tolerance: float = 1e-6,
+        dense_limit: int = 4096,
+    ) -> None:
+        if functionals.dimension != whitening.grid.dimension:
+            raise ValueError(
+                f"functionals in {functionals.dimension}-D do not fit a grid in "
+                f"{whitening.grid.dimension}-D"
+            )
+        self.whitening = whitening
+        self.mean = ConstantMean() if mean is None else mean
+        self.tolerance = tolerance
+        self.dense_limit = dense_limit
+        self.latent_size = whitening.size
+        self.dtype = torch.float64
+        self.device = torch.device("cpu")
+        self.chunk = max(1, _BLOCK // whitening.size)
+        self.report = RowReport()
+        self.kept: DualRows | None = None
+        self._offset: Tensor | None = None
+        self._functionals = functionals
+        self.operator = RowwiseFeatures(self)
+        self._points = whitening.grid.points()
+        self._variance: Tensor | None = None
+
+    @property
+    def functionals(self) -> Functionals:
+        return self._functionals
+
+    @property
+    def offset(self) -> Float[Tensor, " n"]:
+        """``L_n μ`` of every observation."""
+        if self._offset is None:
+            self._offset = self.mean.observed(self._functionals)
+        return self._offset
+
+    @property
+    def kept_bytes(self) -> int:
+        """What :meth:`keep_rows` takes."""
+        return 8 * len(self._functionals) * self.whitening.grid.size
+
+    def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
+        """The rows ``k_un`` (eq. 7)."""
+        return inducing_covariance(self.whitening.kernel, functionals, self._points)
+
+    def rows(self, index: Int[Tensor, " b"]) -> Rows:
+        """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one PCG each."""
+        dual, variance = self.dual_rows(index)
+        return Rows(self.whitening.colour_transpose(dual), variance)
+
+    def dual_rows(self, index: Int[Tensor, " b"]) -> DualRows:
+        """``K⁻¹ k_un`` and ``v_n`` of some observations.
+
+        Raises
+        ------
+        ValueError
+            If a ``v_n`` is negative beyond rounding.
+        """
+        if self.kept is not None:
+            return DualRows(self.kept.dual[index], self.kept.variance[index])
+        part = self._functionals.select(index)
+        solution = self.whitening.solve(self.cross(part))
+        self.report = self.report.with_solution(solution)
+        explained = (
+            solution.value * self.whitening.covariance.matvec(solution.value)
+        ).sum(dim=-1)
+        total = functional_variance(self.whitening.kernel, part)
+        return DualRows(solution.value, self.checked_variance(total, explained))
+
+    def checked_variance(
+        self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
+        """``v_n = k_nn − |k_n|²``; what is negative by rounding is counted and zero."""
+        variance = total - explained
+        exact = variance.detach()
+        scale = total.detach()
+        relative = torch.where(scale > 0, exact / torch.where(scale > 0, scale, 1), 0)
+        self.report = self.report.with_variances(relative)
+        wrong = relative < -self.tolerance
+        if bool(wrong.any()):
+            raise ValueError(
+                f"{int(wrong.sum())} of {len(wrong)} conditional variances are "
+                f"negative, down to {float(relative.min()):.1e} of the prior variance "
+                f"(allowed: {-self.tolerance:.0e}): the covariance of the inducing "
+                "points is singular to working precision. Add a nugget, use a coarser "
+                "grid, a shorter lengthscale or a rougher kernel"
+            )
+        # The zero replaces rounding only: the derivative stays that of the formula.
+        return variance + (exact.clamp(min=0) - exact)
+
+    def keep_rows(self, *, on_rows: Callable[[int], None] | None = None) -> None:
+        """Solve every row once and keep it (``kept_bytes``): no further solves.
+
+        ``on_rows(rows done)`` reports progress.
+        """
+        if self.kept is not None:
+            return
+        duals, variances = [], []
+        for index in self.batches():
+            dual, variance = self.dual_rows(index)
+            duals.append(dual)
+            variances.append(variance)
+            if on_rows is not None:
+                on_rows(int(index[-1]) + 1)
+        empty = torch.zeros(0, self.whitening.grid.size, dtype=self.dtype)
+        self.kept = DualRows(
+            torch.cat([empty, *duals]), torch.cat([empty[:, 0], *variances])
+        )
+
+    def batches(self) -> Iterator[Int[Tensor, " b"]]:
+        """The numbers of all observations, in runs that bound the memory."""
+        for start in range(0, len(self._functionals), self.chunk):
+            stop = min(start + self.chunk, len(self._functionals))
+            yield torch.arange(start, stop)
+
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        """``v_n`` of every observation. Cost: one PCG each, the first time."""
+        if self.kept is not None:
+            return self.kept.variance
+        if self._variance is None:
+            parts = [self.dual_rows(index).variance for index in self.batches()]
+            self._variance = torch.cat(parts)
+        return self._variance
+
+    def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
+        return self.offset + self.operator.matvec(eps)
+
+    def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+        return Linearisation(
+            prediction=self.apply(eps), operator=self.operator, variance=self.variance
+        )
+
+    def residual_covariance(self) -> Float[Tensor, "n n"]:
+        """``Cov(L f − Φ ε) = K_nn − A K_un − (A K_un)ᵀ + A K Aᵀ``, dense.
+
+        Equal to ``K_nn − Φ Φᵀ`` for exact solves, and positive for early stopped ones.
+        """
+        count = len(self._functionals)
+        if count > self.dense_limit:
+            raise ValueError(
+                f"joint residuals of {count} observations need a dense covariance, "
+                f"limited to {self.dense_limit}: ask for fewer at a time, take the "
+                "variances alone, or use the full-batch torus model"
+            )
+        dual = torch.cat([self.dual_rows(index).dual for index in self.batches()])
+        cross = dual @ self.cross(self._functionals).mT
+        prior = functional_covariance(
+            self.whitening.kernel, self._functionals, self._functionals
+        )
+        return (
+            prior - cross - cross.mT + self.whitening.covariance.matvec(dual) @ dual.mT
+        )
+
+    def residual_draws(
+        self, count: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n"]:
+        covariance = self.residual_covariance()
+        # Singular wherever the grid resolves an observation: Cholesky would need a
+        # jitter, eigenvalues need none.
+        values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+        self._check_modes(values)
+        roots = values.clamp(min=0).sqrt()
+        white = torch.randn(count, len(values), generator=generator, dtype=self.dtype)
+        return (white * roots) @ vectors.mT
+
+    def _check_modes(self, values: Tensor) -> None:
+        if not len(values):
+            return
+        prior = functional_variance(self.whitening.kernel, self._functionals).sum()
+        if float(values[0]) < -self.tolerance * float(prior):
+            raise ValueError(
+                "the joint residual covariance has an eigenvalue of "
+                f"{float(values[0]):.1e} in a prior total of {float(prior):.1e}: the "
+                "covariance of the inducing points is singular to working precision; "
+                "add a nugget"
+            )
+        below = int((values < 0).sum())
+        total = self.report.modes_below_zero + below
+        self.report = replace(self.report, modes_below_zero=total)
+
+    def at(self, functionals: Functionals) -> RowwiseGaussian:
+        return self._copy(self.whitening, functionals)
+
+    def with_kernel(self, kernel: Kernel) -> RowwiseGaussian:
+        """The same data and ε under another kernel; the report goes on counting."""
+        copy = self._copy(self.whitening.with_kernel(kernel), self._functionals)
+        copy._offset = self._offset
+        copy.report = self.report
+        return copy
+
+    def _copy(
+        self, whitening: ToeplitzWhitening, functionals: Functionals
+    ) -> RowwiseGaussian:
+        return RowwiseGaussian(
+            whitening,
+            functionals,
+            mean=self.mean,
+            tolerance=self.tolerance,
+            dense_limit=self.dense_limit,
+        )
