@@ -1,0 +1,68 @@
+r"""Exact features as functions of the kernel's hyperparameters.
+
+The whole row computation ``k_un(θ)``, ``k_nn(θ)``, ``K(θ)⁻¹``, ``R(θ)`` is
+differentiated: autograd for the kernel and the square root of the spectrum, the
+analytic derivative of :mod:`dustmap.linalg.solve_gradient` for the solve. (HIP-GP's
+S13–S16 cover the solve alone; without the derivative of R the gradient is wrong.)
+The shape of the embedding, and so the meaning of ε, is held fixed.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.covariance import functional_variance, inducing_covariance
+from dustmap.kernels import Kernel
+from dustmap.linalg.circulant import DROP, Circulant
+from dustmap.linalg.solve_gradient import toeplitz_solve
+from dustmap.linalg.toeplitz import extend, first_column
+from dustmap.models.rowwise import Rows, RowwiseGaussian
+from dustmap.whitening import ToeplitzWhitening
+
+
+def differentiable_rows(
+    model: RowwiseGaussian, kernel: Kernel, index: Int[Tensor, " b"]
+) -> Rows:
+    """``k_n(θ)`` and ``v_n(θ)`` with their derivatives in ``kernel``'s parameters.
+
+    Parameters
+    ----------
+    model
+        The model at the current hyperparameters: supplies solver and embedding.
+    kernel
+        The model's kernel with the same values, whose parameters carry gradients.
+    index
+        Numbers of the observations.
+
+    Cost: one PCG forward and one backward for each row.
+    """
+    whitening = model.whitening
+    column, root = embedded_spectra(whitening, kernel)
+    part = model.functionals.select(index)
+    cross = inducing_covariance(kernel, part, whitening.grid.points())
+    dual, solution = toeplitz_solve(column, cross, whitening.solve)
+    model.report = model.report.with_solution(solution)
+    features = root.matvec(extend(dual, whitening.grid.shape, root))
+    total = functional_variance(kernel, part)
+    return Rows(features, model.checked_variance(total, (features**2).sum(dim=-1)))
+
+
+def embedded_spectra(
+    whitening: ToeplitzWhitening, kernel: Kernel
+) -> tuple[Float[Tensor, "*n"], Circulant]:
+    """The column of K at the box's lags, and ``C^{1/2}``, as functions of θ.
+
+    Modes that the whitening drops are dropped here: they have no square root.
+    """
+    torus = whitening.embedding.torus
+    spectrum = torch.fft.rfftn(first_column(kernel, torus, whitening.nugget)).real
+    values = whitening.embedding.circulant.spectrum
+    kept = values > DROP * values.max()
+    positive = torch.where(kept, spectrum, torch.zeros_like(spectrum))
+    block = tuple(slice(0, n) for n in whitening.grid.shape)
+    column = torch.fft.irfftn(positive, s=torus.shape)[block]
+    safe = torch.where(kept, spectrum, torch.ones_like(spectrum))
+    roots = torch.where(kept, safe.sqrt(), torch.zeros_like(spectrum))
+    return column, Circulant(roots, torus.shape)
