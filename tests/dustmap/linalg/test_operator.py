@@ -1,0 +1,23 @@
+"""Operators made of functions, and inner products."""
+
+from __future__ import annotations
+
+import torch
+
+from dustmap.linalg.operator import FunctionOperator, inner
+from dustmap.testing import check_linear_operator
+
+
+def test_two_functions_make_an_operator(generator):
+    A = torch.randn(5, 3, generator=generator, dtype=torch.float32)
+    operator = FunctionOperator(
+        (5, 3), lambda x: x @ A.mT, lambda y: y @ A, dtype=torch.float32
+    )
+    check_linear_operator(operator, generator=generator)
+    assert torch.equal(operator.to_dense(), A)
+
+
+def test_inner_products_of_single_precision_are_summed_in_double():
+    a = torch.tensor([[1e8, 1.0, -1e8]], dtype=torch.float32)
+    assert inner(a, torch.ones(3)).tolist() == [1.0]
+    assert inner(a, a).dtype == torch.float64
