@@ -30,3 +30,9 @@ def data_dir() -> Path:
             "(set DUSTMAP_DATA or put it at ../shared/data)"
         )
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Small problems in two threads of a busy machine take a hundred times as long."""
+    torch.set_num_threads(1)
