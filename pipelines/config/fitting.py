@@ -142,7 +142,8 @@ class InferenceConfig(Settings):
         default=100, description="rank of the Nystrom preconditioner"
     )
     dtype: Literal["float64", "float32"] = Field(
-        default="float64", description="precision of the products"
+        default="float32",
+        description="precision of the products; spectra and reductions are float64",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
