@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from dustmap.functionals import Functionals
-from dustmap.grid import Grid, Torus
+from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Radial
-from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.whitening import TorusWhitening, padded_torus
+from dustmap.whitening import padded_torus
 from pipelines import cost
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
@@ -28,6 +25,8 @@ SCALE_LENGTH = 3200.0
 RESOLVED, WASTEFUL = 1.5, 5.0
 # A grid this many times finer than the lengthscale gains nothing visible.
 _FINEST = 4.0
+# Cost of one of the published engine's rows per grid point, measured at M = 4,000.
+_ROW_SECONDS = 4e-6
 # Fraction of the time budget that the solves may take.
 _SOLVE_SHARE = 0.7
 
@@ -54,6 +53,19 @@ class MeanPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingPlan:
+    """The published engine's own: circulant embedding, solves and ray nodes."""
+
+    nugget: float = 0.0
+    max_points: int = 2**24
+    tolerance: float = 1e-6
+    max_steps: int = 200
+    quadrature: str = "monte-carlo"
+    nodes: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that defines the model of a fit; JSON through `as_dict`.
 
@@ -74,6 +86,8 @@ class Plan:
     residual_count: int = 16
     interpolation: str = "linear"
     ray_step: float = 0.5
+    subgrid_noise: bool = True
+    embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,12 +95,13 @@ class Plan:
         plain = {
             name: getattr(self, name)
             for name in self.__slots__
-            if name not in ("grid", "mean")
+            if name not in ("grid", "mean", "embedding")
         }
         grid = {n: list(getattr(self.grid, n)) for n in ("shape", "spacing", "origin")}
         mean = {n: getattr(self.mean, n) for n in self.mean.__slots__}
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
-        return {**plain, "grid": grid, "mean": mean}
+        embedding = {n: getattr(self.embedding, n) for n in self.embedding.__slots__}
+        return {**plain, "grid": grid, "mean": mean, "embedding": embedding}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
@@ -97,43 +112,13 @@ class Plan:
         grid = {name: tuple(value) for name, value in plain["grid"].items()}
         values["grid"] = Grid(**grid)
         values["mean"] = MeanPlan(**plain["mean"])
+        values["embedding"] = EmbeddingPlan(**plain["embedding"])
         return cls(**values)
 
     def build_kernel(self) -> Radial:
         """The prior covariance."""
         return KERNELS[self.kernel](
             lengthscale=list(self.lengthscale), variance=self.std**2
-        )
-
-    @property
-    def step(self) -> float:
-        """Quadrature step along rays [pc]."""
-        return self.ray_step * min(self.grid.spacing) / self.refinement
-
-    def build_model(
-        self,
-        functionals: Functionals,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> TorusGaussian:
-        """The full-batch forward model of these functionals."""
-        whitening = TorusWhitening(
-            self.build_kernel(),
-            Torus(grid=self.grid, shape=self.torus_shape),
-            refinement=self.refinement,
-            dtype=dtype,
-            device=device,
-        )
-        return TorusGaussian(
-            whitening,
-            functionals,
-            mean=self.mean.build(),
-            interpolation="cubic" if self.interpolation == "cubic" else "linear",
-            residual_refinement=self.residual_refinement,
-            residual_count=self.residual_count,
-            generator=generator,
         )
 
 
@@ -262,6 +247,22 @@ def finest_spacing(
                 "inference.samples"
             )
         spacing *= 2**0.125
+
+
+def svi_spacing(
+    lower: np.ndarray, upper: np.ndarray, stars: int, config: FitConfig
+) -> float:
+    """A spacing [pc] with which HIP-GP as published ends within the budget.
+
+    A row costs some ``_ROW_SECONDS`` per grid point (tens of PCG iterations on an
+    embedding eight times the grid, a value of the kernel for every node and point),
+    and keeping the rows of all stars takes 8 bytes a point and star.
+    """
+    seconds = 60 * config.budget.minutes * _SOLVE_SHARE
+    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
+    by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
+    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
+    return float(np.prod(upper - lower) / points) ** (1 / 3)
 
 
 def round_spacing(spacing: float) -> float:

@@ -23,6 +23,7 @@ from pipelines.config import FitConfig
 from pipelines.plan import (
     RESOLVED,
     SCALE_LENGTH,
+    EmbeddingPlan,
     MeanPlan,
     Plan,
     choose_box,
@@ -31,6 +32,7 @@ from pipelines.plan import (
     residual_refinement,
     resolution_note,
     round_spacing,
+    svi_spacing,
     with_notes,
     work_of,
 )
@@ -102,6 +104,8 @@ def make_plan(
     spacing = config.box.spacing
     if spacing is None and config.box.shape is None:
         free = finest_spacing(lower, upper, kernel, chosen.distances, config, speed)
+        if config.inference.engine == "svi":
+            free = max(free, svi_spacing(lower, upper, len(chosen.distances), config))
         spacing = (round_spacing(free),) * 3
     grid = make_grid(lower, upper, spacing or (1.0,) * 3, config)
     lengthscale: tuple[float, ...] = prior.lengthscale
@@ -116,10 +120,12 @@ def make_plan(
                 "allow a grid that resolves the one found"
             )
     kernel = KERNELS[config.prior.kernel](lengthscale=list(lengthscale))
+    svi = config.inference.engine == "svi"
     torus = padded_torus(grid, kernel, config.model.wrap_tolerance)
     plan = Plan(
         grid=grid,
-        torus_shape=torus.shape,
+        # The published engine's embedding grows when it is made.
+        torus_shape=() if svi else torus.shape,
         kernel=config.prior.kernel,
         lengthscale=lengthscale,
         std=prior.std,
@@ -130,12 +136,26 @@ def make_plan(
         residual_refinement=residual_refinement(config.model.refinement),
         interpolation=config.model.interpolation,
         ray_step=config.model.ray_step,
+        subgrid_noise=config.model.subgrid_noise,
+        embedding=_embedding(config, prior.std),
         notes=(*notes, *prior.notes),
     )
     note = resolution_note(plan)
     if note is not None:
         plan = with_notes(plan, [note])
     return plan, work_of(grid, kernel, chosen.distances, config), speed
+
+
+def _embedding(config: FitConfig, std: float) -> EmbeddingPlan:
+    return EmbeddingPlan(
+        nugget=config.svi.nugget * std**2,
+        max_points=config.svi.max_embedding,
+        tolerance=config.svi.pcg_tolerance,
+        max_steps=config.svi.pcg_max_iterations,
+        quadrature=config.svi.quadrature,
+        nodes=config.svi.nodes,
+        seed=config.inference.seed,
+    )
 
 
 def choose_prior(
@@ -148,7 +168,7 @@ def choose_prior(
     distance, and a constant mean and standard deviation of the mean density.
     """
     prior = config.prior
-    density = _mean_density(catalogue)
+    density = mean_density(catalogue)
     fixed = Fixed(
         variance=1.0 if prior.std is not None else None,
         common_noise=config.model.common_noise,
@@ -176,7 +196,7 @@ def choose_prior(
     return _search_prior(catalogue, config, fixed, generator)
 
 
-def _mean_density(catalogue: Catalogue) -> float:
+def mean_density(catalogue: Catalogue) -> float:
     """Total extinction over total path length [mag/pc], positive."""
     total = float(np.abs(catalogue.extinction.sum()))
     scale = float(np.abs(catalogue.extinction).sum() + catalogue.noise.sum())

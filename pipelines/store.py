@@ -163,6 +163,13 @@ def check_manifest(
     return listed
 
 
+def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
+    """Name and SHA-256 of an input file, or of every file of an input folder."""
+    source = Path(path)
+    files = sorted(p for p in source.rglob("*") if p.is_file()) or [source]
+    return [{"name": file.name, "sha256": _digest(file).sha256} for file in files]
+
+
 def _read_manifest(folder: Path) -> dict[str, FileDigest]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")

@@ -113,6 +113,11 @@ class ModelConfig(Settings):
         description="correlation allowed between opposite faces of the box through "
         "the torus, relative to the variance",
     )
+    distance_errors: bool = Field(
+        default=True,
+        description="add what distance errors do to the extinction to the stars' "
+        "noise: density times distance error, to first order",
+    )
     common_noise: Auto[NonNegative] = Field(
         default=None,
         description="noise added in quadrature to every star's error [mag]; learnt "
@@ -166,8 +171,9 @@ class SviConfig(Settings):
     epochs: Annotated[int, Field(ge=1)] = Field(
         default=20, description="passes through the stars"
     )
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.01, description="step of the natural gradient"
+    learning_rate: Auto[Annotated[float, Field(gt=0, le=1)]] = Field(
+        default=None,
+        description="step of the natural gradient; auto averages the minibatches",
     )
     family: Literal["mean-field", "block", "full"] = Field(
         default="block", description="covariance of the variational distribution"

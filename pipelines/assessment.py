@@ -1,0 +1,70 @@
+"""How good a fit is on stars it has not seen, and where stars look through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dustmap.models.gaussian import TorusGaussian
+from pipelines.catalog.schema import Stars
+from pipelines.engines import build_model, rays
+from pipelines.plan import Plan
+from pipelines.selection import distance_errors
+
+
+def held_out_score(
+    predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
+) -> dict[str, float]:
+    """Error and coverage of the noisy extinctions of the stars kept back."""
+    if not len(stars):
+        return {}
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    difference = predictions["extinction_mean"] - stars.extinction
+    variance = stars.extinction_error**2 + plan.common_noise**2
+    if stars.distance_error is not None:
+        blur = predictions["density_mean"] * distance_errors(stars)
+        variance = variance + blur**2
+    z = np.abs(difference) / np.sqrt(predictions["extinction_std"] ** 2 + variance)
+    score = {
+        "stars": float(len(stars)),
+        "rmse": float(np.sqrt(np.mean(difference**2))),
+    }
+    # Without posterior samples there is no standard deviation to judge.
+    if np.isfinite(z).all():
+        score["coverage_68"] = float(np.mean(z < 0.9945))
+        score["coverage_95"] = float(np.mean(z < 1.9600))
+    return score
+
+
+def sight_line_lengths(plan: Plan, stars: Stars) -> torch.Tensor:
+    """Length of sight lines per cell, in cells: where the stars look through."""
+    generator = torch.Generator().manual_seed(0)
+    seen = _counting_plan(plan)
+    model = build_model(
+        seen,
+        rays(seen, torch.as_tensor(stars.positions())),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        generator=generator,
+    )
+    assert isinstance(model, TorusGaussian)
+    total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))
+    fine = model.whitening.fine_shape
+    step = seen.refinement
+    field_ = total.reshape(fine)
+    block = tuple(slice(0, n * step, step) for n in plan.grid.shape)
+    return field_[block] / float(np.mean(plan.grid.spacing))
+
+
+def _counting_plan(plan: Plan) -> Plan:
+    """The plan on a minimal torus of the box itself, to count sight lines with."""
+    return replace(
+        plan,
+        engine="full-batch",
+        torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
+        refinement=1,
+        residual_refinement=1,
+    )

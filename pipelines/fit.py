@@ -1,0 +1,305 @@
+"""One run: catalogue → plan → posterior → run folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import dustmap
+from dustmap.functionals import PointValues
+from dustmap.posterior import Posterior
+from pipelines import cost
+from pipelines.assessment import held_out_score, sight_line_lengths
+from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.config import FitConfig, to_toml
+from pipelines.engines import Data, Inference, build_model, run_engine
+from pipelines.errors import InputError
+from pipelines.plan import Plan, memory_limit
+from pipelines.planner import make_plan
+from pipelines.predict import predict_columns, write_predictions
+from pipelines.progress import Progress, say
+from pipelines.run import State, write_json, write_state
+from pipelines.selection import (
+    FEWEST,
+    distance_errors,
+    planning_view,
+    split_stars,
+    stars_inside,
+    usable_stars,
+)
+from pipelines.store import atomic_directory, input_digests, write_manifest
+
+# Stars kept in the run folder for plots.
+_KEPT_STARS = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitReport:
+    """What a fit did, in numbers; ``str`` gives the lines for people."""
+
+    output: Path
+    plan: Plan
+    counts: dict[str, int]
+    held_out: dict[str, float]
+    seconds: dict[str, float]
+    memory: float
+    converged: bool
+    messages: tuple[str, ...]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
+        lines = [f"stars: {counts}", *self.messages]
+        if self.held_out:
+            h = self.held_out
+            line = f"held-out extinction: RMSE {h['rmse']:.4g} mag (noise included)"
+            if "coverage_68" in h:
+                line += (
+                    f"; the 68% intervals hold {h['coverage_68']:.3f} of "
+                    f"{int(h['stars'])} stars, the 95% ones {h['coverage_95']:.3f}"
+                )
+            lines.append(line)
+        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
+        lines.append(f"time: {spent}; peak memory {self.memory / 2**30:.2f} GiB")
+        lines.append(f"run: {self.output}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+def fit(
+    source: Path, output: Path, config: FitConfig, *, overwrite: bool = False
+) -> FitReport:
+    """Fit a map to a catalogue that ``ingest`` or ``simulate`` wrote.
+
+    Raises
+    ------
+    InputError
+        If the catalogue has no extinctions or too few usable stars, the budget allows
+        no grid, or the output exists.
+    """
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists: choose another output or pass --overwrite")
+    clock = _Clock()
+    stars = read_stars(source)
+    stars, counts = usable_stars(stars, config, source)
+    generator = torch.Generator().manual_seed(config.inference.seed)
+    train, test = split_stars(stars, config.data.holdout, generator)
+    counts = {**counts, "fitted": len(train), "held out": len(test)}
+    device, dtype = _place(config)
+    clock.lap("read")
+    plan, work, speed = make_plan(
+        planning_view(train, config),
+        config,
+        dtype=dtype,
+        device=device,
+        generator=generator,
+    )
+    train, outside = stars_inside(train, plan)
+    test, outside_test = stars_inside(test, plan)
+    counts.update(
+        {"outside the box": outside + outside_test, "fitted": len(train)},
+        **{"held out": len(test)},
+    )
+    if len(train) < FEWEST:
+        raise InputError(f"{source}: only {len(train)} stars lie in the box")
+    _announce(plan, work, speed, config)
+    clock.lap("plan")
+    records: list[dict[str, Any]] = []
+    result = _infer(plan, train, config, dtype, device, generator, records)
+    clock.lap("inference")
+    posterior = Posterior(
+        model=build_model(
+            result.plan,
+            PointValues(torch.zeros(1, 3, dtype=torch.float64)),
+            dtype=result.mean.dtype,
+            device=device,
+            generator=generator,
+        ),
+        mean=result.mean,
+        samples=result.samples,
+    )
+    predictions = predict_columns(result.plan, posterior, test)
+    held_out = held_out_score(predictions, test, result.plan)
+    support = sight_line_lengths(result.plan, train)
+    clock.lap("held-out test")
+    report = FitReport(
+        output=output,
+        plan=result.plan,
+        counts=counts,
+        held_out=held_out,
+        seconds=clock.seconds,
+        memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        converged=result.converged,
+        messages=result.messages,
+    )
+    with atomic_directory(output, overwrite=overwrite) as folder:
+        _write(folder, source, stars, train, test, config, report, result)
+        write_state(
+            folder, State(mean=result.mean, samples=result.samples, support=support)
+        )
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+        if len(test):
+            write_predictions(folder / "held_out.parquet", test, predictions, {})
+        write_manifest(folder)
+    return report
+
+
+def _place(config: FitConfig) -> tuple[torch.device, torch.dtype]:
+    wanted = config.inference.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "inference.device = cuda, but torch sees no CUDA device: install a CUDA "
+            "build of torch (see the README) or use device = auto"
+        )
+    name = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    if config.inference.engine == "svi":
+        return torch.device("cpu"), torch.float64
+    if name == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        raise InputError("TF32 is on: it is too coarse for this; switch it off")
+    precise = config.inference.dtype == "float64"
+    return torch.device(name), torch.float64 if precise else torch.float32
+
+
+def _announce(
+    plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig
+) -> None:
+    """Print what was chosen, and refuse what cannot fit into memory."""
+    grid = plan.grid
+    box = " x ".join(
+        f"[{a:.6g}, {b:.6g}]" for a, b in zip(grid.lower, grid.upper, strict=True)
+    )
+    say(
+        f"grid: {' x '.join(map(str, grid.shape))} = {grid.size} points every "
+        f"{' x '.join(f'{h:.4g}' for h in grid.spacing)} pc, box {box} pc"
+    )
+    mean = plan.mean
+    shape = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
+    say(
+        f"prior: {plan.kernel}, lengthscale "
+        f"{' x '.join(f'{s:.4g}' for s in plan.lengthscale)} pc, std {plan.std:.4g} "
+        f"mag/pc; mean: {mean.kind} {mean.value:.4g} mag/pc{shape}; common noise "
+        f"{plan.common_noise:.4g} mag"
+    )
+    for note in plan.notes:
+        say(f"note: {note}")
+    if plan.engine != "full-batch":
+        return
+    parts = cost.memory(work)
+    total = sum(parts.values())
+    listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
+    say(f"memory: {total / 2**30:.2f} GiB ({listing})")
+    say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
+    if total > memory_limit(config):
+        raise InputError(
+            f"this grid needs {total / 2**30:.2f} GiB, the budget is "
+            f"{memory_limit(config) / 2**30:.2f} GiB: raise budget.memory_gib, lower "
+            "inference.samples, or leave box.spacing to be chosen"
+        )
+
+
+def _infer(
+    plan: Plan,
+    stars: Stars,
+    config: FitConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator,
+    records: list[dict[str, Any]],
+) -> Inference:
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    with_errors = stars.distance_error is not None and config.model.distance_errors
+    data = Data(
+        ends=torch.as_tensor(stars.positions()),
+        extinction=torch.as_tensor(stars.extinction),
+        variance=torch.as_tensor(stars.extinction_error**2),
+        distance_error=(
+            torch.as_tensor(distance_errors(stars)) if with_errors else None
+        ),
+    )
+    with Progress(description="inference") as progress:
+
+        def on_step(stage: str, step: int, value: float) -> None:
+            finite = value == value
+            if finite:
+                key = "bound" if stage == "svi bound" else "residual"
+                records.append(
+                    {
+                        "stage": stage,
+                        "iteration": step,
+                        key: value,
+                        "tolerance": config.inference.tolerance,
+                    }
+                )
+            shown = f"{value:.2e}" if finite else "-"
+            progress.update(stage=stage, step=step, value=shown)
+
+        return run_engine(
+            plan,
+            data,
+            config,
+            dtype=dtype,
+            device=device,
+            generator=generator,
+            on_step=on_step,
+        )
+
+
+def _write(
+    folder: Path,
+    source: Path,
+    stars: Stars,
+    train: Stars,
+    test: Stars,
+    config: FitConfig,
+    report: FitReport,
+    result: Inference,
+) -> None:
+    (folder / "config.toml").write_text(to_toml(config))
+    provenance = {
+        "program": "dustmap",
+        "version": dustmap.__version__,
+        "seed": config.inference.seed,
+        "configuration": json.loads(config.model_dump_json()),
+        "inputs": input_digests(source),
+        "catalogue": stars.meta,
+        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
+    }
+    summary = {
+        "counts": report.counts,
+        "held_out": report.held_out,
+        "seconds": report.seconds,
+        "peak_memory_bytes": report.memory,
+        "converged": report.converged,
+        "messages": list(report.messages),
+        **result.facts,
+    }
+    write_json(
+        folder / "run.json",
+        {"plan": report.plan.as_dict(), "summary": summary, "provenance": provenance},
+    )
+    if len(train) > _KEPT_STARS:
+        every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
+        train = train.select(every)
+    write_stars(folder / "stars.parquet", train, overwrite=False)

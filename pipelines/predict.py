@@ -1,0 +1,86 @@
+"""Extinction and density at the places of stars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import dustmap
+from dustmap.functionals import PointValues
+from dustmap.posterior import Posterior
+from pipelines.catalog.schema import Stars, read_stars, write_table
+from pipelines.engines import rays
+from pipelines.plan import Plan
+from pipelines.run import Run, read_run
+
+UNITS = {
+    "extinction_mean": "mag",
+    "extinction_std": "mag",
+    "density_mean": "mag/pc",
+    "density_std": "mag/pc",
+    "l": "deg",
+    "b": "deg",
+    "distance": "pc",
+}
+# Rows predicted at once.
+_ROWS = 65_536
+
+
+def predict_columns(
+    plan: Plan, posterior: Posterior, stars: Stars
+) -> dict[str, np.ndarray]:
+    """Mean and std of the noise-free extinction [mag] and of the density [mag/pc].
+
+    One entry per star, in order. Stars outside the box get NaN and
+    ``inside = False``. Standard deviations contain what the grid cannot resolve.
+    """
+    positions = torch.as_tensor(stars.positions())
+    inside = plan.grid.contains(positions)
+    where = inside.numpy()
+    columns = {
+        name: np.full(len(stars), np.nan)
+        for name in ("extinction_mean", "extinction_std", "density_mean", "density_std")
+    }
+    ends = positions[inside]
+    integrals = posterior.moments(rays(plan, ends), rows=_ROWS)
+    values = posterior.moments(PointValues(ends), rows=_ROWS)
+    columns["extinction_mean"][where] = integrals.mean.numpy()
+    columns["extinction_std"][where] = integrals.std.numpy()
+    columns["density_mean"][where] = values.mean.numpy()
+    columns["density_std"][where] = values.std.numpy()
+    return {**columns, "inside": where}
+
+
+def write_predictions(
+    path: Path,
+    stars: Stars,
+    predictions: dict[str, np.ndarray],
+    meta: dict[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """One row per star in the same order, with what identifies it."""
+    columns: dict[str, np.ndarray] = {}
+    if stars.source_id is not None:
+        columns["source_id"] = stars.source_id
+    columns.update(l=stars.l, b=stars.b, distance=stars.distance, **predictions)
+    units = {name: unit for name, unit in UNITS.items() if name in columns}
+    meta = {"program": "dustmap", "version": dustmap.__version__, **meta}
+    write_table(
+        path, columns, units=units, meta=meta, kind="predictions", overwrite=overwrite
+    )
+
+
+def predict(
+    run: str | Path, source: Path, output: Path, *, overwrite: bool = False
+) -> tuple[Run, int, int]:
+    """Predict for every row of a table; returns the run, rows and rows inside."""
+    fitted = read_run(run)
+    stars = read_stars(source)
+    predictions = predict_columns(fitted.plan, fitted.posterior, stars)
+    meta = {"run": fitted.path.name, "inputs": fitted.provenance["inputs"]}
+    write_predictions(output, stars, predictions, meta, overwrite=overwrite)
+    return fitted, len(stars), int(predictions["inside"].sum())

@@ -1,0 +1,121 @@
+"""The run folder: what a fit leaves behind, and how it is read back.
+
+=====================  ====================================================
+``run.json``           plan, provenance, summary; read first
+``config.toml``        the configuration as it was used
+``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
+``metrics.jsonl``      one record per solver iteration that was reported
+``stars.parquet``      the stars that were fitted (at most 200,000 of them)
+``held_out.parquet``   predictions for the stars kept back
+``manifest.json``      hashes of all of these; ``COMPLETE`` is written last
+=====================  ====================================================
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dustmap.functionals import PointValues
+from dustmap.models.base import ForwardModel
+from dustmap.posterior import Posterior
+from pipelines.engines import build_model
+from pipelines.errors import InputError
+from pipelines.plan import Plan
+from pipelines.store import check_manifest
+
+_NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The numbers of a fit: ``mean`` (P,), ``samples`` (S, P), ``support`` (grid)."""
+
+    mean: Tensor
+    samples: Tensor
+    support: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished fit.
+
+    ``summary`` and ``provenance`` are those of ``run.json``; the posterior is ready
+    to be asked for moments of any functional.
+    """
+
+    path: Path
+    plan: Plan
+    posterior: Posterior
+    support: Tensor
+    summary: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Save the tensors (safetensors: plain numbers, nothing that could run)."""
+    tensors = {
+        "mean": state.mean.cpu().contiguous(),
+        "samples": state.samples.cpu().contiguous(),
+        "support": state.support.cpu().contiguous(),
+    }
+    save_file(tensors, folder / "posterior.safetensors")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Strict JSON, readable."""
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
+    """Read a finished run after checking its manifest.
+
+    Raises
+    ------
+    InputError
+        If the folder is no run, is incomplete, or was altered.
+    """
+    folder = Path(path)
+    if not (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no run.json (make one with "
+            "`dustmap fit stars.parquet -o RUN`)"
+        )
+    check_manifest(folder, allow_extra=True)
+    description = json.loads((folder / "run.json").read_text())
+    plan = Plan.from_dict(description["plan"])
+    tensors = load_file(folder / "posterior.safetensors")
+    model = posterior_model(
+        plan,
+        dtype=tensors["mean"].dtype,
+        device=device or torch.device("cpu"),
+        seed=int(description["provenance"]["seed"]),
+    )
+    return Run(
+        path=folder,
+        plan=plan,
+        posterior=Posterior(
+            model=model,
+            mean=tensors["mean"].to(model.device),
+            samples=tensors["samples"].to(model.device),
+        ),
+        support=tensors["support"],
+        summary=description["summary"],
+        provenance=description["provenance"],
+    )
+
+
+def posterior_model(
+    plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int
+) -> ForwardModel:
+    """The field of a plan, seen nowhere in particular."""
+    generator = torch.Generator().manual_seed(seed)
+    return build_model(
+        plan, PointValues(_NOWHERE), dtype=dtype, device=device, generator=generator
+    )
