@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,27 +36,30 @@ PROFILES = {
 }
 
 
+@lru_cache
+def _image_shifts(periods: tuple[float, ...], images: tuple[int, ...]) -> np.ndarray:
+    counts = [range(-n, n + 1) for n in images]
+    return np.array(list(itertools.product(*counts))) * np.array(periods)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Covariance:
-    """``σ² φ(|Δ/ℓ|)``, summed over the images of a torus if ``periods`` are given."""
+    """``σ² φ(|Δ/ℓ|)``; with ``periods`` summed over ±``images`` of a torus per axis."""
 
     name: str
     lengthscale: tuple[float, ...]
     variance: float = 1.0
     periods: tuple[float, ...] | None = None
-    images: int = 0
+    images: tuple[int, ...] = ()
 
     def __call__(
         self, lag: Sequence[float], left: int | None = None, right: int | None = None
     ) -> float:
         """``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at one displacement ``Δ = x − x'``."""
         lag = np.asarray(lag, dtype=float)
-        if self.periods is None:
-            shifts = np.zeros((1, len(lag)))
-        else:
-            counts = range(-self.images, self.images + 1)
-            shifts = np.array(list(itertools.product(counts, repeat=len(lag))))
-            shifts = shifts * np.array(self.periods)
+        shifts = np.zeros((1, len(lag)))
+        if self.periods is not None:
+            shifts = _image_shifts(self.periods, self.images)
         return self.variance * float(self._plain(lag + shifts, left, right).sum())
 
     def _plain(

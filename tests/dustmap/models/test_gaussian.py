@@ -1,0 +1,219 @@
+"""The torus model against dense conditionals of its own covariance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    conditional_covariance,
+    conditional_features,
+    exact_posterior,
+    log_evidence,
+    woodbury_posterior,
+)
+
+from dustmap.functionals import (
+    Derivatives,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    PointValues,
+    Stack,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import KERNELS, Matern32, Matern52
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.means import ConstantMean
+from dustmap.testing import check_forward_model
+from dustmap.whitening import TorusWhitening
+
+SHAPES = {1: (9,), 2: (5, 6), 3: (4, 3, 4)}
+
+
+def observed(grid, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    d = grid.dimension
+    lower, upper = torch.tensor(grid.lower), torch.tensor(grid.upper)
+
+    def draw(count):
+        unit = torch.rand(count, d, generator=generator, dtype=torch.float64)
+        return lower + unit * (upper - lower).double()
+
+    rays = LineIntegrals(draw(4), MonteCarlo.draw(4, 5, generator), start=draw(4))
+    straight = LineIntegrals(draw(3), GaussLegendre(count=6), start=draw(1))
+    slopes = Derivatives(draw(2), torch.arange(2) % d)
+    return Stack([rays, PointValues(draw(3)), straight, slopes])
+
+
+def model_of(
+    dimension=2,
+    refinement=2,
+    *,
+    kernel=None,
+    generator,
+    dtype=torch.float64,
+    **kwargs,
+):
+    shape = SHAPES[dimension]
+    grid = Grid(
+        shape=tuple(n - 1 for n in shape),
+        spacing=(1.0, 0.8, 1.2)[:dimension],
+        origin=(-1.0,) * dimension,
+    )
+    kernel = Matern52(lengthscale=1.3, variance=2.0) if kernel is None else kernel
+    torus = Torus(grid=grid, shape=tuple(n + 3 for n in shape))
+    whitening = TorusWhitening(kernel, torus, refinement=refinement, dtype=dtype)
+    return TorusGaussian(whitening, observed(grid), generator=generator, **kwargs)
+
+
+def dense_pieces(model, refinement=None):
+    """W, and the covariances of fine and coarse torus points, dense."""
+    refinement = refinement or model.whitening.refinement
+    torus, d = model.whitening.torus, len(model.whitening.torus.shape)
+    grids = [
+        Grid(
+            shape=tuple(n * r for n in torus.shape),
+            spacing=tuple(h / r for h in torus.grid.spacing),
+            origin=torus.grid.origin,
+        ).points()
+        for r in (refinement, 1)
+    ]
+    assert d == grids[0].shape[1]
+    fine, coarse = grids
+    k = model.whitening.periodic
+    W = model._projection(refinement).to_dense().double().numpy()
+    pairs = ((fine, fine), (fine, coarse), (coarse, coarse))
+    return (W, *((k(a[:, None] - b[None])).numpy() for a, b in pairs))
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("refinement", [1, 2])
+@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+def test_the_model_passes_the_checker(dimension, refinement, interpolation, generator):
+    model = model_of(
+        dimension,
+        refinement,
+        interpolation=interpolation,
+        mean=ConstantMean(value=0.3),
+        residual_count=1500,
+        generator=generator,
+    )
+    check_forward_model(model, generator, draws=800, variance_draws=1500)
+
+
+def test_the_model_in_single_precision_passes_the_checker(generator):
+    model = model_of(generator=generator, dtype=torch.float32, residual_count=1500)
+    assert model.operator.dtype == torch.float32 == model.variance.dtype
+    check_forward_model(model, generator, draws=800, variance_draws=1500)
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+@pytest.mark.parametrize("refinement", [1, 2, 3])
+@pytest.mark.parametrize("name", KERNELS)
+def test_features_are_those_of_the_dense_conditional(
+    dimension, refinement, name, generator
+):
+    kernel = KERNELS[name](lengthscale=1.1, variance=2.0)
+    model = model_of(dimension, refinement, kernel=kernel, generator=generator)
+    W, _, K_fu, K_uu = dense_pieces(model)
+    exact = conditional_features(W @ K_fu, K_uu)
+    np.testing.assert_allclose(model.operator.to_dense(), exact, atol=1e-10)
+
+
+@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+def test_the_conditional_variance_is_the_dense_one_within_its_draws(
+    interpolation, generator
+):
+    count = 4000
+    model = model_of(
+        interpolation=interpolation, residual_count=count, generator=generator
+    )
+    W, K_ff, K_fu, K_uu = dense_pieces(model)
+    exact = conditional_covariance(W @ K_ff @ W.T, W @ K_fu, K_uu)
+    ratio = model.variance.numpy() / np.diag(exact)
+    assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
+    draws = model.residual_draws(count, generator).numpy()
+    found = draws.T @ draws / count
+    size = np.diag(exact)
+    spread = np.sqrt((size[:, None] * size + exact**2) / count)
+    assert np.abs((found - exact) / spread).max() < 5
+
+
+def test_a_finer_torus_adds_the_interpolation_error(generator):
+    count = 4000
+    model = model_of(
+        refinement=1,
+        residual_refinement=2,
+        residual_count=count,
+        generator=generator,
+    )
+    W, K_ff, K_fu, K_uu = dense_pieces(model, 2)
+    coarse = model.weights.to_dense().numpy()
+    exact = (
+        W @ K_ff @ W.T
+        - W @ K_fu @ coarse.T
+        - coarse @ K_fu.T @ W.T
+        + coarse @ K_uu @ coarse.T
+    )
+    ratio = model.variance.numpy() / np.diag(exact)
+    assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
+
+
+def test_a_finer_torus_above_one_refinement_does_too(generator):
+    count = 4000
+    model = model_of(
+        1, 2, residual_refinement=4, residual_count=count, generator=generator
+    )
+    W, K_ff, K_fu, K_uu = dense_pieces(model, 4)
+    Phi = model.operator.to_dense().numpy()
+    # Cov(L f, ε) = W K_fu K_uu^{-1/2}.
+    cross = conditional_features(W @ K_fu, K_uu) @ Phi.T
+    exact = W @ K_ff @ W.T - cross - cross.T + Phi @ Phi.T
+    ratio = model.variance.numpy() / np.diag(exact)
+    assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
+
+
+def test_nothing_is_left_over_where_the_grid_is_the_field(generator):
+    model = model_of(refinement=1, generator=generator)
+    assert float(model.variance.abs().max()) == 0.0
+    assert float(model.residual_draws(3, generator).abs().max()) == 0.0
+    # The same by draws: nothing of a field on the grid itself is unresolved.
+    draws = torch.stack(list(model._residuals(5, generator)))
+    assert float(draws.abs().max()) < 1e-10
+
+
+def test_the_posterior_in_epsilon_is_the_dense_one_of_the_field(generator):
+    model = model_of(kernel=Matern32(lengthscale=1.5), generator=generator)
+    W, _, K_fu, K_uu = dense_pieces(model)
+    Phi = model.operator.to_dense().numpy()
+    rng = np.random.default_rng(5)
+    noise, y = rng.uniform(0.01, 0.1, len(Phi)), rng.normal(size=len(Phi))
+    mean, covariance = woodbury_posterior(Phi, y, noise)
+    # The field's model that has Φ: observations of E[L f | u].
+    K_nu = W @ K_fu
+    K_nn = K_nu @ np.linalg.solve(K_uu, K_nu.T)
+    exact, spread = exact_posterior(K_nn, K_nu.T, K_uu, y, noise)
+    root = model.whitening.refined(1).colour(torch.eye(model.latent_size).double())
+    np.testing.assert_allclose(root.numpy().T @ mean, exact, atol=1e-9)
+    found = root.numpy().T @ covariance @ root.numpy()
+    np.testing.assert_allclose(found, spread, atol=1e-9)
+    white = log_evidence(Phi @ Phi.T, y, noise)
+    assert white == pytest.approx(log_evidence(K_nn, y, noise))
+
+
+def test_the_same_field_is_seen_through_other_functionals(generator):
+    model = model_of(mean=ConstantMean(value=0.5), generator=generator)
+    points = model.whitening.torus.grid.points()
+    eps = torch.randn(2, model.latent_size, generator=generator, dtype=torch.float64)
+    other = model.at(PointValues(points))
+    block = tuple(slice(0, n) for n in model.whitening.torus.grid.shape)
+    field = model.whitening.refined(1).colour(eps)
+    field = field.reshape(2, *model.whitening.torus.shape)[(slice(None), *block)]
+    assert torch.allclose(other.apply(eps), 0.5 + field.reshape(2, -1), atol=1e-10)
+    assert other.variance.max() < 1e-20
+
+
+def test_a_residual_torus_that_does_not_hold_the_field_is_refused(generator):
+    with pytest.raises(ValueError, match="must be a multiple of the refinement 2"):
+        model_of(residual_refinement=3, generator=generator)

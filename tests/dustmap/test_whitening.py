@@ -1,0 +1,248 @@
+"""Both whitenings against dense covariances."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from reference import Covariance, conditional_features
+
+from dustmap.covariance import inducing_covariance
+from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Stack
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import KERNELS, Constant, Matern32, Matern52, SquaredExponential
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.operator import FunctionOperator
+from dustmap.testing import check_linear_operator
+from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
+
+SPACING = (1.0, 0.8, 1.25)
+SCALES = (0.9, 1.0, 1.1)
+
+# Kernel, torus and refinement: brute image sums allow no more than this.
+CASES = [
+    ("matern12", (12,), 2),
+    ("matern32", (16,), 1),
+    ("matern32", (9,), 3),
+    ("matern52", (10,), 4),
+    ("matern52", (6, 5), 2),
+    ("matern32", (4, 5), 3),
+    ("squared-exponential", (4, 3, 4), 1),
+    ("squared-exponential", (3, 4, 3), 2),
+    ("squared-exponential", (2, 3, 2), 3),
+]
+
+
+def torus_of(shape):
+    d = len(shape)
+    grid = Grid(shape=(2,) * d, spacing=SPACING[:d], origin=(0.3,) * d)
+    return Torus(grid=grid, shape=shape)
+
+
+def whitening(name, shape, refinement, **kwargs):
+    kernel = KERNELS[name](lengthscale=SCALES[: len(shape)], variance=2.0)
+    return TorusWhitening(kernel, torus_of(shape), refinement=refinement, **kwargs)
+
+
+def oracle(name, torus):
+    d, reach = len(torus.shape), {"matern12": 37, "matern32": 22, "matern52": 18}
+    images = tuple(
+        math.ceil(reach.get(name, 9) * scale / period + 0.5)
+        for scale, period in zip(SCALES, torus.periods)
+    )
+    return Covariance(
+        name=name,
+        lengthscale=SCALES[:d],
+        variance=2.0,
+        periods=torus.periods,
+        images=images,
+    )
+
+
+def torus_points(torus, refinement):
+    fine = Grid(
+        shape=tuple(n * refinement for n in torus.shape),
+        spacing=tuple(h / refinement for h in torus.grid.spacing),
+        origin=torus.grid.origin,
+    )
+    return fine.points().numpy()
+
+
+def as_operator(w):
+    return FunctionOperator(
+        (w.fine_size, w.size), w.colour, w.colour_transpose, dtype=w.dtype
+    )
+
+
+@pytest.mark.parametrize(("name", "shape", "refinement"), CASES)
+def test_colouring_is_the_dense_conditional_mean(name, shape, refinement, generator):
+    w = whitening(name, shape, refinement)
+    covariance = oracle(name, w.torus)
+    coarse, fine = torus_points(w.torus, 1), torus_points(w.torus, refinement)
+    K_uu = covariance.matrix(coarse, coarse)
+    exact = conditional_features(covariance.matrix(fine, coarse), K_uu)
+    operator = as_operator(w)
+    np.testing.assert_allclose(operator.to_dense(), exact, atol=1e-10)
+    check_linear_operator(operator, generator=generator)
+
+
+@pytest.mark.parametrize("shape", [(7,), (8,), (5, 6), (6, 5), (3, 4, 5), (4, 3, 2)])
+@pytest.mark.parametrize("refinement", [1, 2, 3])
+def test_the_fine_spectrum_folds_onto_the_coarse_one(shape, refinement):
+    w = whitening("matern32", shape, refinement)
+    first = torch.zeros(w.fine_size, dtype=torch.float64)
+    first[0] = 1.0
+    fine = torch.fft.fftn(w.fine.matvec(first).reshape(w.fine_shape)).real
+    coarse = torch.fft.fftn(w.coarse.matvec(first[: w.size]).reshape(shape)).real
+    for axis, n in enumerate(shape):
+        split = fine.reshape(*fine.shape[:axis], refinement, n, *fine.shape[axis + 1 :])
+        fine = split.sum(dim=axis)
+    expected = refinement ** len(shape) * coarse
+    assert torch.allclose(fine, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(9,), (5, 6), (3, 4, 5)])
+@pytest.mark.parametrize("refinement", [1, 2, 3])
+def test_the_inducing_points_keep_the_values_that_epsilon_says(
+    shape, refinement, generator
+):
+    w = whitening("matern32", shape, refinement)
+    eps = torch.randn(3, w.size, generator=generator, dtype=torch.float64)
+    values = w.subsample(w.colour(eps))
+    assert torch.allclose(values, w.refined(1).colour(eps), atol=1e-10)
+    assert torch.allclose(w.whiten(values), eps, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(8,), (5, 4)])
+def test_single_precision_follows_double(shape, generator):
+    double, single = (
+        whitening("matern32", shape, 2, dtype=dtype)
+        for dtype in (torch.float64, torch.float32)
+    )
+    check_linear_operator(as_operator(single), generator=generator)
+    gap = as_operator(single).to_dense() - as_operator(double).to_dense()
+    assert float(gap.abs().max()) < 1e-5
+
+
+def test_prior_draws_have_the_periodic_covariance_and_white_epsilon(generator):
+    w, count = whitening("matern52", (5, 4), 2), 6000
+    field, eps = w.prior_draw(generator, count)
+    covariance = w.fine.to_dense()
+    for draws, exact in ((field, covariance), (eps, torch.eye(w.size).double())):
+        found = draws.mT @ draws / count
+        spread = (
+            (exact.diagonal()[:, None] * exact.diagonal() + exact**2) / count
+        ).sqrt()
+        assert float(((found - exact) / spread).abs().max()) < 5.5
+        assert (
+            float((draws.mean(0) / (exact.diagonal() / count).sqrt()).abs().max()) < 5
+        )
+    # What ε does not explain of the field is uncorrelated with ε.
+    cross = (field - w.colour(eps)).mT @ eps / count
+    assert float(cross.abs().max()) < 5.5 * math.sqrt(2.0 / count)
+
+
+@pytest.mark.parametrize(("lengthscale", "lost"), [(3.0, 9), (4.0, 23)])
+def test_modes_lost_to_rounding_are_reported_and_do_no_harm(
+    lengthscale, lost, generator
+):
+    grid = Grid(shape=(32,), spacing=(1.0,), origin=(0.0,))
+    kernel = SquaredExponential(lengthscale=lengthscale)
+    w = TorusWhitening(kernel, Torus(grid=grid, shape=(64,)), refinement=2)
+    assert w.report.dropped_modes == lost
+    assert w.report.dropped_fine_modes >= lost
+    A = as_operator(w).to_dense()
+    assert torch.allclose(A @ A.mT, w.fine.to_dense(), atol=1e-10)
+    check_linear_operator(as_operator(w), generator=generator)
+
+
+def test_the_wrap_error_is_that_of_the_covariance_inside_the_box():
+    grid = Grid(shape=(6, 5), spacing=(1.0, 0.8), origin=(0.0, 0.0))
+    kernel = Matern32(lengthscale=[1.5, 1.2], variance=3.0)
+    previous = 1.0
+    for shape in ((8, 8), (12, 12), (20, 20)):
+        w = TorusWhitening(kernel, Torus(grid=grid, shape=shape))
+        points = grid.points()
+        lag = points[:, None] - points[None]
+        exact = (w.periodic(lag) - kernel(lag)).abs().max() / 3.0
+        assert w.report.wrap_error == pytest.approx(float(exact), rel=1e-9)
+        assert w.report.wrap_error < 0.5 * previous
+        previous = w.report.wrap_error
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
+def test_padding_follows_from_the_tolerance(name, tolerance):
+    grid = Grid(shape=(12, 7), spacing=(1.0, 0.5), origin=(0.0, 0.0))
+    kernel = KERNELS[name](lengthscale=[2.0, 1.0])
+    torus = padded_torus(grid, kernel, tolerance)
+    for axis, scale in enumerate((2.0, 1.0)):
+        extent = (grid.shape[axis] - 1) * grid.spacing[axis]
+        gap = torus.periods[axis] - extent
+        assert gap >= scale * kernel.decay(tolerance) - 1e-9
+    error = TorusWhitening(kernel, torus).report.wrap_error
+    assert error <= 3 * tolerance
+
+
+def test_sums_and_constants_are_whitened_too():
+    torus = torus_of((6, 5))
+    kernel = Matern32(lengthscale=1.0) + Constant(variance=0.4)
+    w = TorusWhitening(kernel, torus)
+    A = as_operator(w).to_dense()
+    lags = torch.as_tensor(torus_points(torus, 1))
+    lag = lags[:, None] - lags[None]
+    exact = Matern32(lengthscale=1.0).periodised(torus.periods)(lag) + 0.4
+    assert torch.allclose(A @ A.mT, exact, atol=1e-12)
+
+
+def test_a_refinement_below_one_is_refused():
+    with pytest.raises(ValueError, match="refinement"):
+        whitening("matern32", (6,), 0)
+
+
+def toeplitz(shape, nugget=0.0, **kwargs):
+    d = len(shape)
+    grid = Grid(shape=shape, spacing=SPACING[:d], origin=(-1.0,) * d)
+    kernel = Matern52(lengthscale=SCALES[:d], variance=2.0)
+    w = ToeplitzWhitening(
+        kernel, grid, lengthscales=SCALES[:d], nugget=nugget, **kwargs
+    )
+    points = grid.points()
+    K = kernel(points[:, None] - points[None])
+    return w, K + nugget * torch.eye(grid.size, dtype=torch.float64)
+
+
+def mixed(dimension):
+    generator = torch.Generator().manual_seed(2)
+    ends = torch.rand(4, dimension, generator=generator, dtype=torch.float64) - 0.5
+    slopes = Derivatives(ends[:2], 0)
+    return Stack([LineIntegrals(2 * ends, GaussLegendre(count=4)), slopes])
+
+
+@pytest.mark.parametrize("shape", [(12,), (5, 6), (4, 3, 3)])
+@pytest.mark.parametrize("nugget", [0.0, 1e-2])
+def test_hip_gp_features_have_the_dense_inner_products(shape, nugget, generator):
+    w, K = toeplitz(shape, nugget, solver=ConjugateGradients(rtol=1e-12))
+    R = FunctionOperator(
+        (w.grid.size, w.size), w.colour, w.colour_transpose, dtype=torch.float64
+    )
+    check_linear_operator(R, generator=generator)
+    assert torch.allclose(R.to_dense() @ R.to_dense().mT, K, atol=1e-12)
+    cross = inducing_covariance(w.kernel, mixed(len(shape)), w.grid.points())
+    features, solution = w.features(cross)
+    assert bool(solution.converged.all())
+    exact = torch.linalg.solve(K, cross.mT).mT @ R.to_dense()
+    assert torch.allclose(features, exact, atol=1e-9)
+    explained = cross @ torch.linalg.solve(K, cross.mT)
+    assert torch.allclose(features @ features.mT, explained, atol=1e-9)
+
+
+def test_early_stopping_says_that_it_stopped():
+    w, _ = toeplitz((20, 20), solver=ConjugateGradients(rtol=1e-12, max_steps=2))
+    cross = inducing_covariance(w.kernel, mixed(2), w.grid.points())
+    _, solution = w.features(cross)
+    assert not bool(solution.converged.any())
+    assert solution.iterations.tolist() == [2] * len(cross)
+    assert float(solution.residual.min()) > 1e-12
