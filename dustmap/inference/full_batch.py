@@ -128,9 +128,9 @@ def infer(
     Raises
     ------
     ValueError
-        If shapes disagree or a variance is not positive.
+        If shapes disagree, a variance is not positive or a number is not finite.
     """
-    _check(model, observations, noise_variance)
+    _check(model, observations, noise_variance, start)
     y = observations.to(dtype=model.dtype, device=model.device)
     sigma2 = noise_variance.to(dtype=model.dtype, device=model.device)
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
@@ -150,9 +150,9 @@ def infer(
         )
         steps += 1
         tangent = model.linearise(eps)
-        converged = _stationary(tangent, y, total, eps, settings, solution)
         if not bool(solution.converged.all()):
             break
+        converged = _stationary(tangent, y, total, eps, settings, solution)
     assert solution is not None
     total = sigma2 + tangent.variance if settings.subgrid_noise else sigma2
     samples, sample_solution = _samples(
@@ -171,17 +171,32 @@ def infer(
     )
 
 
-def _check(model: ForwardModel, y: Tensor, noise_variance: Tensor) -> None:
+def _check(
+    model: ForwardModel, y: Tensor, noise_variance: Tensor, start: Tensor | None
+) -> None:
     n = len(model.functionals)
     if y.shape != (n,) or noise_variance.shape != (n,):
         raise ValueError(
             f"observations and noise_variance must have shape ({n},), got "
             f"{tuple(y.shape)} and {tuple(noise_variance.shape)}"
         )
-    if not bool((noise_variance > 0).all() & torch.isfinite(noise_variance).all()):
-        raise ValueError("every noise variance must be positive and finite")
-    if not bool(torch.isfinite(y).all()):
-        raise ValueError("every observation must be finite")
+    bad = ~((noise_variance > 0) & torch.isfinite(noise_variance))
+    if bool(bad.any()):
+        raise ValueError(
+            "every noise variance must be positive and finite, "
+            f"{int(bad.sum())} of {n} are not"
+        )
+    bad = ~torch.isfinite(y)
+    if bool(bad.any()):
+        raise ValueError(
+            f"every observation must be finite, {int(bad.sum())} of {n} are not"
+        )
+    if start is not None and start.shape != (model.latent_size,):
+        raise ValueError(
+            f"start must have shape ({model.latent_size},), got {tuple(start.shape)}"
+        )
+    if start is not None and not bool(torch.isfinite(start).all()):
+        raise ValueError("start must be finite")
 
 
 def _preconditioner(
