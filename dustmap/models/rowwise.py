@@ -146,6 +146,7 @@ class RowwiseGaussian(ForwardModel):
         self.report = RowReport()
         self.kept: DualRows | None = None
         self._offset: Tensor | None = None
+        self._nodes: float | None = None
         self._functionals = functionals
         self.operator = RowwiseFeatures(self)
         self._points = whitening.grid.points()
@@ -161,6 +162,15 @@ class RowwiseGaussian(ForwardModel):
         if self._offset is None:
             self._offset = self.mean.observed(self._functionals)
         return self._offset
+
+    @property
+    def nodes_per_row(self) -> float:
+        """Nodes of an observation, on average, at least 1."""
+        count = len(self._functionals)
+        if self._nodes is None:
+            total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
+            self._nodes = max(1.0, total / max(count, 1))
+        return self._nodes
 
     @property
     def kept_bytes(self) -> int:
@@ -311,9 +321,13 @@ class RowwiseGaussian(ForwardModel):
         return self._copy(self.whitening, functionals)
 
     def with_kernel(self, kernel: Kernel) -> RowwiseGaussian:
-        """The same data and ε under another kernel; the report goes on counting."""
-        copy = self._copy(self.whitening.with_kernel(kernel), self._functionals)
-        copy._offset = self._offset
+        """The same data and ε under another kernel (embedding shape kept)."""
+        return self.on(self.whitening.with_kernel(kernel))
+
+    def on(self, whitening: ToeplitzWhitening) -> RowwiseGaussian:
+        """The same data on another whitening; the report goes on counting."""
+        copy = self._copy(whitening, self._functionals)
+        copy._offset, copy._nodes = self._offset, self._nodes
         copy.report = self.report
         return copy
 

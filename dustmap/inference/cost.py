@@ -1,0 +1,97 @@
+"""What a run of SVI will cost, measured on a few rows before it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from dustmap.inference.elbo import GaussianData
+from dustmap.inference.svi import initial_family
+from dustmap.inference.svi_settings import SviSettings
+from dustmap.models.row_report import RowReport
+from dustmap.models.rowwise import RowwiseGaussian
+
+# A row with its derivative: a solve forward, one backward, and autograd's bookkeeping.
+_LEARNING_FACTOR = 3.0
+_SAMPLE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
+    """Seconds and bytes of a run, and what they were reckoned from."""
+
+    seconds_per_row: float
+    seconds_per_step: float
+    rows: int
+    steps: int
+    memory: int
+    kept: bool
+    sample: RowReport
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run, without the final solve of the mean."""
+        return self.rows * self.seconds_per_row + self.steps * self.seconds_per_step
+
+    def __str__(self) -> str:
+        how = "each solved once and kept" if self.kept else "solved anew in every epoch"
+        return (
+            f"svi: {self.rows} row solves ({how}) at "
+            f"{1e3 * self.seconds_per_row:.1f} ms ({self.sample.iterations} PCG "
+            f"iterations) and {self.steps} steps at "
+            f"{1e3 * self.seconds_per_step:.1f} ms: about {_duration(self.seconds)}, "
+            f"{self.memory / 2**30:.2f} GiB"
+        )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def estimate_cost(
+    model: RowwiseGaussian, data: GaussianData, settings: SviSettings
+) -> CostEstimate:
+    """Time a few rows and one step of q, and reckon the run from them.
+
+    Raises
+    ------
+    ValueError
+        If the family's covariance does not fit into the memory it may take.
+    """
+    count = len(data)
+    q = initial_family(model, settings)
+    size = min(count, settings.batch_size)
+    index = torch.linspace(0, count - 1, min(count, _SAMPLE)).to(torch.int64)
+    sample = model.at(model.functionals.select(index))
+    started = time.perf_counter()
+    rows = sample.rows(torch.arange(len(index)))
+    per_row = (time.perf_counter() - started) / len(index)
+    repeats = -(-size // len(index))
+    features = rows.features.repeat(repeats, 1)[:size]
+    variance = rows.variance.repeat(repeats)[:size]
+    batch = data.batch(index.repeat(repeats)[:size], type(rows)(features, variance))
+    started = time.perf_counter()
+    moved = q.step(batch, 0.5)
+    moved.curvature(batch)
+    moved.trace()
+    per_step = time.perf_counter() - started
+    kept = not settings.learns and model.kept_bytes <= settings.row_memory
+    passes = 1.0 if kept else settings.epochs + 1.0
+    if settings.learns:
+        passes = settings.epochs * _LEARNING_FACTOR + 1
+    memory = 3 * 8 * q.precision.numel() + 8 * 4 * size * model.latent_size
+    return CostEstimate(
+        seconds_per_row=per_row,
+        seconds_per_step=per_step,
+        rows=round(count * passes),
+        steps=settings.epochs * -(-count // settings.batch_size),
+        memory=memory + (model.kept_bytes if kept else 0),
+        kept=kept,
+        sample=sample.report,
+    )
