@@ -7,7 +7,8 @@ Wu et al. 2021, eq. S2–S5, without the block-independence of q):
 ``ε_s = m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` with η, ξ standard normal.
 
 Λ is only ever applied. A model that is not linear is solved by Gauss–Newton steps on
-its tangents; for a linear one the first step is the answer.
+its tangents, halved until the posterior does not fall; for a linear one the first step
+is the answer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 
 OnStep = Callable[[str, int, float], None]
+
+# Of one Gauss–Newton step: 2⁻³⁰ of it is no step.
+_HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +149,17 @@ def infer(
         precision = Precision(tangent.operator, total)
         if preconditioner is None:
             preconditioner = _preconditioner(precision, settings, generator, on_step)
-        eps, solution = _newton_step(
+        proposal, solution = _newton_step(
             tangent, precision, y, total, eps, preconditioner, settings, on_step
         )
+        eps, lowered = _backtrack(model, tangent, y, total, eps, proposal)
         steps += 1
         tangent = model.linearise(eps)
         if not bool(solution.converged.all()):
             break
         converged = _stationary(tangent, y, total, eps, settings, solution)
+        if not lowered:
+            break
     assert solution is not None
     total = sigma2 + tangent.variance if settings.subgrid_noise else sigma2
     samples, sample_solution = _samples(
@@ -249,6 +256,34 @@ def _newton_step(
         on_step=_named(on_step, "mean"),
     )
     return solution.value[0], solution
+
+
+def _backtrack(
+    model: ForwardModel,
+    tangent: Linearisation,
+    y: Tensor,
+    total: Tensor,
+    eps: Tensor,
+    proposal: Tensor,
+) -> tuple[Tensor, bool]:
+    """The longest of the step's halvings that does not raise the objective.
+
+    The objective is ``½|ε|² + ½ Σ_n (y_n − apply(ε)_n)² / σ_n²`` with the step's own
+    noise; rounding is allowed for. ``False`` if no halving is good enough: ε then
+    stays. A linear model takes the whole step.
+    """
+
+    def objective(at: Tensor, prediction: Tensor) -> float:
+        misfit = (y - prediction) / total.sqrt()
+        return float(inner(at, at) + inner(misfit, misfit)) / 2
+
+    limit = objective(eps, tangent.prediction)
+    limit *= 1 + 100 * torch.finfo(eps.dtype).eps
+    for halvings in range(_HALVINGS):
+        moved = eps + 0.5**halvings * (proposal - eps) if halvings else proposal
+        if objective(moved, model.apply(moved)) <= limit:
+            return moved, True
+    return eps, False
 
 
 def _stationary(
