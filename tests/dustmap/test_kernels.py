@@ -34,7 +34,7 @@ EXAMPLES = {
     SquaredExponential: lambda d: SquaredExponential(lengthscale=40.0, variance=3.0),
     Constant: lambda d: Constant(variance=0.3),
     Sum: lambda d: Matern32(lengthscale=1.0) + Constant(variance=0.5),
-    Periodised: lambda d: Matern52(lengthscale=SCALES[:d]).periodised(
+    Periodised: lambda d: SquaredExponential(lengthscale=SCALES[:d]).periodised(
         (5.0, 6.0, 7.0)[:d]
     ),
 }

@@ -246,3 +246,22 @@ def test_early_stopping_says_that_it_stopped():
     assert not bool(solution.converged.any())
     assert solution.iterations.tolist() == [2] * len(cross)
     assert float(solution.residual.min()) > 1e-12
+
+
+def test_both_whitenings_agree_on_the_grid_up_to_the_wrap_error(generator):
+    w, K = toeplitz((7, 6), solver=ConjugateGradients(rtol=1e-12))
+    rays = torch.randn(4, w.grid.size, generator=generator, dtype=torch.float64)
+    features, _ = w.features(rays @ K)
+    expected = rays @ K @ rays.mT
+    assert torch.allclose(features @ features.mT, expected, atol=1e-9)
+    lengths = rays.abs().sum(dim=1)
+    errors = []
+    for tolerance in (1e-1, 1e-3, 1e-5):
+        torus = TorusWhitening(w.kernel, padded_torus(w.grid, w.kernel, tolerance))
+        A = as_operator(torus).to_dense().reshape(*torus.torus.shape, -1)
+        on_box = rays @ A[:7, :6].reshape(w.grid.size, -1)
+        error = (on_box @ on_box.mT - expected).abs()
+        allowed = torus.report.wrap_error * 2.0 * lengths[:, None] * lengths
+        assert bool((error <= allowed).all())
+        errors.append(float(error.max() / expected.max()))
+    assert errors[2] < 0.05 * errors[1] < 0.0025 * errors[0]
