@@ -1,0 +1,292 @@
+"""Exact features against dense conditionals, and their derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from dense_box import CASES, OFFSET, box, fresh_model, grid_of, whitened
+from reference import conditional_covariance
+
+from dustmap.covariance import functional_variance, inducing_covariance
+from dustmap.functionals import LineIntegrals, MonteCarlo, PointValues
+from dustmap.grid import Grid, Torus
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.solve_gradient import toeplitz_solve
+from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.row_gradient import differentiable_rows
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.testing import check_forward_model, check_linear_operator
+from dustmap.whitening import ToeplitzWhitening, TorusWhitening
+
+ONE_EACH = [(1, "matern52", 3.0), (2, "matern32", 2.0), (3, "matern32", 1.0)]
+
+
+def all_rows(model):
+    return model.rows(torch.arange(len(model.functionals)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_features_and_variances_are_those_of_dense_algebra(case):
+    problem = box(*case)
+    model = fresh_model(problem)
+    features, variance = all_rows(model)
+    exact = conditional_covariance(problem.K_nn, problem.K_nu, problem.K_uu).diagonal()
+    np.testing.assert_allclose(
+        features @ features.mT, problem.explained(), atol=1e-8 * problem.K_nn.max()
+    )
+    np.testing.assert_allclose(variance, exact, atol=1e-8 * problem.K_nn.max())
+    # Eq. 12: Cov(Rε, L_n f) = k_un.
+    np.testing.assert_allclose(
+        model.whitening.colour(features), problem.K_nu, atol=1e-9 * problem.K_nn.max()
+    )
+    assert model.report.rows == len(model.functionals)
+    assert model.report.unconverged == 0 and model.report.residual <= 1e-12
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_the_operator_is_the_matrix_of_the_rows_with_and_without_them(case, generator):
+    model = fresh_model(box(*case))
+    features = all_rows(model).features
+    check_linear_operator(model.operator, generator=generator, rtol=1e-9)
+    x = torch.randn(2, model.latent_size, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(model.operator.matvec(x), x @ features.mT)
+    solved = model.operator.report.rows
+    assert solved > 0
+    model.keep_rows()
+    check_linear_operator(model.operator, generator=generator, rtol=1e-9)
+    torch.testing.assert_close(model.operator.matvec(x), x @ features.mT)
+    assert model.operator.report.rows == solved
+    torch.testing.assert_close(all_rows(model).features, features)
+
+
+def test_the_operator_without_memory_for_cross_covariances_is_the_same(generator):
+    from dustmap.models.rowwise import RowwiseFeatures
+
+    model = fresh_model(box(2, "matern32", 2.0))
+    model.chunk = 4
+    lean = RowwiseFeatures(model, memory=0)
+    y = torch.randn(2, lean.shape[0], generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(lean.rmatvec(y), y @ all_rows(model).features)
+    check_linear_operator(lean, generator=generator, rtol=1e-9)
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_the_seam_holds(case, generator):
+    check_forward_model(fresh_model(box(*case)), generator)
+
+
+@pytest.mark.parametrize("case", ONE_EACH)
+def test_joint_residuals_are_the_conditional_covariance(case, generator):
+    problem = box(*case)
+    model = fresh_model(problem)
+    exact = conditional_covariance(problem.K_nn, problem.K_nu, problem.K_uu)
+    scale = np.sqrt(np.outer(problem.K_nn.diagonal(), problem.K_nn.diagonal()))
+    np.testing.assert_allclose(
+        model.residual_covariance().numpy() / scale, exact / scale, atol=1e-9
+    )
+    draws = model.residual_draws(4000, generator).numpy()
+    sampled = draws.T @ draws / len(draws)
+    deviation = np.sqrt(np.outer(exact.diagonal(), exact.diagonal()) + exact**2)
+    assert (np.abs(sampled - exact) <= 5 * deviation / np.sqrt(4000) + 1e-9).all()
+
+
+def test_apply_adds_the_mean_function():
+    problem = box(2, "matern32", 2.0)
+    zero = torch.zeros(problem.model.latent_size, dtype=torch.float64)
+    points = fresh_model(problem).apply(zero)[:5]
+    torch.testing.assert_close(points, torch.full((5,), OFFSET, dtype=torch.float64))
+
+
+def test_a_solve_that_stops_early_only_widens_the_residual():
+    problem = box(2, "matern32", 2.0)
+    exact = all_rows(fresh_model(problem)).variance
+    whitening = problem.model.whitening
+    last = None
+    for steps in (1, 3, 6):
+        early = ToeplitzWhitening(
+            whitening.kernel,
+            whitening.grid,
+            lengthscales=whitening.lengthscales,
+            solver=ConjugateGradients(rtol=1e-12, max_steps=steps),
+        )
+        model = RowwiseGaussian(early, problem.model.functionals)
+        variance = all_rows(model).variance
+        assert (variance >= exact - 1e-10).all()
+        assert last is None or (variance <= last + 1e-10).all()
+        assert model.report.unconverged == len(variance)
+        assert model.report.iterations == steps
+        torch.testing.assert_close(model.residual_covariance().diagonal(), variance)
+        last = variance
+    assert (last - exact).max() > 1e-6
+
+
+def test_a_row_with_other_nodes_in_its_variance_is_refused(generator, monkeypatch):
+    rays = torch.rand(30, 2, generator=generator, dtype=torch.float64) * 2
+    model = RowwiseGaussian(
+        whitened(2, "matern32", 2.0),
+        LineIntegrals(rays, MonteCarlo.draw(30, 3, generator)),
+    )
+    other = LineIntegrals(rays, MonteCarlo.draw(30, 3, generator))
+    monkeypatch.setattr(
+        "dustmap.models.rowwise.functional_variance",
+        lambda kernel, part: functional_variance(kernel, other),
+    )
+    with pytest.raises(ValueError, match="conditional variances are negative"):
+        all_rows(model)
+
+
+def test_what_rounding_leaves_below_zero_is_counted_and_zero():
+    grid = grid_of(1)
+    model = RowwiseGaussian(whitened(1, "matern52", 3.0), PointValues(grid.points()))
+    variance = all_rows(model).variance
+    assert (variance >= 0).all() and variance.max() < 1e-9
+    assert model.report.below_zero > 0
+    assert -1e-9 < model.report.lowest < 0
+    assert f"{model.report.below_zero} conditional variances" in str(model.report)
+
+
+def test_joint_draws_of_too_many_observations_are_refused(generator):
+    points = torch.rand(12, 1, generator=generator, dtype=torch.float64)
+    model = RowwiseGaussian(
+        whitened(1, "matern32", 1.0), PointValues(points), dense_limit=10
+    )
+    with pytest.raises(ValueError, match=r"joint residuals of 12 .* limited to 10"):
+        model.residual_draws(1, generator)
+
+
+def test_functionals_of_another_dimension_are_refused():
+    with pytest.raises(ValueError, match="1-D do not fit a grid in 2-D"):
+        RowwiseGaussian(
+            whitened(2, "matern32", 1.0),
+            PointValues(torch.zeros(3, 1, dtype=torch.float64)),
+        )
+
+
+def test_another_kernel_keeps_the_embedding_and_goes_on_counting():
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    all_rows(model)
+    kernel = model.whitening.kernel
+    shorter = kernel.with_parameters({"lengthscale": kernel.lengthscale * 0.7})
+    moved = model.with_kernel(shorter)
+    assert moved.latent_size == model.latent_size
+    all_rows(moved)
+    assert moved.report.rows == 2 * len(model.functionals)
+
+
+def test_an_embedding_of_fixed_shape_that_is_not_positive_is_refused():
+    whitening = whitened(2, "matern32", 1.0)
+    longer = whitening.kernel.with_parameters(
+        {"lengthscale": whitening.kernel.lengthscale * 5}
+    )
+    with pytest.raises(ValueError, match="may not grow"):
+        whitening.with_kernel(longer)
+    with pytest.raises(ValueError, match="needs at least 2 n - 2"):
+        ToeplitzWhitening(
+            whitening.kernel,
+            whitening.grid,
+            lengthscales=whitening.lengthscales,
+            shape=(4, 4),
+            limits=EmbeddingLimits(),
+        )
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 4), (2, 3, 2)])
+def test_the_derivative_of_a_toeplitz_solve_passes_gradcheck(shape, generator):
+    grids = torch.meshgrid(*[torch.arange(n) for n in shape], indexing="ij")
+    place = torch.stack(grids, dim=-1).reshape(-1, len(shape))
+    lags = (place[:, None] - place[None]).abs()
+
+    class Dense:
+        def __init__(self, column):
+            self.matrix = column.detach()[tuple(lags.unbind(-1))]
+
+        def __call__(self, rhs):
+            solver = ConjugateGradients(rtol=1e-14, max_steps=500)
+            return solver.solve(lambda x: x @ self.matrix, rhs)
+
+    scaled = torch.stack(grids, dim=-1).to(torch.float64)
+    column = torch.exp(-scaled.norm(dim=-1)).requires_grad_(True)
+    size = len(place)
+    rhs = torch.randn(3, size, generator=generator, dtype=torch.float64)
+    rhs.requires_grad_(True)
+
+    def solve(c, v):
+        return toeplitz_solve(c, v, Dense(c))[0]
+
+    assert torch.autograd.gradcheck(solve, (column, rhs), atol=1e-7)
+
+
+def dense_rows(model, kernel, index):
+    """``k_n`` and ``v_n`` by dense matrices that autograd follows throughout."""
+    grid, torus = model.whitening.grid, model.whitening.embedding.torus
+    points = grid.points()
+    part = model.functionals.select(index)
+    K = kernel(points[:, None] - points[None])
+    column = kernel(torus.lags())
+
+    def place(shape):
+        axes = [torch.arange(n) for n in shape]
+        mesh = torch.meshgrid(*axes, indexing="ij")
+        return torch.stack(mesh, dim=-1).reshape(-1, len(shape))
+
+    every, inside = place(torus.shape), place(grid.shape)
+    lag = (inside[:, None] - every[None]) % torch.tensor(torus.shape)
+    root = torch.fft.ifftn(torch.fft.fftn(column).real.sqrt()).real
+    cross = inducing_covariance(kernel, part, points)
+    features = torch.linalg.solve(K, cross.mT).mT @ root[tuple(lag.unbind(-1))]
+    return features, functional_variance(kernel, part) - (features**2).sum(dim=-1)
+
+
+@pytest.mark.parametrize(
+    "case", [(1, "matern52", 2.0), (2, "matern32", 1.0), (3, "matern32", 1.0)]
+)
+def test_rows_have_the_derivatives_of_dense_algebra(case, generator):
+    model = fresh_model(box(*case))
+    index = torch.tensor([0, 3, 7, 11])
+    kernel = model.whitening.kernel
+    left = torch.randn(4, model.latent_size, generator=generator, dtype=torch.float64)
+    right = torch.randn(4, generator=generator, dtype=torch.float64)
+
+    def gradients(rows):
+        logs = {
+            n: v.log().clone().requires_grad_(True)
+            for n, v in kernel.parameters().items()
+        }
+        moved = kernel.with_parameters({n: v.exp() for n, v in logs.items()})
+        features, variance = rows(model, moved, index)
+        objective = (left * features).sum() + (right * variance).sum()
+        return torch.cat(
+            [g.reshape(-1) for g in torch.autograd.grad(objective, list(logs.values()))]
+        )
+
+    exact, ours = gradients(dense_rows), gradients(differentiable_rows)
+    torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-7)
+
+
+def test_rows_and_torus_agree_as_padding_and_refinement_grow():
+    grid, kernel = grid_of(2), whitened(2, "matern32", 2.0).kernel
+    points = grid.points()[::5] * 0.83 + 0.07
+    # A torus has inducing points around the box; so must what it is compared with.
+    wide = Grid(
+        shape=tuple(n + 16 for n in grid.shape),
+        spacing=grid.spacing,
+        origin=tuple(o - 8 * h for o, h in zip(grid.origin, grid.spacing, strict=True)),
+    )
+    whitening = ToeplitzWhitening(kernel, wide, lengthscales=(1.0, 0.8))
+    exact = all_rows(RowwiseGaussian(whitening, PointValues(points))).features
+    errors = []
+    for pad, refinement in ((3, 1), (9, 2), (21, 4)):
+        torus = Torus(grid=grid, shape=tuple(n + pad for n in grid.shape))
+        model = TorusGaussian(
+            TorusWhitening(kernel, torus, refinement=refinement),
+            PointValues(points),
+            interpolation="cubic",
+            generator=torch.Generator().manual_seed(1),
+        )
+        dense = model.operator.to_dense()
+        errors.append(float((dense @ dense.mT - exact @ exact.mT).abs().max()))
+    assert errors[0] > 3 * errors[1] > 9 * errors[2]
+    assert errors[2] < 2e-3 * float(kernel.parameters()["variance"])
