@@ -266,22 +266,28 @@ def _backtrack(
     eps: Tensor,
     proposal: Tensor,
 ) -> tuple[Tensor, bool]:
-    """The longest of the step's halvings that does not raise the objective.
+    """The longest of the step's halvings that lowers the objective enough.
 
     The objective is ``½|ε|² + ½ Σ_n (y_n − apply(ε)_n)² / σ_n²`` with the step's own
-    noise; rounding is allowed for. ``False`` if no halving is good enough: ε then
-    stays. A linear model takes the whole step.
+    noise. Enough is a quarter of what its slope promises (Armijo 1966), rounding
+    allowed for: a linear model, which keeps half, takes the whole step. ``False`` if
+    no halving is good enough: ε then stays.
     """
 
     def objective(at: Tensor, prediction: Tensor) -> float:
         misfit = (y - prediction) / total.sqrt()
         return float(inner(at, at) + inner(misfit, misfit)) / 2
 
-    limit = objective(eps, tangent.prediction)
-    limit *= 1 + 100 * torch.finfo(eps.dtype).eps
+    step = proposal - eps
+    along = tangent.operator.matvec(step)
+    slope = float(inner(eps, step) - inner((y - tangent.prediction) / total, along))
+    before = objective(eps, tangent.prediction)
+    before += 100 * torch.finfo(eps.dtype).eps * before
     for halvings in range(_HALVINGS):
-        moved = eps + 0.5**halvings * (proposal - eps) if halvings else proposal
-        if objective(moved, model.apply(moved)) <= limit:
+        length = 0.5**halvings
+        moved = eps + length * step if halvings else proposal
+        after = objective(moved, model.apply(moved))
+        if after <= before + 0.25 * length * slope:
             return moved, True
     return eps, False
 
