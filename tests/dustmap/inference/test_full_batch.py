@@ -14,7 +14,6 @@ from dustmap.inference.full_batch import FullBatch, Precision, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.posterior import Posterior
 from dustmap.testing import check_forward_model, check_linear_operator
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
@@ -79,9 +78,8 @@ def test_the_mean_is_that_of_dense_algebra(name, dimension, refinement, fine, we
         np.testing.assert_array_equal(result.noise_variance, total)
         seen = oracle.offset + oracle.features @ exact
         assert largest_error(result.prediction, seen) < 1e-8
-        posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
         seen = elsewhere.offset + elsewhere.features @ exact
-        assert largest_error(posterior.moments(others).mean, seen) < 1e-8
+        assert largest_error(model.at(others).apply(result.mean), seen) < 1e-8
 
 
 def test_the_mean_is_that_of_the_gaussian_process_behind_the_features():
@@ -139,13 +137,13 @@ def test_prior_and_noise_enter_the_samples_in_the_right_measure():
     sharp = infer(
         model,
         y,
-        torch.full_like(y, 1e-6),
-        settings=FullBatch(solver=TIGHT, samples=200, subgrid_noise=False),
+        torch.full_like(y, 1e-4),
+        settings=settings,
         generator=rng(),
     )
     assert sharp.converged
     scatter = model.apply(sharp.samples) - sharp.prediction
-    assert float((scatter**2).mean()) == pytest.approx(1e-6, rel=0.1)
+    assert float((scatter**2).mean()) == pytest.approx(1e-4, rel=0.1)
 
 
 def test_a_preconditioner_changes_the_work_and_not_the_result():
@@ -327,11 +325,11 @@ def log_normal(seed, noise):
     """The model, and data drawn from it with noise relative to their mean."""
     functionals = Stack(
         [
-            PointValues(dense_torus.inside(2, 10, 3)),
-            LineIntegrals(dense_torus.inside(2, 40, 4), GaussLegendre(count=6)),
+            PointValues(dense_torus.inside(1, 10, 3)),
+            LineIntegrals(dense_torus.inside(1, 30, 4), GaussLegendre(count=6)),
         ]
     )
-    model = LogNormal(dense_torus.model("matern52", 2, functionals))
+    model = LogNormal(dense_torus.model("matern52", 1, functionals))
     generator = rng(seed)
     truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
     clean = model.apply(truth)
@@ -380,9 +378,9 @@ def test_the_log_normal_of_these_tests_is_a_forward_model(generator):
     check_forward_model(log_normal(0, 0.1)[0], generator)
 
 
-# Draw 4 ran away to 1e22 before the steps were halved.
+# Whole steps run away from draw 6, and go back and forth in draw 0.
 @pytest.mark.parametrize(
-    ("seed", "noise"), [(0, 0.1), (2, 0.02), (4, 0.02), (4, 0.005)]
+    ("seed", "noise"), [(0, 0.02), (1, 0.1), (6, 0.005), (11, 0.02)]
 )
 def test_a_model_that_is_not_linear_is_solved_to_its_mode(seed, noise):
     model, y, variance = log_normal(seed, noise)
@@ -395,7 +393,7 @@ def test_a_model_that_is_not_linear_is_solved_to_its_mode(seed, noise):
 
 
 def test_too_few_newton_steps_are_told_and_never_make_it_worse():
-    model, y, variance = log_normal(4, 0.005)
+    model, y, variance = log_normal(6, 0.005)
     _, value = dense_mode(model, y, variance)
     values = [value(np.zeros(model.latent_size))]
     eps = None
@@ -416,7 +414,7 @@ def test_too_few_newton_steps_are_told_and_never_make_it_worse():
 
 
 def test_samples_of_a_model_that_is_not_linear_use_the_tangent_at_the_mode():
-    model, y, variance = log_normal(2, 0.02)
+    model, y, variance = log_normal(4, 0.02)
     settings = FullBatch(
         solver=ConjugateGradients(rtol=1e-9), samples=2000, block=500, newton_steps=100
     )
