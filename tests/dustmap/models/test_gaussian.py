@@ -164,6 +164,8 @@ def test_a_finer_torus_adds_the_interpolation_error(generator):
     )
     ratio = model.variance.numpy() / np.diag(exact)
     assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
+    again = model.at(model.functionals).variance.numpy() / np.diag(exact)
+    assert np.abs(np.log(again)).max() < 5 * np.sqrt(2 / count)
 
 
 def test_a_finer_torus_above_one_refinement_does_too(generator):

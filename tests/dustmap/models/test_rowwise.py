@@ -16,7 +16,7 @@ from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.row_gradient import differentiable_rows
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowwiseFeatures, RowwiseGaussian
 from dustmap.testing import check_forward_model, check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 
@@ -62,8 +62,6 @@ def test_the_operator_is_the_matrix_of_the_rows_with_and_without_them(case, gene
 
 
 def test_the_operator_without_memory_for_cross_covariances_is_the_same(generator):
-    from dustmap.models.rowwise import RowwiseFeatures
-
     model = fresh_model(box(2, "matern32", 2.0))
     model.chunk = 4
     lean = RowwiseFeatures(model, memory=0)
@@ -74,7 +72,10 @@ def test_the_operator_without_memory_for_cross_covariances_is_the_same(generator
 
 @pytest.mark.parametrize("case", ONE_EACH)
 def test_the_seam_holds(case, generator):
-    check_forward_model(fresh_model(box(*case)), generator)
+    model = fresh_model(box(*case))
+    # Iterative solves are adjoint to their tolerance only; that is tested above.
+    model.keep_rows()
+    check_forward_model(model, generator)
 
 
 @pytest.mark.parametrize("case", ONE_EACH)

@@ -1,0 +1,506 @@
+"""The published engine against dense algebra of its own kernel and nodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from dense_box import CASES, OFFSET, box, fresh_model, grid_of, whitened
+from reference import exact_posterior, log_evidence
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+from dustmap.covariance import functional_covariance
+from dustmap.functionals import PointValues
+from dustmap.inference.cost import estimate_cost
+from dustmap.inference.direct import DualGaussian, direct_optimum
+from dustmap.inference.elbo import GaussianData, elbo, expected_log_likelihood, predict
+from dustmap.inference.kernel_learning import Hyperparameters, learning_terms
+from dustmap.inference.svi import fit_svi, initial_family, solve_mean
+from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.variational import (
+    BlockGaussian,
+    block_independent,
+    divergence_from_prior,
+)
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.rowwise import RowwiseGaussian
+
+SMALL = [(1, "matern52", 3.0), (2, "matern32", 2.0), (3, "matern32", 1.0)]
+FAMILIES = ["mean-field", "block", "full"]
+
+
+def everything(model):
+    return torch.arange(len(model.functionals))
+
+
+def dense_posterior(problem, noise):
+    """Exact SVGP posterior of the targets: the process is f given u, u given y."""
+    solved_n = np.linalg.solve(problem.K_uu, problem.K_nu.T)
+    Q_nn, Q_sn = problem.K_nu @ solved_n, problem.K_su @ solved_n
+    Q_ss = problem.K_su @ np.linalg.solve(problem.K_uu, problem.K_su.T)
+    mean, covariance = exact_posterior(Q_nn, Q_sn, Q_ss, problem.residual, noise)
+    return mean, (covariance + problem.K_ss - Q_ss).diagonal()
+
+
+def trace_term(problem, noise):
+    gap = problem.K_nn.diagonal() - problem.explained().diagonal()
+    return 0.5 * float((gap / noise).sum())
+
+
+@pytest.mark.parametrize("subgrid", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_the_direct_optimum_is_the_dense_svgp_posterior(case, subgrid):
+    problem = box(*case)
+    data = replace(problem.data, subgrid_noise=subgrid)
+    model = fresh_model(problem)
+    optimum = direct_optimum(model, data)
+    gap = problem.K_nn.diagonal() - problem.explained().diagonal()
+    noise = problem.noise + (gap if subgrid else 0.0)
+    mean, variance = dense_posterior(problem, noise)
+    ours = predict(model.at(problem.targets), optimum.q)
+    offset = model.at(problem.targets).offset.numpy()
+    scale = problem.K_ss.diagonal()
+    error = np.abs(ours.mean.numpy() - offset - mean) / np.sqrt(scale)
+    assert error.max() < 1e-6
+    assert (np.abs(ours.variance.numpy() - variance) / scale).max() < 1e-6
+    exact = log_evidence(problem.explained(), problem.residual, noise)
+    exact -= 0.0 if subgrid else trace_term(problem, noise)
+    assert optimum.collapsed_bound == pytest.approx(exact, rel=1e-8)
+    assert elbo(model, data, optimum.q) == pytest.approx(exact, rel=1e-8)
+
+
+def test_it_is_the_exact_gp_where_inducing_points_and_data_coincide(generator):
+    grid = grid_of(2)
+    model = RowwiseGaussian(whitened(2, "matern32", 1.0), PointValues(grid.points()))
+    y = torch.randn(grid.size, generator=generator, dtype=torch.float64)
+    noise = torch.full_like(y, 0.04)
+    data = GaussianData.of(model, y, noise)
+    optimum = direct_optimum(model, data)
+    targets = PointValues(grid.points() * 0.9)
+    kernel = model.whitening.kernel
+    points = PointValues(grid.points())
+    K_nn = functional_covariance(kernel, points, points).numpy()
+    K_sn = functional_covariance(kernel, targets, points).numpy()
+    K_ss = functional_covariance(kernel, targets, targets).numpy()
+    mean, covariance = exact_posterior(K_nn, K_sn, K_ss, y.numpy(), noise.numpy())
+    ours = predict(model.at(targets), optimum.q)
+    np.testing.assert_allclose(ours.mean, mean, atol=1e-6)
+    np.testing.assert_allclose(ours.variance, covariance.diagonal(), atol=1e-6)
+    evidence = log_evidence(K_nn, y.numpy(), noise.numpy())
+    assert optimum.collapsed_bound == pytest.approx(evidence, abs=1e-6)
+
+
+def test_both_sides_of_the_woodbury_identity_agree(generator):
+    """More data than parameters, so that the primal system is chosen."""
+    model = RowwiseGaussian(
+        whitened(1, "matern32", 1.0),
+        PointValues(torch.rand(120, 1, generator=generator, dtype=torch.float64) * 11),
+    )
+    y = torch.randn(120, generator=generator, dtype=torch.float64)
+    data = GaussianData.of(model, y, torch.full_like(y, 0.1))
+    primal = direct_optimum(model, data)
+    assert isinstance(primal.q, BlockGaussian)
+    few = torch.arange(30)
+    part = model.at(model.functionals.select(few))
+    small = GaussianData.of(part, y[few], data.noise[few])
+    dual = direct_optimum(part, small)
+    assert isinstance(dual.q, DualGaussian)
+    from dustmap.inference.direct import _solve_dual, _solve_primal
+
+    for one, problem in ((model, data), (part, small)):
+        a, a_bound = _solve_dual(one, problem)
+        b, b_bound = _solve_primal(one, problem)
+        rows = one.rows(torch.arange(5)).features
+        assert a_bound == pytest.approx(b_bound, rel=1e-9)
+        torch.testing.assert_close(a.mean, b.mean)
+        torch.testing.assert_close(a.quadratic(rows), b.quadratic(rows))
+        torch.testing.assert_close(a.trace(), b.trace())
+        torch.testing.assert_close(a.log_determinant(), b.log_determinant())
+
+
+def test_samples_of_the_dual_posterior_have_its_covariance(generator):
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    q = direct_optimum(model, problem.data).q
+    rows = model.at(problem.targets).rows(torch.arange(9)).features
+    draws = (q.sample(4000, generator) - q.mean) @ rows.mT
+    variance = q.quadratic(rows)
+    ratio = (draws**2).mean(dim=0) / variance
+    assert float((ratio - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
+    shift = draws.mean(dim=0) / (variance / 4000).sqrt()
+    assert float(shift.abs().max()) < 5
+
+
+@pytest.mark.parametrize("subgrid", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_bound_is_the_dense_formula(family, subgrid, generator):
+    """Eq. 13–14 with expectations taken by torch's own distributions."""
+    problem = box(2, "matern32", 2.0)
+    model, data = fresh_model(problem), replace(problem.data, subgrid_noise=subgrid)
+    q = initial_family(model, SviSettings(family=family, block=3))
+    rows = model.rows(everything(model))
+    q = q.covariance_step(data.batch(everything(model), rows), 0.5)
+    q = q.with_mean(torch.randn(q.mean.shape, generator=generator).double())
+    eye = torch.eye(len(q.mean), dtype=torch.float64)
+    S = q.covariance_times(eye)
+    S = (S + S.mT) / 2
+    prior = MultivariateNormal(torch.zeros_like(q.mean), eye)
+    exact = -kl_divergence(MultivariateNormal(q.mean, S), prior)
+    gap = rows.variance
+    noise = data.noise + gap if subgrid else data.noise
+    spread = (rows.features @ S * rows.features).sum(dim=1)
+    spread = spread + (0 if subgrid else gap)
+    centre = rows.features @ q.mean
+    exact = exact + Normal(centre, noise.sqrt()).log_prob(data.residual).sum()
+    exact = exact - 0.5 * (spread / noise).sum()
+    assert elbo(model, data, q) == pytest.approx(float(exact), rel=1e-10)
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_one_unit_step_with_all_data_and_full_rank_is_the_optimum(case):
+    problem = box(*case)
+    model = fresh_model(problem)
+    shape = model.whitening.embedding.torus.shape
+    index = everything(model)
+    batch = problem.data.batch(index, model.rows(index))
+    q = block_independent(shape, shape).step(batch, 1.0)
+    optimum = direct_optimum(model, problem.data)
+    torch.testing.assert_close(q.mean, optimum.q.mean, rtol=1e-8, atol=1e-8)
+    rows = model.at(problem.targets).rows(torch.arange(6)).features
+    torch.testing.assert_close(q.quadratic(rows), optimum.q.quadratic(rows))
+    bound = elbo(model, problem.data, q)
+    assert bound == pytest.approx(optimum.collapsed_bound, rel=1e-9)
+
+
+def test_for_blocks_a_unit_step_has_the_exact_covariance_but_not_the_mean():
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    index = everything(model)
+    batch = problem.data.batch(index, model.rows(index))
+    shape = model.whitening.embedding.torus.shape
+    q = block_independent(shape, (2, 2)).step(batch, 1.0)
+    optimum = direct_optimum(model, problem.data, family="block")
+    torch.testing.assert_close(q.precision, optimum.q.precision)
+    features, weight = batch.features, batch.weight
+    precision = features.mT @ (weight[:, None] * features)
+    precision = precision + torch.eye(len(precision), dtype=torch.float64)
+    members = q.blocks.index[1]
+    torch.testing.assert_close(
+        q.precision[1], precision[members][:, members], rtol=1e-10, atol=1e-10
+    )
+    exact = torch.linalg.solve(precision, features.mT @ (weight * batch.residual))
+    torch.testing.assert_close(optimum.q.mean, exact)
+    assert float((q.mean - exact).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_neighbour_of_the_optimum_has_a_higher_bound(family, generator):
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    optimum = direct_optimum(model, problem.data, family=family)
+    best = elbo(model, problem.data, optimum.q)
+    assert best <= optimum.collapsed_bound * (1 + np.sign(best) * 1e-10) + 1e-9
+    q = optimum.q
+    if isinstance(q, DualGaussian):
+        index = everything(model)
+        prior = initial_family(model, SviSettings(family=family))
+        q = prior.step(problem.data.batch(index, model.rows(index)), 1.0)
+    size = len(q.mean)
+    for _ in range(5):
+        change = torch.randn(size, generator=generator, dtype=torch.float64)
+        assert elbo(model, problem.data, q.with_mean(q.mean + 0.02 * change)) < best
+        A = torch.randn(q.precision.shape, generator=generator, dtype=torch.float64)
+        wider = q.with_precision(q.precision + 0.1 * A @ A.mT)
+        if q.blocks.padding == 0:
+            assert elbo(model, problem.data, wider) < best
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_small_steps_converge_to_the_optimum(family):
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    index = everything(model)
+    batch = problem.data.batch(index, model.rows(index))
+    q = initial_family(model, SviSettings(family=family))
+    for _ in range(6000):
+        q = q.step(batch, 0.05)
+    optimum = direct_optimum(model, problem.data, family=family)
+    best = elbo(model, problem.data, optimum.q)
+    assert elbo(model, problem.data, q) == pytest.approx(best, abs=1e-4)
+
+
+def test_the_gradient_of_a_minibatch_is_unbiased(generator):
+    problem = box(2, "matern32", 2.0)
+    model, data = fresh_model(problem), problem.data
+    q = initial_family(model, SviSettings())
+    q = q.with_mean(torch.randn(q.mean.shape, generator=generator).double())
+    index = everything(model)
+    whole = data.batch(index, model.rows(index))
+    precision, gradient = torch.zeros_like(q.precision), torch.zeros_like(q.mean)
+    parts = torch.randperm(len(index), generator=generator).split(5)
+    for part in parts:
+        batch = data.batch(part, model.rows(part))
+        precision += q.data_precision(batch) / len(parts)
+        gradient += (q.mean_step(batch, 1.0).mean - q.mean) / len(parts)
+    torch.testing.assert_close(precision, q.data_precision(whole))
+    torch.testing.assert_close(gradient, q.mean_step(whole, 1.0).mean - q.mean)
+
+
+@pytest.mark.parametrize("subgrid", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_engine_ends_at_the_direct_optimum(family, subgrid, generator):
+    problem = box(2, "matern32", 2.0)
+    data = replace(problem.data, subgrid_noise=subgrid)
+    settings = SviSettings(family=family, batch_size=4, epochs=4, mean_tolerance=1e-12)
+    steps = []
+    result = fit_svi(
+        fresh_model(problem),
+        data,
+        settings,
+        generator=generator,
+        on_step=lambda *step: steps.append(step),
+    )
+    model = fresh_model(problem)
+    optimum = direct_optimum(model, data, family=family)
+    assert result.elbo == pytest.approx(elbo(model, data, optimum.q), rel=1e-9)
+    ours = predict(result.model.at(problem.targets), result.q)
+    exact = predict(model.at(problem.targets), optimum.q)
+    torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.variance, exact.variance, rtol=1e-6, atol=1e-6)
+    assert [s[:2] for s in steps] == [(i, 16) for i in range(1, 17)]
+    assert result.mean_solution is not None
+    assert bool(result.mean_solution.converged.all())
+    assert family != "full" or result.limited_steps == 0
+
+
+def test_rows_solved_anew_give_the_same_as_rows_kept(generator):
+    problem = box(3, "matern32", 1.0)
+    settings = SviSettings(batch_size=6, epochs=2, learning_rate=0.1, solve_mean=True)
+    results = []
+    for memory in (2**30, 0):
+        model = fresh_model(problem)
+        seeded = torch.Generator().manual_seed(7)
+        results.append(
+            fit_svi(
+                model,
+                problem.data,
+                replace(settings, row_memory=memory),
+                generator=seeded,
+            )
+        )
+        assert (model.kept is None) == (memory == 0)
+    kept, anew = results
+    torch.testing.assert_close(kept.elbo_trace, anew.elbo_trace)
+    torch.testing.assert_close(kept.q.mean, anew.q.mean, rtol=1e-6, atol=1e-6)
+    count = len(problem.data)
+    assert kept.rows.rows == count
+    assert anew.rows.rows == 3 * count
+
+
+def test_unit_steps_of_blocks_are_cut_and_counted(generator):
+    problem = box(2, "matern32", 2.0)
+    data = replace(problem.data, noise=problem.data.noise * 1e-4)
+    settings = SviSettings(
+        family="mean-field", batch_size=15, epochs=40, learning_rate=1.0,
+        solve_mean=False,
+    )  # fmt: skip
+    result = fit_svi(fresh_model(problem), data, settings, generator=generator)
+    assert result.limited_steps > 20
+    assert f"{result.limited_steps} were cut for stability" in result.message
+    # The first step moves S away from the prior; from then on the bound only climbs.
+    assert (result.elbo_trace[2:] >= result.elbo_trace[1:-1] - 1e-6).all()
+
+
+def test_the_mean_is_solved_with_the_sub_grid_noise(generator):
+    problem = box(2, "matern32", 2.0)
+    data = replace(problem.data, subgrid_noise=True)
+    solver = ConjugateGradients(rtol=1e-12, max_steps=2000)
+    model = fresh_model(problem)
+    solution = solve_mean(model, data, solver=solver)
+    exact = direct_optimum(fresh_model(problem), data).q.mean
+    torch.testing.assert_close(solution.value[0], exact, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("subgrid", [False, True])
+@pytest.mark.parametrize("case", SMALL)
+def test_hyperparameters_follow_the_gradient_of_the_dense_bound(
+    case, subgrid, generator
+):
+    """Fourth-order differences of the dense minibatch bound, q held fixed."""
+    problem = box(*case)
+    model = fresh_model(problem)
+    data = replace(problem.data, subgrid_noise=subgrid, common_noise=0.03)
+    q = initial_family(model, SviSettings(block=3))
+    rows = model.rows(everything(model))
+    q = q.step(data.batch(everything(model), rows), 0.05)
+    index = torch.tensor([0, 3, 7, 11])
+    kernel = model.whitening.kernel
+    names = [*kernel.parameters(), "common_noise"]
+    ours = Hyperparameters(kernel, 0.03, names=names, rate=0.1, lengthscale_range=2.0)
+    learning_terms(model, data, q, index, ours)
+    gradient = torch.cat(
+        [-v.grad.reshape(-1) for v in ours.logarithms.values() if v.grad is not None]
+    )
+
+    start = torch.cat([v.detach().reshape(-1) for v in ours.logarithms.values()])
+    d = model.whitening.grid.dimension
+
+    def objective(logs):
+        moved = kernel.with_parameters(
+            {"lengthscale": logs[:d].exp(), "variance": logs[d].exp()}
+        )
+        rows = model.with_kernel(moved).rows(index)
+        noisy = replace(data, common_noise=float(logs[d + 1].exp()))
+        return float(expected_log_likelihood(noisy, index, rows, q).mean())
+
+    step = 2e-3
+    for i in range(len(start)):
+        unit = torch.zeros_like(start)
+        unit[i] = step
+        near = objective(start + unit) - objective(start - unit)
+        far = objective(start + 2 * unit) - objective(start - 2 * unit)
+        exact = (8 * near - far) / (12 * step)
+        assert float(gradient[i]) == pytest.approx(exact, rel=1e-6, abs=1e-6)
+
+
+def test_learning_climbs_to_the_top_of_the_collapsed_bound(generator):
+    """Full rank and all data: by the envelope theorem θ climbs the collapsed bound."""
+    grid = grid_of(1)
+    points = torch.rand(60, 1, generator=generator, dtype=torch.float64) * 11 - 0.2
+    model = RowwiseGaussian(whitened(1, "matern52", 2.0), PointValues(points))
+    truth = torch.sin(points[:, 0] * 1.5) * 2
+    noise = torch.full_like(truth, 0.01)
+    y = truth + 0.3 * torch.randn(60, generator=generator, dtype=torch.float64)
+    data = GaussianData.of(model, y, noise)
+    settings = SviSettings(
+        family="full", batch_size=60, epochs=300, hyperparameter_rate=0.05,
+        lengthscale_range=2.0,
+    )  # fmt: skip
+    result = fit_svi(model, data, settings, generator=generator)
+    before = direct_optimum(
+        fresh_on(result.model, model.whitening.kernel),
+        replace(data, common_noise=0.001),
+    ).collapsed_bound
+    assert result.elbo > before + 10
+    assert result.common_noise + 0.01 == pytest.approx(0.09, rel=0.5)
+    top = result.elbo
+    kernel = result.kernel
+    for name, value in kernel.parameters().items():
+        for factor in (0.8, 1.25):
+            moved = kernel.with_parameters(
+                {**kernel.parameters(), name: value * factor}
+            )
+            other = fresh_on(result.model, moved)
+            assert direct_optimum(other, result.data).collapsed_bound < top + 0.05
+    assert set(result.hyperparameter_trace) == {
+        "lengthscale", "variance", "common_noise",
+    }  # fmt: skip
+    assert len(result.hyperparameter_trace["variance"]) == 300
+    assert grid.size == 24
+
+
+def fresh_on(model, kernel):
+    return model.on(model.whitening.with_kernel(kernel))
+
+
+def test_lengthscales_stop_at_their_range_and_it_is_said(generator):
+    problem = box(1, "matern52", 3.0)
+    settings = SviSettings(
+        family="full", batch_size=15, epochs=12, hyperparameter_rate=0.5,
+        learn=("lengthscale",), lengthscale_range=1.2,
+    )  # fmt: skip
+    result = fit_svi(fresh_model(problem), problem.data, settings, generator=generator)
+    start = problem.model.whitening.kernel.parameters()["lengthscale"]
+    ratio = float(result.kernel.parameters()["lengthscale"] / start)
+    assert 1 / 1.2 - 1e-9 <= ratio <= 1.2 + 1e-9
+    assert result.bounded_steps > 0
+    assert "widen lengthscale_range" in result.message
+    assert float(result.kernel.parameters()["variance"]) == pytest.approx(1.7)
+    assert result.common_noise == 0.0
+
+
+def test_predictions_carry_the_mean_function_and_what_the_grid_cannot_resolve():
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    shape = model.whitening.embedding.torus.shape
+    prior = predict(model.at(problem.targets), block_independent(shape, (2, 2)))
+    np.testing.assert_allclose(prior.variance, problem.K_ss.diagonal(), rtol=1e-9)
+    assert prior.mean[:3].tolist() == pytest.approx([OFFSET] * 3)
+    q = direct_optimum(model, problem.data).q
+    rows = model.at(problem.targets).rows(torch.arange(len(problem.targets)))
+    posterior = predict(model.at(problem.targets), q)
+    torch.testing.assert_close(
+        posterior.variance, q.quadratic(rows.features) + rows.variance
+    )
+    assert float(divergence_from_prior(q)) > 0
+
+
+def test_the_cost_is_told_before_the_run():
+    problem = box(3, "matern32", 1.0)
+    settings = SviSettings(epochs=10, batch_size=5)
+    count = len(problem.data)
+    model = fresh_model(problem)
+    kept = estimate_cost(model, problem.data, settings)
+    assert (kept.rows, kept.steps) == (count, 30)
+    assert "each solved once and kept" in str(kept)
+    anew = estimate_cost(model, problem.data, replace(settings, row_memory=0))
+    assert anew.rows == 11 * count
+    learnt = estimate_cost(
+        model, problem.data, replace(settings, hyperparameter_rate=0.1)
+    )
+    assert learnt.rows == 29 * count
+    assert 0 < kept.seconds < anew.seconds
+    assert model.report.rows == 0
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_advice():
+    problem = box(2, "matern32", 2.0)
+    model = fresh_model(problem)
+    with pytest.raises(ValueError, match="use smaller blocks"):
+        initial_family(model, SviSettings(family="full", covariance_memory=1000))
+    with pytest.raises(ValueError, match="use minibatches"):
+        direct_optimum(model, problem.data, memory=1000)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"learning_rate": 1.5}, "learning_rate must lie in"),
+        ({"learning_rate": 0.0}, "learning_rate must lie in"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"family": "banded"}, "family is mean-field, block or full"),
+        ({"hyperparameter_rate": float("nan")}, "must not be negative"),
+        ({"lengthscale_range": 0.5}, "lengthscale_range must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        SviSettings(**changed)
+
+
+def test_wrong_data_are_refused():
+    model = fresh_model(box(2, "matern32", 2.0))
+    count = len(model.functionals)
+    good = torch.ones(count, dtype=torch.float64)
+    with pytest.raises(ValueError, match="the model has 15 functionals, got 14"):
+        GaussianData.of(model, good[1:], good[1:])
+    with pytest.raises(ValueError, match="must be positive"):
+        GaussianData.of(model, good, 0 * good)
+    GaussianData.of(model, good, 0 * good, common_noise=0.1)
+    with pytest.raises(ValueError, match="1 entries of residual are not finite"):
+        GaussianData.of(
+            model, torch.where(torch.arange(15) == 3, torch.nan, good), good
+        )
+    with pytest.raises(ValueError, match="equally long"):
+        GaussianData.of(model, good, good[1:])
+
+
+def test_learning_what_does_not_exist_is_refused(generator):
+    problem = box(2, "matern32", 2.0)
+    settings = SviSettings(hyperparameter_rate=0.1, learn=("wavelength",))
+    with pytest.raises(ValueError, match="cannot learn wavelength: there are"):
+        fit_svi(fresh_model(problem), problem.data, settings, generator=generator)

@@ -1,0 +1,174 @@
+"""Families of q(ε): moments, divergences and natural steps against dense algebra."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from dustmap.inference.variational import (
+    Batch,
+    BlockGaussian,
+    Blocks,
+    block_independent,
+    divergence_from_prior,
+    full_rank,
+    mean_field,
+)
+
+SHAPE = (5, 4, 3)
+FAMILIES = {
+    "mean-field": lambda: mean_field(SHAPE),
+    # 5 and 3 are no multiples of 2: the last blocks are smaller.
+    "block": lambda: block_independent(SHAPE, (2, 2, 2)),
+    "full": lambda: full_rank(SHAPE),
+}
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def some_batch(generator, count=7) -> Batch:
+    return Batch(
+        features=normal(generator, count, 60),
+        residual=normal(generator, count),
+        weight=torch.rand(count, generator=generator, dtype=torch.float64) + 0.1,
+    )
+
+
+def moved(family, generator) -> BlockGaussian:
+    """A member of a family that is not the prior."""
+    q = FAMILIES[family]()
+    q = q.covariance_step(some_batch(generator, 90), 0.7)
+    return q.with_mean(normal(generator, 60))
+
+
+def dense_covariance(q: BlockGaussian) -> torch.Tensor:
+    """S by unit vectors through the block structure written out in loops."""
+    total = torch.zeros(q.blocks.size, q.blocks.size, dtype=torch.float64)
+    for members, precision in zip(q.blocks.index, q.precision):
+        real = members < q.blocks.size
+        inverse = torch.linalg.inv(precision[real][:, real])
+        total[members[real][:, None], members[real][None]] = inverse
+    return total
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_moments_are_those_of_the_dense_covariance(family, generator):
+    q = moved(family, generator)
+    S = dense_covariance(q)
+    rows = normal(generator, 4, 60)
+    torch.testing.assert_close(q.quadratic(rows), (rows @ S * rows).sum(dim=1))
+    torch.testing.assert_close(q.covariance_times(rows), rows @ S)
+    torch.testing.assert_close(q.trace(), S.trace())
+    torch.testing.assert_close(q.log_determinant(), torch.linalg.slogdet(S)[1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_divergence_is_that_of_torch(family, generator):
+    q = moved(family, generator)
+    eye = torch.eye(60, dtype=torch.float64)
+    exact = kl_divergence(
+        MultivariateNormal(q.mean, dense_covariance(q)),
+        MultivariateNormal(torch.zeros(60, dtype=torch.float64), eye),
+    )
+    torch.testing.assert_close(divergence_from_prior(q), exact)
+    at_prior = divergence_from_prior(FAMILIES[family]())
+    torch.testing.assert_close(at_prior, torch.zeros_like(at_prior))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_draws_have_the_moments_of_q(family, generator):
+    q = moved(family, generator)
+    draws = q.sample(20000, generator)
+    S = dense_covariance(q)
+    deviation = torch.sqrt(torch.outer(S.diagonal(), S.diagonal()) + S**2)
+    error = (torch.cov(draws.mT) - S).abs() / (deviation / 20000**0.5)
+    assert float(error.max()) < 5
+    shift = (draws.mean(dim=0) - q.mean) / (S.diagonal() / 20000).sqrt()
+    assert float(shift.abs().max()) < 5
+
+
+def test_blocks_are_boxes_of_neighbours():
+    blocks = Blocks.tiling((4, 6), (2, 3))
+    assert blocks.index.tolist() == [
+        [0, 1, 2, 6, 7, 8],
+        [3, 4, 5, 9, 10, 11],
+        [12, 13, 14, 18, 19, 20],
+        [15, 16, 17, 21, 22, 23],
+    ]
+    assert blocks.padding == 0
+
+
+def test_last_blocks_may_be_smaller_and_thin_axes_are_taken_whole():
+    blocks = Blocks.tiling((3, 2), (2, 5))
+    assert blocks.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 6]]
+    assert blocks.padding == 2
+    rows = torch.arange(12, dtype=torch.float64).reshape(2, 6)
+    torch.testing.assert_close(blocks.scatter(blocks.gather(rows)), rows)
+    assert blocks.gather(rows)[1].tolist() == [[4, 5, 0, 0], [10, 11, 0, 0]]
+
+
+def test_blocks_that_do_not_tile_are_refused():
+    with pytest.raises(ValueError, match="one size of at least 1 per axis"):
+        Blocks.tiling((4, 4), (2,))
+    with pytest.raises(ValueError, match="each of 3 parameters exactly once"):
+        Blocks(torch.tensor([[0, 1], [1, 3]]), 3)
+    with pytest.raises(ValueError, match="need a precision of that shape"):
+        mean_field((4,)).with_precision(torch.ones(2, 1, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_is_the_canonical_update_of_the_paper(family, generator):
+    """S8 and S10–S12 written out with dense matrices."""
+    q, batch, rate = moved(family, generator), some_batch(generator), 0.3
+    weighted = batch.weight[:, None] * batch.features
+    data = batch.features.mT @ weighted + torch.eye(60, dtype=torch.float64)
+    b = batch.residual @ weighted
+    own = torch.zeros(60, 60, dtype=torch.bool)
+    for members in q.blocks.index:
+        real = members[members < 60]
+        own[real[:, None], real[None]] = True
+    blocks = torch.where(own, data, 0.0)
+    old = torch.linalg.inv(dense_covariance(q))
+    first, second = old @ q.mean, -0.5 * old
+    first = first + rate * (b - old @ q.mean - (data @ q.mean - blocks @ q.mean))
+    second = second + rate * (-0.5 * blocks + 0.5 * old)
+    S = torch.linalg.inv(-2 * second)
+    stepped = q.step(batch, rate)
+    torch.testing.assert_close(dense_covariance(stepped), S)
+    torch.testing.assert_close(stepped.mean, S @ first)
+
+
+def test_the_gradient_of_the_bound_is_what_a_step_follows(generator):
+    """S10 by autograd: dL/dS at the prior, and dL/dm."""
+    batch = some_batch(generator)
+    mean = normal(generator, 60).requires_grad_(True)
+    S = torch.eye(60, dtype=torch.float64, requires_grad=True)
+    spread = ((batch.features @ S) * batch.features).sum(dim=1)
+    misfit = batch.residual - batch.features @ mean
+    bound = -0.5 * (batch.weight * (misfit**2 + spread)).sum()
+    bound = bound - 0.5 * (S.trace() + mean @ mean - torch.linalg.slogdet(S)[1])
+    by_mean, by_covariance = torch.autograd.grad(bound, (mean, S))
+    q = full_rank(SHAPE).with_mean(mean.detach())
+    change = q.covariance_step(batch, 1e-6).precision[0] - q.precision[0]
+    torch.testing.assert_close(change / 1e-6, -2 * by_covariance, rtol=1e-6, atol=1e-6)
+    moved_mean = q.mean_step(batch, 1e-3).mean - q.mean
+    torch.testing.assert_close(moved_mean / 1e-3, by_mean, rtol=1e-8, atol=1e-8)
+
+
+def test_curvature_bounds_the_stable_step(generator):
+    q, batch = moved("block", generator), some_batch(generator)
+    S = dense_covariance(q)
+    product = batch.features.mT @ (batch.weight[:, None] * batch.features)
+    exact = torch.linalg.eigvals(S @ product).real.max()
+    assert q.curvature(batch) == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_full_rank_steps_are_never_unstable(generator):
+    q = full_rank(SHAPE)
+    for rate in (1.0, 0.5, 0.05):
+        batch = some_batch(generator)
+        q = q.covariance_step(batch, rate)
+        assert rate * q.curvature(batch) <= 1 + 1e-9
