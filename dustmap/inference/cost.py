@@ -84,7 +84,7 @@ def estimate_cost(
     kept = not settings.learns and model.kept_bytes <= settings.row_memory
     passes = 1.0 if kept else settings.epochs + 1.0
     if settings.learns:
-        passes = settings.epochs * _LEARNING_FACTOR + 1
+        passes = 2 + (settings.epochs - 1) * _LEARNING_FACTOR
     memory = 3 * 8 * q.precision.numel() + 8 * 4 * size * model.latent_size
     return CostEstimate(
         seconds_per_row=per_row,

@@ -53,7 +53,8 @@ class Hyperparameters:
         rate: float,
         lengthscale_range: float,
     ) -> None:
-        start = {**kernel.parameters(), COMMON_NOISE: torch.tensor(common_noise)}
+        noise = torch.tensor(common_noise, dtype=torch.float64)
+        start = {**kernel.parameters(), COMMON_NOISE: noise}
         unknown = sorted(set(names) - set(start))
         if unknown:
             raise ValueError(
