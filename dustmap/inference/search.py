@@ -24,6 +24,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# Of the logarithms of both variances.
+_FIRST_STEP = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -79,15 +82,24 @@ def maximise_evidence(
         total = variance * covariance + np.diag(noise_variance + noise)
         return -_log_evidence(total, observations, shape, fixed.amplitude)[0]
 
-    start = [0.0] * (fixed.variance is None) + [-6.0] * (fixed.common_noise is None)
-    theta = np.array(start)
-    if len(start):
+    theta = np.array(
+        [0.0] * (fixed.variance is None) + [-6.0] * (fixed.common_noise is None)
+    )
+    if len(theta):
+        # The steps are given: by itself the method starts 0.00025 away from a zero
+        # and takes the flatness of so small a simplex for the maximum.
+        simplex = np.vstack([theta, theta + _FIRST_STEP * np.eye(len(theta))])
         theta = scipy.optimize.minimize(
             objective,
             theta,
             method="Nelder-Mead",
-            bounds=[(-30.0, 10.0)] * len(start),
-            options={"xatol": 0.02, "fatol": 0.02, "maxiter": 150},
+            bounds=[(-30.0, 10.0)] * len(theta),
+            options={
+                "initial_simplex": simplex,
+                "xatol": 0.02,
+                "fatol": 0.02,
+                "maxiter": 150,
+            },
         ).x
     variance, noise = unpack(theta)
     total = variance * covariance + np.diag(noise_variance + noise)
