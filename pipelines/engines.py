@@ -149,6 +149,7 @@ def run_engine(
             max_steps=config.inference.max_iterations,
         ),
         samples=config.inference.samples,
+        sample_rtol=config.inference.sample_tolerance,
         subgrid_noise=plan.subgrid_noise,
         preconditioner_rank=(
             min(config.inference.preconditioner_rank, model.latent_size)

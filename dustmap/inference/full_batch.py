@@ -14,7 +14,7 @@ is the answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,10 @@ class FullBatch:
         Limit on Gauss–Newton steps.
     block
         Samples solved together: bounds the memory.
+    sample_rtol
+        Relative residual at which a sample is done; that of ``solver`` if ``None``.
+        The error of a sample is far below the scatter of S of them long before that
+        of the mean may stop.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -58,6 +62,7 @@ class FullBatch:
     preconditioner_rank: int = 0
     newton_steps: int = 20
     block: int = 16
+    sample_rtol: float | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.preconditioner_rank < 0:
@@ -327,6 +332,9 @@ def _samples(
     if settings.samples == 0:
         return mean.new_zeros(0, len(mean)), None
     precision = Precision(tangent.operator, total)
+    solver = settings.solver
+    if settings.sample_rtol is not None:
+        solver = replace(solver, rtol=settings.sample_rtol)
     root = total.sqrt()
     parts: list[Solution] = []
     for first in range(0, settings.samples, settings.block):
@@ -335,7 +343,7 @@ def _samples(
             [_sample_rhs(tangent, root, mean, generator) for _ in range(count)]
         )
         parts.append(
-            settings.solver.solve(
+            solver.solve(
                 precision.matvec,
                 rhs,
                 preconditioner=preconditioner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import scipy.sparse
@@ -56,10 +57,14 @@ def _torch_csr(
 ) -> Tensor:
     # 32-bit indices: MKL and cuSPARSE are several times faster with them.
     index = np.int32 if matrix.nnz < 2**31 else np.int64
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(index)),
-        torch.from_numpy(matrix.indices.astype(index)),
-        torch.from_numpy(matrix.data).to(dtype),
-        size=_shape(matrix),
-        device=device,
-    )
+    with warnings.catch_warnings():
+        # torch announces the beta state of its CSR layout once per process.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(index)),
+            torch.from_numpy(matrix.indices.astype(index)),
+            torch.from_numpy(matrix.data).to(dtype),
+            size=_shape(matrix),
+            device=device,
+            check_invariants=False,
+        )

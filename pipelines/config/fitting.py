@@ -135,7 +135,10 @@ class InferenceConfig(Settings):
         default=32, description="posterior samples, which give the standard deviations"
     )
     tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-3, description="relative residual at which a solve stops"
+        default=1e-3, description="relative residual at which the mean's solve stops"
+    )
+    sample_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-2, description="the same for a posterior sample"
     )
     max_iterations: Annotated[int, Field(ge=1)] = Field(
         default=500, description="most iterations of a solve"

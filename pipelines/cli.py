@@ -1,0 +1,297 @@
+"""The command line: verbs only. Parse, call one stage, print, exit code.
+
+Exit status: 0 done, 1 failed, 2 bad input or usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+import dustmap
+from pipelines.errors import InputError
+
+_OUT = click.Path(path_type=Path)
+_OVERWRITE = click.option(
+    "--overwrite", is_flag=True, help="Replace the output if it exists."
+)
+
+
+def _reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what went wrong into one message and an exit status."""
+
+    @wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except InputError as error:
+            click.echo(f"dustmap: {error}", err=True)
+            sys.exit(2)
+        except (OSError, MemoryError, RuntimeError) as error:
+            click.echo(f"dustmap: failed: {type(error).__name__}: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("dustmap: interrupted; nothing was written", err=True)
+            sys.exit(1)
+
+    return guarded
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(dustmap.__version__, prog_name="dustmap")
+def main() -> None:
+    """Three-dimensional maps of interstellar dust from catalogues of stars.
+
+    \b
+    A map in four steps:
+      dustmap ingest catalogue.fits --preset starhorse-edr3 -o stars.parquet
+      dustmap fit stars.parquet -o run
+      dustmap export run --zarr map.zarr --fits map.fits --healpix map.hpx.fits
+      dustmap plot run -o figures
+    """
+
+
+@main.command()
+@click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
+@click.option("--truth", type=_OUT, help="Also write the true density as zarr.")
+@click.option("--stars", type=int, help="Number of stars.")
+@click.option("--seed", type=int, help="Seed of every random draw.")
+@click.option("-c", "--config", type=_OUT, help="TOML configuration.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
+@click.option("--help-config", is_flag=True, help="Print every key and its default.")
+@_OVERWRITE
+@_reporting
+def simulate(
+    output: Path,
+    truth: Path | None,
+    stars: int | None,
+    seed: int | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    help_config: bool,
+    overwrite: bool,
+) -> None:
+    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
+    from pipelines.config import SimulateConfig, describe, load_config
+    from pipelines.simulate import simulate as run
+
+    if help_config:
+        click.echo(describe(SimulateConfig))
+        return
+    flags = [f"stars={stars}"] if stars is not None else []
+    flags += [f"seed={seed}"] if seed is not None else []
+    settings = load_config(SimulateConfig, config, [*overrides, *flags])
+    click.echo(str(run(settings, output, truth=truth, overwrite=overwrite)))
+
+
+@main.command()
+@click.argument("sources", nargs=-1, required=True, type=_OUT, metavar="SRC...")
+@click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
+@click.option("--preset", help="Survey preset, by name or as a TOML file.")
+@click.option(
+    "--map",
+    "mappings",
+    multiple=True,
+    metavar="CANONICAL=COLUMN[:UNIT]",
+    help="Where a canonical column comes from, e.g. distance=dist_pc:pc; a number "
+    "stands for a constant. Repeatable.",
+)
+@click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
+@click.option(
+    "--max-bad",
+    type=float,
+    default=0.5,
+    show_default=True,
+    metavar="FRACTION",
+    help="Refuse the input if more of its rows are faulty.",
+)
+@click.option("--positions", is_flag=True, help="Positions only, for predict.")
+@_OVERWRITE
+@_reporting
+def ingest(
+    sources: tuple[Path, ...],
+    output: Path,
+    preset: str | None,
+    mappings: tuple[str, ...],
+    where: str | None,
+    keep: tuple[str, ...],
+    max_bad: float,
+    positions: bool,
+    overwrite: bool,
+) -> None:
+    """Read catalogues into the table that fit and predict take.
+
+    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder) or HDF5.
+
+    \b
+    Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
+    parallax [mas]), extinction, extinction_error [mag]; optional source_id,
+    distance_error, parallax_error, and *_lower / *_upper bounds.
+    Units are never guessed: give them in the file, a preset or --map.
+    """
+    from pipelines.catalog.ingest import ingest as run
+    from pipelines.progress import Progress
+
+    with Progress(description="ingest", unit="row") as progress:
+        report = run(
+            list(sources),
+            output,
+            preset=preset,
+            mappings=mappings,
+            where=where,
+            keep=keep,
+            positions_only=positions,
+            max_bad=max_bad,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    click.echo(str(report))
+
+
+@main.command()
+@click.argument("stars", type=_OUT)
+@click.option("-o", "--output", required=True, type=_OUT, help="Run folder to make.")
+@click.option("-c", "--config", type=_OUT, help="TOML configuration.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one key, e.g. --set box.spacing=50. Repeatable.",
+)
+@_OVERWRITE
+@_reporting
+def fit(
+    stars: Path,
+    output: Path,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    overwrite: bool,
+) -> None:
+    """Fit a map to STARS. Without a configuration everything is chosen and printed.
+
+    `dustmap config` prints every key with its default.
+    """
+    from pipelines.config import FitConfig, load_config
+    from pipelines.fit import fit as run
+
+    settings = load_config(FitConfig, config, overrides)
+    report = run(stars, output, settings, overwrite=overwrite)
+    click.echo(str(report))
+    if not report.converged:
+        click.echo("dustmap: warning: the solver did not converge (above)", err=True)
+
+
+@main.command(name="config")
+@click.option("--simulate", "simulation", is_flag=True, help="Of simulate instead.")
+@_reporting
+def config_(simulation: bool) -> None:
+    """Print the configuration of fit: every key, its meaning and default, as TOML."""
+    from pipelines.config import FitConfig, SimulateConfig, describe
+
+    click.echo(describe(SimulateConfig if simulation else FitConfig))
+
+
+@main.command()
+@click.argument("run", type=_OUT)
+@click.argument("stars", type=_OUT)
+@click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
+@_OVERWRITE
+@_reporting
+def predict(run: Path, stars: Path, output: Path, overwrite: bool) -> None:
+    """Extinction and density, with std, at the place of every row of STARS.
+
+    One row per row of the input, in its order; stars outside the map get NaN and
+    inside = false.
+    """
+    from pipelines.predict import predict as predict_
+
+    _, rows, inside = predict_(run, stars, output, overwrite=overwrite)
+    click.echo(f"{rows} rows, {inside} inside the map, in {output}")
+
+
+@main.command()
+@click.argument("run", type=_OUT)
+@click.option("--zarr", "zarr_", type=_OUT, help="Density cube as zarr v3.")
+@click.option("--fits", "fits_", type=_OUT, help="Density cube as FITS.")
+@click.option("--healpix", "healpix_", type=_OUT, help="Cumulative extinction.")
+@click.option(
+    "--distances", metavar="PC,PC,...", help="Distances of the HEALPix maps [pc]."
+)
+@click.option("--nside", type=int, help="Resolution of the HEALPix maps.")
+@_OVERWRITE
+@_reporting
+def export(
+    run: Path,
+    zarr_: Path | None,
+    fits_: Path | None,
+    healpix_: Path | None,
+    distances: str | None,
+    nside: int | None,
+    overwrite: bool,
+) -> None:
+    """Write the map of RUN: density cubes and cumulative-extinction maps.
+
+    Without a choice all three are written into RUN as map.zarr, map.fits and
+    map.healpix.fits.
+    """
+    from pipelines.export.all import export_run
+
+    if zarr_ is None and fits_ is None and healpix_ is None:
+        zarr_, fits_ = run / "map.zarr", run / "map.fits"
+        healpix_ = run / "map.healpix.fits"
+    written = export_run(
+        run,
+        zarr=zarr_,
+        fits=fits_,
+        healpix=healpix_,
+        distances=_numbers(distances),
+        nside=nside,
+        overwrite=overwrite,
+    )
+    for path in written:
+        click.echo(str(path))
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--distances takes numbers in pc separated by commas, got {text!r}"
+        ) from None
+
+
+@main.command()
+@click.argument("run", type=_OUT)
+@click.option("-o", "--output", required=True, type=_OUT, help="Folder for figures.")
+@click.option("--nside", type=int, help="Resolution of the sky maps.")
+@_reporting
+def plot(run: Path, output: Path, nside: int | None) -> None:
+    """Draw the map of RUN: face-on, edge-on, sky, lines of sight, convergence."""
+    from pipelines.figures.all import plot_run
+
+    for path in plot_run(run, output, nside=nside):
+        click.echo(str(path))
+
+
+@main.command()
+@click.argument("path", type=_OUT)
+@_reporting
+def verify(path: Path) -> None:
+    """Check a run folder, zarr store, FITS, HEALPix or parquet file for damage."""
+    from pipelines.verify import verify as check
+
+    click.echo(check(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""What a run is turned into: a density cube, sky maps, lines of sight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import healpy
+import numpy as np
+import torch
+
+import dustmap
+from dustmap.functionals import PointValues
+from pipelines.catalog.schema import Stars, read_stars
+from pipelines.engines import rays
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube, LineOfSight, SkyMaps
+from pipelines.progress import Progress
+from pipelines.run import Run
+from pipelines.truth import unit_vectors
+
+# Directions integrated at once: bounds the memory of the projection.
+_DIRECTIONS = 16_384
+# Seed of the sub-grid residual, the same for every distance of one direction.
+_RESIDUAL_SEED = 1
+
+
+def map_cube(run: Run) -> Cube:
+    """Posterior mean and std of the density at the grid points, and sight lines.
+
+    At its own points the grid resolves the field, so that no sub-grid variance is
+    added there.
+    """
+    grid = run.plan.grid
+    moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
+    arrays = {
+        "mean": _cube_order(moments.mean.numpy(), grid.shape),
+        "std": _cube_order(moments.std.numpy(), grid.shape),
+        "support": _cube_order(run.support.numpy().reshape(-1), grid.shape),
+    }
+    x, y, z = (grid.axis(d).numpy() for d in range(3))
+    return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
+
+
+def _cube_order(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """From C order of (x, y, z) to an array (z, y, x)."""
+    cube = values.reshape(shape).transpose(2, 1, 0)
+    return np.ascontiguousarray(cube, dtype=np.float32)
+
+
+def provenance(run: Run) -> dict[str, Any]:
+    """What an exported file says of its origin."""
+    return {
+        "program": f"dustmap {dustmap.__version__}",
+        "run": run.path.name,
+        "plan": run.plan.as_dict(),
+        "configuration": run.provenance["configuration"],
+        "inputs": run.provenance["inputs"],
+        "extinction_band": _band(run),
+    }
+
+
+def _band(run: Run) -> str:
+    catalogue = run.provenance.get("catalogue") or {}
+    preset = catalogue.get("preset") or {}
+    return str(preset.get("band") or "as in the catalogue")
+
+
+def default_distances(run: Run, count: int = 6) -> np.ndarray:
+    """Even, round distances [pc] out to the box's furthest face."""
+    reach = _reach(run)
+    step = reach / count
+    power = 10.0 ** math.floor(math.log10(step))
+    step = max(f * power for f in (1, 2, 2.5, 5, 10) if f * power <= step * 1.0001)
+    return step * np.arange(1, math.floor(reach / step + 1e-9) + 1)
+
+
+def _reach(run: Run) -> float:
+    """Distance to the furthest face of the box along an axis [pc]."""
+    corners = (*run.plan.grid.lower, *run.plan.grid.upper)
+    return max(abs(edge) for edge in corners)
+
+
+def default_nside(run: Run) -> int:
+    """The coarsest resolution whose pixels are a grid step or less, within 16..128."""
+    angle = min(run.plan.grid.spacing) / (_reach(run) / 2)
+    nside = 16
+    while nside < 128 and healpy.nside2resol(nside) > angle:
+        nside *= 2
+    return nside
+
+
+def sky_maps(
+    run: Run, *, distances: np.ndarray | None = None, nside: int | None = None
+) -> SkyMaps:
+    """Cumulative extinction and its std out to a list of distances, HEALPix NESTED.
+
+    The std is that of the integral: samples and sub-grid residual are accumulated
+    along every ray before the variance is taken.
+    """
+    edges = default_distances(run) if distances is None else np.asarray(distances)
+    if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
+        raise InputError(f"distances must be positive and increasing, got {edges}")
+    nside = default_nside(run) if nside is None else nside
+    if not healpy.isnsideok(nside, nest=True):
+        raise InputError(f"nside must be a power of 2, got {nside}")
+    pixels = healpy.nside2npix(nside)
+    lon, lat = healpy.pix2ang(nside, np.arange(pixels), nest=True, lonlat=True)
+    directions = unit_vectors(lon, lat)
+    mean = np.full((len(edges), pixels), np.nan)
+    std = np.full((len(edges), pixels), np.nan)
+    with Progress(description="sky maps", total=pixels, unit="px") as progress:
+        for start in range(0, pixels, _DIRECTIONS):
+            part = slice(start, min(start + _DIRECTIONS, pixels))
+            mean[:, part], std[:, part] = cumulative(run, directions[part], edges)
+            progress.update(part.stop - part.start)
+    return SkyMaps(distances=edges, mean=mean, std=std, meta=provenance(run))
+
+
+def cumulative(
+    run: Run, directions: np.ndarray, edges: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and std [mag] of ``∫_0^d ρ ds`` at distances ``edges`` [pc].
+
+    Shape ``(len(edges), len(directions))``; NaN where the ray has left the box.
+    """
+    posterior, plan = run.posterior, run.plan
+    along = torch.as_tensor(directions)
+    far = torch.as_tensor(edges, dtype=torch.float64)[:, None, None] * along
+    inside = plan.grid.contains(far.reshape(-1, 3)).reshape(len(edges), len(along))
+    shape = tuple(inside.shape)
+    if plan.engine == "svi":
+        # Rows are exact there, and their joint residuals too dear: whole rays.
+        whole = posterior.moments(rays(plan, far[inside]))
+        return _scattered(whole.mean, inside), _scattered(whole.std, inside)
+    near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
+    model = posterior.model.at(rays(plan, far[inside], near[inside]))
+
+    def summed(values: torch.Tensor) -> torch.Tensor:
+        """Segments of every ray, accumulated from the observer outwards."""
+        total = torch.zeros(shape, dtype=torch.float64)
+        total[inside] = values.to(torch.float64).cpu()
+        return total.cumsum(dim=0)
+
+    mean = summed(model.apply(posterior.mean))
+    variance = torch.zeros(shape, dtype=torch.float64)
+    for sample in posterior.samples:
+        variance += (summed(model.apply(sample)) - mean) ** 2
+    variance /= max(len(posterior.samples), 1)
+    generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
+    for draw in model.residual_draws(plan.residual_count, generator):
+        variance += summed(draw) ** 2 / plan.residual_count
+    if not len(posterior.samples):
+        variance[:] = float("nan")
+    return (
+        _scattered(mean[inside], inside),
+        _scattered(variance[inside].sqrt(), inside),
+    )
+
+
+def _scattered(values: torch.Tensor, inside: torch.Tensor) -> np.ndarray:
+    full = np.full(tuple(inside.shape), np.nan)
+    full[inside.numpy()] = values.numpy()
+    return full
+
+
+def lines_of_sight(
+    run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
+) -> list[LineOfSight]:
+    """Cumulative extinction with error along a few directions, and the stars near."""
+    stars = read_stars(run.path / "stars.parquet")
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    lines = []
+    for lon, lat in default_directions(stars) if directions is None else directions:
+        direction = unit_vectors(np.array([lon]), np.array([lat]))
+        edges = np.linspace(0, _exit_distance(run, direction[0]), points + 1)[1:]
+        edges *= 1 - 1e-9
+        mean, std = cumulative(run, direction, edges)
+        near, radius = _stars_near(stars, direction[0])
+        lines.append(
+            LineOfSight(
+                l=lon,
+                b=lat,
+                distance=edges,
+                mean=mean[:, 0],
+                std=std[:, 0],
+                star_distance=stars.distance[near],
+                star_extinction=stars.extinction[near],
+                star_error=stars.extinction_error[near],
+                radius=radius,
+            )
+        )
+    return lines
+
+
+def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
+    """Directions spread over the sky among the stars of largest extinction signal.
+
+    Greedy: the star of the highest extinction, then the highest that is at least
+    30 deg away from all chosen before (less where the field is small).
+    """
+    assert stars.extinction is not None
+    vectors = unit_vectors(stars.l, stars.b)
+    order = np.argsort(stars.extinction)[::-1]
+    separation = math.radians(30)
+    chosen: list[int] = []
+    while len(chosen) < count and separation > 1e-4:
+        for index in order:
+            if len(chosen) == count:
+                break
+            cosines = vectors[chosen] @ vectors[index] if chosen else np.zeros(0)
+            if (cosines < math.cos(separation)).all():
+                chosen.append(int(index))
+        separation /= 2
+    return [(float(stars.l[i]), float(stars.b[i])) for i in chosen]
+
+
+def _exit_distance(run: Run, direction: np.ndarray) -> float:
+    """Distance at which a ray from the observer leaves the box [pc]."""
+    distance = math.inf
+    grid = run.plan.grid
+    for low, high, cosine in zip(grid.lower, grid.upper, direction, strict=True):
+        if abs(cosine) > 1e-12:
+            distance = min(distance, (high if cosine > 0 else low) / cosine)
+    return distance
+
+
+def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]:
+    """Up to 60 stars within the smallest radius that holds them, at most 3 deg."""
+    cosine = np.clip(unit_vectors(stars.l, stars.b) @ direction, -1.0, 1.0)
+    angle = np.degrees(np.arccos(cosine))
+    nearest = np.argsort(angle)[:60]
+    near = nearest[angle[nearest] <= 3.0]
+    radius = float(angle[near].max()) if len(near) else 3.0
+    return near, max(radius, 1e-3)
