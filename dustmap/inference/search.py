@@ -144,16 +144,20 @@ def clustered_subset(
     """Row numbers of ``size`` observations in groups of near neighbours.
 
     A uniform subset of a large catalogue has no close pairs and says nothing about
-    short lengthscales; groups around random members carry every separation.
+    short lengthscales; groups around random members carry every separation. Groups
+    hold at most ``size`` members; if they overlap, random rows fill the subset up.
     """
     n = len(positions)
     if n <= size:
         return torch.arange(n)
-    groups = max(1, size // neighbours)
-    seeds = torch.randperm(n, generator=generator)[:groups]
-    distance = torch.cdist(positions[seeds], positions)
-    near = distance.topk(neighbours, largest=False).indices.reshape(-1)
-    chosen = torch.unique(near)
+    neighbours = min(neighbours, size)
+    seeds = torch.randperm(n, generator=generator)[: size // neighbours]
+    # A few at a time: all distances at once are gigabytes for millions of rows.
+    near = [
+        torch.cdist(positions[few], positions).topk(neighbours, largest=False).indices
+        for few in seeds.split(4)
+    ]
+    chosen = torch.unique(torch.cat(near))
     missing = size - len(chosen)
     if missing > 0:
         rest = torch.ones(n, dtype=torch.bool)
