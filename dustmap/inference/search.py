@@ -179,7 +179,7 @@ def search(
     """The best lengthscale and mean shape, and every candidate that was tried.
 
     All lengthscales are tried with the last shape, all shapes with the best of them,
-    and the neighbouring lengthscales once more with the best shape.
+    and then neighbouring lengthscales with the best shape for as long as they gain.
 
     Parameters
     ----------
@@ -203,8 +203,12 @@ def search(
     last = len(shapes) - 1
     scale = max(lengthscales, key=lambda s: evidence(s, last))
     shape = max(range(len(shapes)), key=lambda i: evidence(scale, i))
-    place = list(lengthscales).index(scale)
-    around = lengthscales[max(place - 1, 0) : place + 2]
-    scale = max(around, key=lambda s: evidence(s, shape))
+    while True:
+        place = list(lengthscales).index(scale)
+        around = lengthscales[max(place - 1, 0) : place + 2]
+        better = max(around, key=lambda s: evidence(s, shape))
+        if better == scale:
+            break
+        scale = better
     best = tried[scale, shape]
     return scale, shape, best, [(s, i, e) for (s, i), e in tried.items()]
