@@ -43,6 +43,15 @@ class Posterior:
     samples: Float[Tensor, "s p"]
 
     def __post_init__(self) -> None:
+        size = self.model.latent_size
+        if self.mean.shape != (size,):
+            raise ValueError(
+                f"mean must have shape ({size},), got {tuple(self.mean.shape)}"
+            )
+        if self.samples.ndim != 2 or self.samples.shape[1] != size:
+            raise ValueError(
+                f"samples must have shape (s, {size}), got {tuple(self.samples.shape)}"
+            )
         if len(self.samples) == 1:
             raise ValueError("a standard deviation needs no sample or at least two")
 
@@ -75,6 +84,8 @@ class Posterior:
         self, functionals: Functionals, generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
         """Joint posterior draws of all functionals, sub-grid residual included."""
+        if not len(self.samples):
+            return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
         residual = model.residual_draws(len(self.samples), generator)
         values = torch.stack([model.apply(sample) for sample in self.samples])
