@@ -91,6 +91,7 @@ class TorusWhitening:
         self.dtype = dtype
         self.device = torch.device(device)
         self.periodic = kernel.periodised(torus.periods)
+        self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
         column = self.periodic(torus.lags())
@@ -175,13 +176,16 @@ class TorusWhitening:
         """The same ε seen on another refinement."""
         if refinement == self.refinement:
             return self
-        return TorusWhitening(
-            self.kernel,
-            self.torus,
-            refinement=refinement,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        # The spectra take seconds on large grids, and every prediction asks for them.
+        if refinement not in self._refined:
+            self._refined[refinement] = TorusWhitening(
+                self.kernel,
+                self.torus,
+                refinement=refinement,
+                dtype=self.dtype,
+                device=self.device,
+            )
+        return self._refined[refinement]
 
     def _folded(self, modes: Tensor) -> Tensor:
         """Σ over aliases of a half spectrum, as a full complex coarse spectrum."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import dustmap
-from dustmap.functionals import PointValues
+from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from pipelines.catalog.schema import Stars, read_stars, write_table
 from pipelines.engines import rays
@@ -26,7 +26,7 @@ UNITS = {
     "distance": "pc",
 }
 # Rows predicted at once.
-_ROWS = 65_536
+_ROWS = 131_072
 
 
 def predict_columns(
@@ -45,12 +45,14 @@ def predict_columns(
         for name in ("extinction_mean", "extinction_std", "density_mean", "density_std")
     }
     ends = positions[inside]
-    integrals = posterior.moments(rays(plan, ends), rows=_ROWS)
-    values = posterior.moments(PointValues(ends), rows=_ROWS)
-    columns["extinction_mean"][where] = integrals.mean.numpy()
-    columns["extinction_std"][where] = integrals.std.numpy()
-    columns["density_mean"][where] = values.mean.numpy()
-    columns["density_std"][where] = values.std.numpy()
+    if len(ends):
+        # One call: both share the draws behind the sub-grid variance.
+        both = Stack([rays(plan, ends), PointValues(ends)])
+        moments = posterior.moments(both, rows=_ROWS)
+        for name, part in (("mean", moments.mean), ("std", moments.std)):
+            integrals, values = part.numpy().reshape(2, -1)
+            columns[f"extinction_{name}"][where] = integrals
+            columns[f"density_{name}"][where] = values
     return {**columns, "inside": where}
 
 

@@ -123,11 +123,13 @@ def cumulative(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and std [mag] of ``∫_0^d ρ ds`` at distances ``edges`` [pc].
 
-    Shape ``(len(edges), len(directions))``; NaN where the ray has left the box.
+    ``edges`` has shape ``(e,)``, or ``(e, n)`` with other distances for each of n
+    directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
     """
     posterior, plan = run.posterior, run.plan
     along = torch.as_tensor(directions)
-    far = torch.as_tensor(edges, dtype=torch.float64)[:, None, None] * along
+    distances = torch.as_tensor(edges, dtype=torch.float64)
+    far = distances.reshape(len(edges), -1, 1) * along
     inside = plan.grid.contains(far.reshape(-1, 3)).reshape(len(edges), len(along))
     shape = tuple(inside.shape)
     if plan.engine == "svi":
@@ -173,19 +175,20 @@ def lines_of_sight(
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     lines = []
-    for lon, lat in default_directions(stars) if directions is None else directions:
-        direction = unit_vectors(np.array([lon]), np.array([lat]))
-        edges = np.linspace(0, _exit_distance(run, direction[0]), points + 1)[1:]
-        edges *= 1 - 1e-9
-        mean, std = cumulative(run, direction, edges)
-        near, radius = _stars_near(stars, direction[0])
+    chosen = default_directions(stars) if directions is None else list(directions)
+    vectors = unit_vectors(*np.array(chosen).T)
+    reach = np.array([_exit_distance(run, vector) for vector in vectors])
+    edges = np.linspace(0, reach * (1 - 1e-9), points + 1)[1:]
+    mean, std = cumulative(run, vectors, edges)
+    for i, (lon, lat) in enumerate(chosen):
+        near, radius = _stars_near(stars, vectors[i])
         lines.append(
             LineOfSight(
                 l=lon,
                 b=lat,
-                distance=edges,
-                mean=mean[:, 0],
-                std=std[:, 0],
+                distance=edges[:, i],
+                mean=mean[:, i],
+                std=std[:, i],
                 star_distance=stars.distance[near],
                 star_extinction=stars.extinction[near],
                 star_error=stars.extinction_error[near],
@@ -234,4 +237,5 @@ def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]
     nearest = np.argsort(angle)[:60]
     near = nearest[angle[nearest] <= 3.0]
     radius = float(angle[near].max()) if len(near) else 3.0
-    return near, max(radius, 1e-3)
+    # Rounded up, for the figure's title.
+    return near, math.ceil(10 * radius) / 10

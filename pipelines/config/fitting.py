@@ -135,7 +135,7 @@ class InferenceConfig(Settings):
         default=32, description="posterior samples, which give the standard deviations"
     )
     tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-3, description="relative residual at which the mean's solve stops"
+        default=1e-4, description="relative residual at which the mean's solve stops"
     )
     sample_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=1e-2, description="the same for a posterior sample"
