@@ -182,6 +182,7 @@ def test_for_blocks_a_unit_step_has_the_exact_covariance_but_not_the_mean():
     batch = problem.data.batch(index, model.rows(index))
     shape = model.whitening.embedding.torus.shape
     q = block_independent(shape, (2, 2)).step(batch, 1.0)
+    model.chunk = 4  # so that sums run over several chunks of rows
     optimum = direct_optimum(model, problem.data, family="block")
     torch.testing.assert_close(q.precision, optimum.q.precision)
     features, weight = batch.features, batch.weight
