@@ -70,6 +70,10 @@ def test_moments_are_those_of_dense_algebra_with_the_unresolved_part(refinement)
     explained, residual = np.diag(explained), np.diag(residual)
     if refinement == 1:
         assert np.abs(residual).max() < 1e-10
+        # About the exact mean, so that the number of samples is the divisor.
+        scatter = posterior.model.at(others).apply(posterior.samples).numpy() - centre
+        own = (scatter**2).mean(axis=0)
+        np.testing.assert_allclose(moments.std.numpy() ** 2, own, rtol=1e-5)
     else:
         # It matters here: leaving it out would be seen.
         assert np.median(residual / explained) > 0.15
