@@ -5,16 +5,12 @@ from __future__ import annotations
 import dense_torus
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 from reference import woodbury_posterior
 
-from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, Precision, infer
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.operator import FunctionOperator
-from dustmap.models.base import ForwardModel, Linearisation
-from dustmap.testing import check_forward_model, check_linear_operator
+from dustmap.testing import check_linear_operator
 
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=2000)
 # Refinement, residual refinement and weights.
@@ -281,149 +277,6 @@ def test_the_precision_is_symmetric_and_dense_algebra(generator):
     Phi = oracle.features
     exact = np.eye(len(Phi.T)) + Phi.T @ (Phi / noise.numpy()[:, None])
     assert largest_error(precision.to_dense(), exact) < 1e-12
-
-
-class LogNormal(ForwardModel):
-    """``L_n exp(A ε)`` on the points of the torus: nothing linear about it."""
-
-    def __init__(self, gaussian):
-        self.gaussian = gaussian
-        self.latent_size = gaussian.latent_size
-        self.dtype, self.device = gaussian.dtype, gaussian.device
-
-    @property
-    def functionals(self):
-        return self.gaussian.functionals
-
-    def apply(self, eps):
-        colour = self.gaussian.whitening.colour
-        return self.gaussian.weights.matvec(torch.exp(colour(eps)))
-
-    def linearise(self, eps):
-        W, whitening = self.gaussian.weights, self.gaussian.whitening
-        density = torch.exp(whitening.colour(eps))
-        operator = FunctionOperator(
-            (len(self.functionals), self.latent_size),
-            lambda x: W.matvec(density * whitening.colour(x)),
-            lambda v: whitening.colour_transpose(density * W.rmatvec(v)),
-            dtype=self.dtype,
-        )
-        return Linearisation(
-            prediction=W.matvec(density),
-            operator=operator,
-            variance=torch.zeros(len(self.functionals), dtype=self.dtype),
-        )
-
-    def residual_draws(self, count, generator):
-        return torch.zeros(count, len(self.functionals), dtype=self.dtype)
-
-    def at(self, functionals):
-        return LogNormal(self.gaussian.at(functionals))
-
-
-def log_normal(seed, noise):
-    """The model, and data drawn from it with noise relative to their mean."""
-    functionals = Stack(
-        [
-            PointValues(dense_torus.inside(1, 10, 3)),
-            LineIntegrals(dense_torus.inside(1, 30, 4), GaussLegendre(count=6)),
-        ]
-    )
-    model = LogNormal(dense_torus.model("matern52", 1, functionals))
-    generator = rng(seed)
-    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
-    clean = model.apply(truth)
-    sigma = noise * clean.abs().mean()
-    white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
-    return model, clean + sigma * white, torch.full_like(clean, float(sigma) ** 2)
-
-
-def dense_mode(model, y, noise):
-    """The least of ``½|ε|² + ½ Σ r²/σ²`` by Newton's method with its full Hessian."""
-    eye = torch.eye(model.latent_size, dtype=torch.float64)
-    A = model.gaussian.whitening.colour(eye).numpy().T
-    W = model.gaussian.weights.to_dense().numpy()
-    sigma = np.sqrt(noise.numpy())
-
-    def parts(eps):
-        density = np.exp(A @ eps)
-        return density, (W @ density - y.numpy()) / sigma
-
-    def value(eps):
-        _, r = parts(eps)
-        return 0.5 * (eps @ eps + r @ r)
-
-    def slope(eps):
-        density, r = parts(eps)
-        return eps + A.T @ (density * (W.T @ (r / sigma)))
-
-    def curvature(eps):
-        density, r = parts(eps)
-        J = (W * density) @ A / sigma[:, None]
-        second = density * (W.T @ (r / sigma))
-        return np.eye(len(eps)) + J.T @ J + A.T @ (second[:, None] * A)
-
-    start = np.zeros(model.latent_size)
-    best = scipy.optimize.minimize(
-        value, start, jac=slope, hess=curvature, method="trust-exact"
-    )
-    eps = best.x
-    for _ in range(3):
-        eps = eps - np.linalg.solve(curvature(eps), slope(eps))
-    assert np.linalg.eigvalsh(curvature(eps))[0] > 0
-    return eps, value
-
-
-def test_the_log_normal_of_these_tests_is_a_forward_model(generator):
-    check_forward_model(log_normal(0, 0.1)[0], generator)
-
-
-# Whole steps run away from draw 6, and go back and forth in draw 0.
-@pytest.mark.parametrize(
-    ("seed", "noise"), [(0, 0.02), (1, 0.1), (6, 0.005), (11, 0.02)]
-)
-def test_a_model_that_is_not_linear_is_solved_to_its_mode(seed, noise):
-    model, y, variance = log_normal(seed, noise)
-    settings = FullBatch(solver=TIGHT, samples=0, newton_steps=100)
-    result = infer(model, y, variance, settings=settings, generator=rng())
-    exact, value = dense_mode(model, y, variance)
-    assert result.converged and result.newton_steps > 2
-    assert value(result.mean.numpy()) == pytest.approx(value(exact), rel=1e-9)
-    assert largest_error(result.mean, exact) < 1e-6
-
-
-def test_too_few_newton_steps_are_told_and_never_make_it_worse():
-    model, y, variance = log_normal(6, 0.005)
-    _, value = dense_mode(model, y, variance)
-    values = [value(np.zeros(model.latent_size))]
-    eps = None
-    for _ in range(4):
-        result = infer(
-            model,
-            y,
-            variance,
-            settings=FullBatch(solver=TIGHT, samples=0, newton_steps=1),
-            generator=rng(),
-            start=eps,
-        )
-        assert not result.converged and result.newton_steps == 1
-        assert bool(result.mean_solution.converged.all())
-        eps = result.mean
-        values.append(value(eps.numpy()))
-    assert values == sorted(values, reverse=True)
-
-
-def test_samples_of_a_model_that_is_not_linear_use_the_tangent_at_the_mode():
-    model, y, variance = log_normal(4, 0.02)
-    settings = FullBatch(
-        solver=ConjugateGradients(rtol=1e-9), samples=2000, block=500, newton_steps=100
-    )
-    result = infer(model, y, variance, settings=settings, generator=rng())
-    J = model.linearise(result.mean).operator.to_dense().numpy()
-    _, S = woodbury_posterior(J, np.zeros(len(y)), variance.numpy())
-    spread = ((result.samples - result.mean) ** 2).mean(dim=0).numpy()
-    z = (spread / np.diag(S) - 1) / np.sqrt(2 / 2000)
-    assert np.abs(z).max() < 4.5 and 0.8 < z.std() < 1.2
 
 
 @pytest.mark.parametrize(
