@@ -14,19 +14,18 @@ import numpy as np
 import torch
 
 import dustmap
-from dustmap.functionals import PointValues
 from dustmap.posterior import Posterior
 from pipelines import cost
 from pipelines.assessment import held_out_score, sight_line_lengths
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.engines import Data, Inference, build_model, run_engine
+from pipelines.engines import Data, Inference, run_engine
 from pipelines.errors import InputError
 from pipelines.plan import Plan, memory_limit
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions
 from pipelines.progress import Progress, say
-from pipelines.run import State, write_json, write_state
+from pipelines.run import State, posterior_model, write_json, write_state
 from pipelines.selection import (
     FEWEST,
     distance_errors,
@@ -127,12 +126,11 @@ def fit(
     result = _infer(plan, train, config, dtype, device, generator, records)
     clock.lap("inference")
     posterior = Posterior(
-        model=build_model(
+        model=posterior_model(
             result.plan,
-            PointValues(torch.zeros(1, 3, dtype=torch.float64)),
             dtype=result.mean.dtype,
             device=device,
-            generator=generator,
+            seed=config.inference.seed,
         ),
         mean=result.mean,
         samples=result.samples,

@@ -54,7 +54,7 @@ def extinction_lines(folder: Path, truth: Cube) -> list[str]:
     error = mean - true[known]
     rmse, typical = np.sqrt(np.mean(error**2)), np.median(np.abs(error))
     return [
-        f"held-out extinction, {known.sum()} stars: RMSE {rmse:.4f} mag, median |error| "
+        f"held-out extinction, {known.sum()} stars: RMSE {rmse:.4f} mag, median error "
         f"{typical:.4f} mag (truth scatters by {true[known].std():.3f} mag); "
         f"{coverage(error, std)}",
         "density at these stars: "
