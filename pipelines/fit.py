@@ -25,7 +25,13 @@ from pipelines.plan import Plan, memory_limit
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions
 from pipelines.progress import Progress, say
-from pipelines.run import State, posterior_model, write_json, write_state
+from pipelines.run import (
+    State,
+    check_output,
+    posterior_model,
+    write_json,
+    write_state,
+)
 from pipelines.selection import (
     FEWEST,
     distance_errors,
@@ -93,10 +99,9 @@ def fit(
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, or the output exists.
+        no grid, or the output exists or cannot be written.
     """
-    if output.exists() and not overwrite:
-        raise InputError(f"{output} exists: choose another output or pass --overwrite")
+    check_output(output, overwrite=overwrite)
     clock = _Clock()
     stars = read_stars(source)
     stars, counts = usable_stars(stars, config, source)

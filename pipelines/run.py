@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,29 @@ class Run:
     support: Tensor
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder before the work rather than after it.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, if overwriting would delete
+        something that is no run, or if its folder cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists: choose another output or pass --overwrite")
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty and not (path / "run.json").is_file():
+        raise InputError(
+            f"{path} is no run folder: --overwrite replaces only a run, choose "
+            "another output"
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path.parent} is read-only: cannot write {path.name} there")
 
 
 def write_state(folder: Path, state: State) -> None:
