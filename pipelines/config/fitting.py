@@ -164,6 +164,15 @@ class InferenceConfig(Settings):
         default=True, description="search coarsely for hyperparameters that are auto"
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> InferenceConfig:
+        if self.samples == 1:
+            raise ValueError(
+                "samples = 1 gives no standard deviation: take at least 2, or 0 for "
+                "the mean alone"
+            )
+        return self
+
 
 class SviConfig(Settings):
     """The engine ``svi`` only: stochastic variational inference as published."""
