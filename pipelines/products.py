@@ -82,6 +82,13 @@ def _reach(run: Run) -> float:
     return max(abs(edge) for edge in corners)
 
 
+def _farthest(run: Run) -> float:
+    """Distance to the box's furthest corner [pc]."""
+    grid = run.plan.grid
+    sides = zip(grid.lower, grid.upper, strict=True)
+    return math.hypot(*(max(-low, high) for low, high in sides))
+
+
 def default_nside(run: Run) -> int:
     """The coarsest resolution whose pixels are a grid step or less, within 16..128."""
     angle = min(run.plan.grid.spacing) / (_reach(run) / 2)
@@ -102,6 +109,11 @@ def sky_maps(
     edges = default_distances(run) if distances is None else np.asarray(distances)
     if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
         raise InputError(f"distances must be positive and increasing, got {edges}")
+    if edges[-1] > _farthest(run):
+        raise InputError(
+            f"distances go to {edges[-1]:g} pc, where no sight line is still inside "
+            f"the map: its furthest corner is {_farthest(run):.6g} pc away"
+        )
     nside = default_nside(run) if nside is None else nside
     if not healpy.isnsideok(nside, nest=True):
         raise InputError(f"nside must be a power of 2, got {nside}")

@@ -38,6 +38,11 @@ def export_run(
             raise InputError(
                 f"{path} exists: choose another output or pass --overwrite"
             )
+    if len({path.resolve() for path in wanted}) < len(wanted):
+        raise InputError(
+            "two of --zarr, --fits and --healpix name the same path: one would "
+            "replace the other"
+        )
     fitted = read_run(run)
     if zarr is not None or fits is not None:
         cube = map_cube(fitted)
