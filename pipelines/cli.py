@@ -56,6 +56,15 @@ def main() -> None:
     """
 
 
+def _print_simulation_keys(context: click.Context, _: Any, wanted: bool) -> None:
+    """Answer ``--help-config`` like ``--help``: whatever else is on the line."""
+    from pipelines.config import SimulateConfig, describe
+
+    if wanted and not context.resilient_parsing:
+        click.echo(describe(SimulateConfig))
+        context.exit()
+
+
 @main.command()
 @click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
 @click.option("--truth", type=_OUT, help="Also write the true density as zarr.")
@@ -63,7 +72,14 @@ def main() -> None:
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("-c", "--config", type=_OUT, help="TOML configuration.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
-@click.option("--help-config", is_flag=True, help="Print every key and its default.")
+@click.option(
+    "--help-config",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_simulation_keys,
+    help="Print every key and its default.",
+)
 @_OVERWRITE
 @_reporting
 def simulate(
@@ -73,16 +89,12 @@ def simulate(
     seed: int | None,
     config: Path | None,
     overrides: tuple[str, ...],
-    help_config: bool,
     overwrite: bool,
 ) -> None:
     """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
-    from pipelines.config import SimulateConfig, describe, load_config
+    from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import simulate as run
 
-    if help_config:
-        click.echo(describe(SimulateConfig))
-        return
     flags = [f"stars={stars}"] if stars is not None else []
     flags += [f"seed={seed}"] if seed is not None else []
     settings = load_config(SimulateConfig, config, [*overrides, *flags])
