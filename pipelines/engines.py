@@ -280,6 +280,8 @@ def _learnt(plan: Plan, result: SviResult) -> Plan:
     scale = values["lengthscale"].detach().expand(3).tolist()
     return replace(
         plan,
+        # Learning widens the embedding for the longest lengthscale it may reach.
+        torus_shape=tuple(result.model.whitening.embedding.torus.shape),
         lengthscale=tuple(float(s) for s in scale),
         std=float(values["variance"].detach().sqrt()),
         common_noise=float((plan.common_noise**2 + result.common_noise) ** 0.5),

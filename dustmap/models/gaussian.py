@@ -88,7 +88,8 @@ class TorusGaussian(ForwardModel):
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._functionals = functionals
-        self._generator = generator
+        # One seed for all draws behind v_n: asking twice gives the same answer.
+        self._seed = int(torch.randint(2**62, (1,), generator=generator))
         self.weights = self._projection(fine)
         self.operator = TorusFeatures(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
@@ -126,7 +127,8 @@ class TorusGaussian(ForwardModel):
             if self._resolves_nothing():
                 self._variance = total.to(self.dtype)
                 return self._variance
-            for draw in self._residuals(self.residual_count, self._generator):
+            generator = torch.Generator().manual_seed(self._seed)
+            for draw in self._residuals(self.residual_count, generator):
                 total += draw.to(torch.float64) ** 2
             self._variance = (total / self.residual_count).to(self.dtype)
         return self._variance
@@ -161,5 +163,5 @@ class TorusGaussian(ForwardModel):
             interpolation=self.interpolation,
             residual_refinement=self.residual_refinement,
             residual_count=self.residual_count,
-            generator=self._generator,
+            generator=torch.Generator().manual_seed(self._seed),
         )

@@ -227,7 +227,7 @@ class Altered(TorusGaussian):
         tangent = super().linearise(eps)
         variance, operator = tangent.variance, tangent.operator
         if self.fault == "variance":
-            variance = 1.5 * variance
+            variance = 2 * variance
         if self.fault == "negative":
             variance = variance - 2 * variance.max()
         if self.fault == "adjoint":
