@@ -12,69 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-Lags = Float[Tensor, "*batch d"]
-Values = Float[Tensor, "*batch"]
-
-
-class Kernel(ABC):
-    """A stationary covariance ``k(x − x')``.
-
-    ``derivatives`` says how often the field may be differentiated (0 or 1).
-    """
-
-    derivatives: ClassVar[int] | int = 0
-
-    @abstractmethod
-    def __call__(self, lag: Lags) -> Values:
-        """Covariance ``k(Δ)`` at displacements ``Δ``."""
-
-    @abstractmethod
-    def first_derivative(self, lag: Lags, axis: int) -> Values:
-        """``∂k/∂Δ_axis``. ``ValueError`` where the field has no derivative."""
-
-    @abstractmethod
-    def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
-        """``∂²k/∂Δ_axis∂Δ_other``. ``ValueError`` where it does not exist."""
-
-    @abstractmethod
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        """The kernel summed over all images of a torus with these periods."""
-
-    @abstractmethod
-    def parameters(self) -> dict[str, Tensor]:
-        """The positive hyperparameters by name."""
-
-    @abstractmethod
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Kernel:
-        """The same kernel with other hyperparameters (names as ``parameters``)."""
-
-    def covariance(
-        self, lag: Lags, left: int | None = None, right: int | None = None
-    ) -> Values:
-        r"""``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``; ``None`` is a value.
-
-        ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the signs.
-        """
-        if left is None and right is None:
-            return self(lag)
-        if right is None:
-            assert left is not None
-            return self.first_derivative(lag, left)
-        if left is None:
-            return -self.first_derivative(lag, right)
-        return -self.second_derivative(lag, left, right)
-
-    def __add__(self, other: Kernel) -> Sum:
-        return Sum(terms=(self, other))
+from dustmap.kernels.base import Kernel, Lags, Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -255,84 +201,6 @@ class SquaredExponential(Radial):
     @staticmethod
     def radial_second(r: Tensor) -> Tensor:
         return torch.exp(-0.5 * r**2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Constant(Kernel):
-    """``k(Δ) = variance``: an unknown offset common to the whole field."""
-
-    variance: Tensor
-    derivatives = 1
-
-    def __init__(self, *, variance: float | Tensor) -> None:
-        tensor = torch.as_tensor(variance, dtype=torch.float64)
-        if not bool(torch.isfinite(tensor) and tensor > 0):
-            raise ValueError(f"variance must be positive and finite, got {variance}")
-        object.__setattr__(self, "variance", tensor)
-
-    def __call__(self, lag: Lags) -> Values:
-        return Radial._cast(self.variance, lag).expand(lag.shape[:-1])
-
-    def first_derivative(self, lag: Lags, axis: int) -> Values:
-        return torch.zeros_like(lag[..., axis])
-
-    def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
-        return torch.zeros_like(lag[..., axis])
-
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        """Itself: a constant has every period (its image sum would diverge)."""
-        return self
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {"variance": self.variance}
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Constant:
-        return Constant(variance=parameters.get("variance", self.variance))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sum(Kernel):
-    """``k = Σ_i k_i``. Parameters are named ``0.lengthscale``, ``1.variance``, …"""
-
-    terms: tuple[Kernel, ...]
-
-    @property
-    def derivatives(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The roughest term decides."""
-        return min(term.derivatives for term in self.terms)
-
-    def __call__(self, lag: Lags) -> Values:
-        return torch.stack([term(lag) for term in self.terms]).sum(dim=0)
-
-    def first_derivative(self, lag: Lags, axis: int) -> Values:
-        parts = [term.first_derivative(lag, axis) for term in self.terms]
-        return torch.stack(parts).sum(dim=0)
-
-    def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
-        parts = [term.second_derivative(lag, axis, other) for term in self.terms]
-        return torch.stack(parts).sum(dim=0)
-
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        return Sum(terms=tuple(term.periodised(periods) for term in self.terms))
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {
-            f"{i}.{name}": value
-            for i, term in enumerate(self.terms)
-            for name, value in term.parameters().items()
-        }
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Sum:
-        terms = []
-        for i, term in enumerate(self.terms):
-            prefix = f"{i}."
-            own = {
-                name.removeprefix(prefix): value
-                for name, value in parameters.items()
-                if name.startswith(prefix)
-            }
-            terms.append(term.with_parameters(own))
-        return replace(self, terms=tuple(terms))
 
 
 # Beyond this φ an image adds nothing that float64 keeps.

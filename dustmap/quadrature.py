@@ -1,0 +1,101 @@
+"""Where along a ray the nodes of its line integral lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Rule(Protocol):
+    """A quadrature rule on the unit interval, possibly another one per ray."""
+
+    def fractions(
+        self, lengths: Float[Tensor, " n"], index: Int[Tensor, " n"]
+    ) -> tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]:
+        """Rows, positions in [0, 1] and weights (summing to 1 per row).
+
+        ``lengths`` are those of the rays and ``index`` their numbers in the batch
+        the rule was made for.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussLegendre:
+    """``count`` Gauss–Legendre nodes on every ray."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+
+    def fractions(
+        self, lengths: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x, w = np.polynomial.legendre.leggauss(self.count)
+        n = len(lengths)
+        rows = torch.arange(n).repeat_interleave(self.count)
+        return (
+            rows,
+            torch.as_tensor((x + 1) / 2).repeat(n),
+            torch.as_tensor(w / 2).repeat(n),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedStep:
+    """The composite midpoint rule with steps of at most ``step`` along every ray."""
+
+    step: float
+
+    def __post_init__(self) -> None:
+        if not self.step > 0:
+            raise ValueError(f"step must be positive, got {self.step}")
+
+    def fractions(
+        self, lengths: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        counts = torch.ceil(lengths / self.step).clamp(min=1).to(torch.int64)
+        rows = torch.arange(len(lengths)).repeat_interleave(counts)
+        first = torch.cumsum(counts, 0) - counts
+        step = torch.arange(len(rows)) - first[rows]
+        width = 1.0 / counts.to(torch.float64)
+        return rows, (step + 0.5) * width[rows], width[rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MonteCarlo:
+    """Independent uniform draws for every ray (HIP-GP's rule, eq. 7–8).
+
+    Make it with :meth:`draw` for a batch of N rays; the draws are kept, so that
+    ``k_un`` and ``k_nn`` of one ray use the same nodes.
+    """
+
+    positions: Float[Tensor, "n j"]
+
+    @classmethod
+    def draw(cls, rays: int, count: int, generator: torch.Generator) -> MonteCarlo:
+        """``count`` nodes for each of ``rays`` rays."""
+        shape = (rays, count)
+        positions = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return cls(positions=positions)
+
+    def fractions(
+        self, lengths: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if len(index) and int(index.max()) >= len(self.positions):
+            raise ValueError(
+                f"the rule was drawn for {len(self.positions)} rays, "
+                f"ray {int(index.max())} was asked for"
+            )
+        chosen = self.positions[index]
+        n, count = chosen.shape
+        rows = torch.arange(n).repeat_interleave(count)
+        weights = torch.full((n * count,), 1.0 / count, dtype=torch.float64)
+        return rows, chosen.reshape(-1), weights
