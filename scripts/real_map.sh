@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# A map from real open clusters and stars: ingest, fit, export, plot, a sky slice, and
+# how well it does on stars kept back. Usage: scripts/real_map.sh DATA [FOLDER]
+# DATA holds clusters_hunt2023.csv.gz (Hunt & Reffert 2023) and stars_av.csv.gz (Miglio
+# et al. 2021, Anders et al. 2017, Zinn et al. 2022), which are not part of dustmap.
+# DUSTMAP_REAL_MAP_FIT ("KEY=VALUE ...") overrides keys of scripts/real_map.toml.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+fail() { echo "real_map.sh: $1" >&2; exit 2; }
+[ $# -ge 1 ] || fail "name the folder with the catalogues: scripts/real_map.sh DATA [FOLDER]"
+data=$1
+folder=${2:-real_map}
+for name in clusters_hunt2023.csv.gz stars_av.csv.gz; do
+  [ -f "$data/$name" ] || fail "$data has no $name: name the folder that holds clusters_hunt2023.csv.gz and stars_av.csv.gz"
+done
+python="$root/.venv/bin/python"
+[ -x "$python" ] || "$root/scripts/install"
+dustmap() { echo "\$ dustmap $*" >&2; "$root/.venv/bin/dustmap" "$@"; }
+overrides=()
+for pair in ${DUSTMAP_REAL_MAP_FIT:-}; do overrides+=(--set "$pair"); done
+mkdir -p "$folder"
+dustmap ingest "$data/clusters_hunt2023.csv.gz" --preset hunt2023 \
+  -o "$folder/clusters.parquet" --overwrite
+dustmap ingest "$data/stars_av.csv.gz" --preset stars-av \
+  -o "$folder/fields.parquet" --overwrite
+dustmap ingest "$folder/clusters.parquet" "$folder/fields.parquet" \
+  -o "$folder/stars.parquet" --overwrite
+dustmap fit "$folder/stars.parquet" -o "$folder/run" -c "$root/scripts/real_map.toml" \
+  --overwrite ${overrides[@]+"${overrides[@]}"}
+dustmap export "$folder/run" --zarr "$folder/map.zarr" --fits "$folder/map.fits" \
+  --healpix "$folder/map.healpix.fits" --overwrite
+dustmap plot "$folder/run" -o "$folder/figures"
+"$python" "$root/scripts/sky_slice.py" "$folder/map.zarr" --distance 400 \
+  -o "$folder/figures/density_400pc.png"
+"$python" "$root/scripts/real_map_summary.py" "$folder"

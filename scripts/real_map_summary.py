@@ -1,0 +1,98 @@
+#!/usr/bin/env python
+"""Holds a map from real stars against those kept back, beside their neighbours."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from pipelines.catalog.schema import Stars, read_stars, read_table
+from pipelines.export.zarr import read_zarr
+from pipelines.truth import unit_vectors
+
+# A step of 0.0625 rad (3.6 deg) counts like one of 1 in the logarithm of the distance.
+_PER_RADIAN = 16.0
+_NEIGHBOURS = (1, 3, 8)
+
+
+def main() -> None:
+    """Print errors on held-out stars by kind, nearest neighbours, and the cube."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="what scripts/real_map.sh made")
+    folder: Path = parser.parse_args().folder
+    held_out, _, _ = read_table(folder / "run" / "held_out.parquet")
+    held_out = {name: column[held_out["inside"]] for name, column in held_out.items()}
+    lines = ["", "== extinction of the stars kept back (noise included) [mag]"]
+    mean = held_out["extinction_mean"]
+    measured = measured_extinction(folder, held_out)
+    for kind, chosen in by_kind(folder, held_out).items():
+        lines.append(
+            f"{kind}: {chosen.sum()}, scatter {measured[chosen].std():.3f}; "
+            f"map {errors((mean - measured)[chosen])}"
+        )
+    fitted = read_stars(folder / "run" / "stars.parquet")
+    for count in _NEIGHBOURS:
+        guess = neighbours(fitted, held_out, count)
+        lines.append(f"mean of {count} nearest: {errors(guess - measured)}")
+    print("\n".join([*lines, *cube_lines(folder)]))
+
+
+def measured_extinction(folder: Path, held_out: dict[str, np.ndarray]) -> np.ndarray:
+    """Extinctions [mag] of the stars kept back, found again by their place."""
+    stars = read_stars(folder / "stars.parquet")
+    assert stars.extinction is not None
+    places = zip(stars.l, stars.b, stars.distance, strict=True)
+    row = {place: i for i, place in enumerate(places)}
+    wanted = zip(held_out["l"], held_out["b"], held_out["distance"], strict=True)
+    return stars.extinction[[row[place] for place in wanted]]
+
+
+def by_kind(folder: Path, held_out: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Which of the stars kept back are clusters, and which are single stars."""
+    clusters = read_stars(folder / "clusters.parquet").source_id
+    assert clusters is not None
+    is_cluster = np.isin(held_out["source_id"], clusters)
+    return {
+        "all": np.ones_like(is_cluster),
+        "open clusters": is_cluster,
+        "stars in fields": ~is_cluster,
+    }
+
+
+def errors(difference: np.ndarray) -> str:
+    """RMSE and median absolute error in words."""
+    rmse = float(np.sqrt(np.mean(difference**2)))
+    return f"RMSE {rmse:.3f}, median |error| {np.median(np.abs(difference)):.3f}"
+
+
+def neighbours(
+    fitted: Stars, held_out: dict[str, np.ndarray], count: int
+) -> np.ndarray:
+    """Mean extinction [mag] of the nearest in direction and logarithm of distance."""
+    assert fitted.extinction is not None
+    tree = cKDTree(_features(fitted.l, fitted.b, fitted.distance))
+    wanted = _features(held_out["l"], held_out["b"], held_out["distance"])
+    _, index = tree.query(wanted, k=[*range(1, count + 1)])
+    return fitted.extinction[index].mean(axis=1)
+
+
+def _features(l: np.ndarray, b: np.ndarray, distance: np.ndarray) -> np.ndarray:  # noqa: E741
+    return np.column_stack([_PER_RADIAN * unit_vectors(l, b), np.log(distance)])
+
+
+def cube_lines(folder: Path) -> list[str]:
+    """What part of the map the stars speak for, and how much of it is negative."""
+    cube = read_zarr(folder / "map.zarr")
+    seen = cube.arrays["support"] > 0
+    mean = cube.arrays["mean"][seen]
+    return [
+        f"cube: {seen.mean():.1%} of the cells have a sight line; "
+        f"{np.mean(mean < 0):.1%} of these have a negative mean"
+    ]
+
+
+if __name__ == "__main__":
+    main()
