@@ -116,8 +116,8 @@ def make_plan(
                 max(s, f) for s, f in zip(lengthscale, floor, strict=True)
             )
             notes.append(
-                f"lengthscale raised from {min(prior.lengthscale):.4g} pc to {RESOLVED:g} "
-                "grid steps: the grid does not resolve the one found"
+                f"lengthscale raised from {min(prior.lengthscale):.4g} pc to "
+                f"{RESOLVED:g} grid steps: the grid does not resolve the one found"
             )
     kernel = KERNELS[config.prior.kernel](lengthscale=list(lengthscale))
     svi = config.inference.engine == "svi"

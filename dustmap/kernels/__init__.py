@@ -1,7 +1,7 @@
 """Stationary covariance functions."""
 
-from dustmap.kernels.base import Kernel
-from dustmap.kernels.composite import Constant, Sum
+from dustmap.kernels.base import Kernel, Sum
+from dustmap.kernels.constant import Constant
 from dustmap.kernels.radial import (
     KERNELS,
     Matern12,
