@@ -1,0 +1,115 @@
+"""A mock through the whole command line, and a small run on a field known exactly."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import one_cloud
+import pytest
+from click.testing import CliRunner, Result
+
+from pipelines.catalog.schema import write_stars
+from pipelines.cli import main
+from pipelines.config import FitConfig
+from pipelines.fit import FitReport, fit
+from pipelines.run import Run, read_run
+
+mpl.use("Agg")
+
+Command = Callable[[str], Result]
+
+
+def call(line: str) -> Result:
+    """Run ``dustmap LINE``; whatever happens, nobody may see a traceback."""
+    result = CliRunner().invoke(main, shlex.split(line))
+    stray = result.exception
+    assert stray is None or isinstance(stray, SystemExit), repr(stray)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """``command("verb arguments")``: the command line, in this process."""
+    return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A folder with everything a chain of commands left, and what they printed."""
+
+    folder: Path
+    said: dict[str, str]
+
+
+def walk(folder: Path, lines: dict[str, str]) -> Finished:
+    """Call one verb after the other in a folder; all must succeed."""
+    said = {}
+    with pytest.MonkeyPatch.context() as place:
+        place.chdir(folder)
+        for name, line in lines.items():
+            result = call(line)
+            assert result.exit_code == 0, f"{line}: {result.output}"
+            said[name] = result.output
+    return Finished(folder=folder, said=said)
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Catalogue in, map and figures out, on a mock of 3,000 stars."""
+    small = "truth.half_x=600 truth.half_y=600 truth.half_z=200 truth.spacing=40"
+    settings = " ".join(f"--set {pair}" for pair in small.split())
+    return walk(
+        tmp_path_factory.mktemp("chain"),
+        {
+            "simulate": "simulate -o mock.parquet --truth truth.zarr --stars 3000 "
+            f"--seed 3 {settings}",
+            "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
+            "positions": "ingest mock.parquet --preset mock --positions "
+            "-o positions.parquet",
+            "fit": "fit stars.parquet -o run --set box.spacing=120 "
+            "--set inference.samples=8",
+            "predict": "predict run stars.parquet -o predicted.parquet",
+            "export": "export run --zarr map.zarr --fits map.fits "
+            "--healpix map.healpix.fits --nside 16",
+            "plot": "plot run -o figures --nside 16",
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def cloud_stars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stars around the cloud of `one_cloud`."""
+    path = tmp_path_factory.mktemp("cloud") / "stars.parquet"
+    write_stars(path, one_cloud.catalogue(2000), overwrite=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def cloud_report(cloud_stars: Path) -> FitReport:
+    """A fit of these stars, by the engine full-batch."""
+    config = FitConfig.model_validate(one_cloud.settings())
+    return fit(cloud_stars, cloud_stars.parent / "run", config)
+
+
+@pytest.fixture(scope="session")
+def cloud_run(cloud_report: FitReport) -> Run:
+    """What that fit left behind."""
+    return read_run(cloud_report.output)
+
+
+@pytest.fixture(scope="session")
+def svi_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same field by the engine svi: few stars on a coarse grid."""
+    folder = tmp_path_factory.mktemp("svi")
+    write_stars(folder / "stars.parquet", one_cloud.catalogue(500), overwrite=False)
+    plain = one_cloud.settings(engine="svi")
+    plain["box"]["spacing"] = 175.0
+    plain["prior"]["lengthscale"] = 260.0
+    plain["svi"] = {"epochs": 5, "nodes": 12, "quadrature": "gauss-legendre"}
+    fit(folder / "stars.parquet", folder / "run", FitConfig.model_validate(plain))
+    return read_run(folder / "run")

@@ -1,0 +1,334 @@
+"""The contract of the command line: verbs, options, exit codes, messages."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from matplotlib.image import imread
+
+from pipelines.catalog.schema import read_stars, read_table, write_stars
+from pipelines.config import FitConfig, SimulateConfig
+from pipelines.export.zarr import read_zarr
+from pipelines.truth import truth_density
+
+OPTIONS = {
+    "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
+    "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
+    "fit": "-o --output -c --config --set --overwrite",
+    "predict": "-o --output --overwrite",
+    "export": "--zarr --fits --healpix --distances --nside --overwrite",
+    "plot": "-o --output --nside",
+    "verify": "",
+    "config": "--simulate",
+}
+ARGUMENTS = {
+    "ingest": "SRC...",
+    "fit": "STARS",
+    "predict": "RUN STARS",
+    "export": "RUN",
+    "plot": "RUN",
+    "verify": "PATH",
+}
+QUICK = "--set inference.search=false --set box.spacing=200 --set inference.samples=2"
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, chain):
+    """A working folder with sound and unsound files of every kind."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("stars.parquet", "positions.parquet", "mock.parquet"):
+        (tmp_path / name).symlink_to(chain.folder / name)
+    (tmp_path / "run").symlink_to(chain.folder / "run")
+    write_stars(
+        "few.parquet", read_stars("stars.parquet").select(slice(4)), overwrite=False
+    )
+    plain = pa.table({name: [1.0] for name in ("l", "b", "distance")})
+    pq.write_table(plain, "plain.parquet")
+    (tmp_path / "cut.parquet").write_bytes(
+        (tmp_path / "stars.parquet").read_bytes()[:3000]
+    )
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "run.toml").write_text("[prior]\nkernel = 'Matern32'\n")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "diary.txt").write_text("dear diary\n")
+    for name in ("unfinished", "altered"):
+        shutil.copytree(chain.folder / "run", tmp_path / name)
+    (tmp_path / "unfinished" / "COMPLETE").unlink()
+    with (tmp_path / "altered" / "metrics.jsonl").open("a") as stream:
+        stream.write("{}\n")
+    return tmp_path
+
+
+def test_help_of_the_program_names_every_verb_with_its_purpose(command):
+    said = command("--help").output
+    for verb in OPTIONS:
+        line = next(line for line in said.splitlines() if line.split()[:1] == [verb])
+        assert len(line.split()) > 3, f"{verb} has no purpose"
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_help_of_a_verb_names_its_arguments_and_options(command, verb):
+    result = command(f"{verb} --help")
+    assert result.exit_code == 0
+    words = result.output.replace(",", " ").split()
+    assert set(OPTIONS[verb].split()) <= set(words)
+    assert ARGUMENTS.get(verb, "") in result.output.splitlines()[0]
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_help_of_ingest_names_the_canonical_columns(command):
+    said = command("ingest --help").output
+    for name in [
+        "ra",
+        "dec",
+        "parallax",
+        "extinction",
+        "extinction_error",
+        "source_id",
+    ]:
+        assert name in said
+    assert "CANONICAL=COLUMN[:UNIT]" in said
+
+
+def test_the_version_is_printed(command):
+    assert "0." in command("--version").output
+
+
+def test_the_printed_configuration_is_the_default_one(command):
+    for line, model in (
+        ("config", FitConfig),
+        ("config --simulate", SimulateConfig),
+        ("simulate --help-config", SimulateConfig),
+    ):
+        plain = tomllib.loads(command(line).output)
+        assert model.model_validate(plain) == model()
+
+
+MISTAKES = {
+    "fit absent.parquet -o x": "absent.parquet does not exist",
+    "fit text.csv -o x": "text.csv is no readable parquet file",
+    "fit cut.parquet -o x": "cut.parquet is no readable parquet file",
+    "fit plain.parquet -o x": "without dustmap's units and provenance",
+    "fit positions.parquet -o x": "has positions only",
+    "fit few.parquet -o x": "4 usable stars, a map needs at least 5",
+    "fit stars.parquet -o run": "run exists: choose another output or pass --overwrite",
+    "fit stars.parquet -o notes --overwrite": "notes is no run folder",
+    "fit stars.parquet -o text.csv --overwrite": "text.csv is no run folder",
+    "fit stars.parquet -o absent/x": "absent is not a folder",
+    "fit stars.parquet -o x --set prior.lengthscal=3": "prior.lengthscale?",
+    "fit stars.parquet -o x --set prior.std=wide": "expected a number, got 'wide'",
+    "fit stars.parquet -o x --set box.x=[nan,9]": "expected a finite number, got nan",
+    "fit stars.parquet -o x --set box.x=[10,20]": "leaves out the observer at 0",
+    "fit stars.parquet -o x --set box.x": "expected KEY=VALUE",
+    "fit stars.parquet -o x --set 'box.x=1 2'": "neither a TOML value",
+    "fit stars.parquet -o x --set box.spacing=9 --set box.shape=[9,9,9]": "one out",
+    "fit stars.parquet -o x --set prior.mean=zero --set prior.scale_height=1": (
+        "scale_height has no meaning"
+    ),
+    "fit stars.parquet -o x --set inference.samples=1": "no standard deviation",
+    "fit stars.parquet -o x -c absent.toml": "absent.toml: cannot read",
+    "fit stars.parquet -o x -c text.csv": "text.csv: not valid TOML",
+    "fit stars.parquet -o x -c run.toml": "did you mean 'matern32'?",
+    "fit stars.parquet -o x --set box.x=[-9,9] --set box.y=[-9,9] --set box.z=[-9,9]": (
+        "only 0 of 3000 stars lie in the box"
+    ),
+    "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
+    "fit stars.parquet -o x --set inference.search=false --set box.spacing=0.1": (
+        "raise budget.memory_gib"
+    ),
+    "fit stars.parquet": "Missing option '-o'",
+    "fit stars.parquet -o x --colour red": "No such option",
+    "fot stars.parquet -o x": "No such command 'fot'",
+    "predict absent stars.parquet -o x": "absent is not a run folder",
+    "predict notes stars.parquet -o x": "notes is not a run folder",
+    "predict unfinished stars.parquet -o x": "unfinished is incomplete",
+    "predict altered stars.parquet -o x": "altered: metrics.jsonl",
+    "predict run text.csv -o x": "text.csv is no readable parquet file",
+    "predict run stars.parquet -o text.csv": "text.csv exists",
+    "export altered --zarr x": "altered: metrics.jsonl",
+    "export run --zarr notes": "notes exists",
+    "export run --zarr notes --overwrite": "notes is a folder and no zarr store",
+    "export run --fits text.csv": "text.csv exists",
+    "export run --fits x --healpix ./x": "name the same path",
+    "export run --healpix x --nside 3": "nside must be a power of 2, got 3",
+    "export run --healpix x --distances 100,far": "numbers in pc separated by commas",
+    "export run --healpix x --distances 200,100": "positive and increasing",
+    "export run --healpix x --distances 100,1e9": "no sight line is still inside",
+    "plot absent -o x": "absent is not a run folder",
+    "plot run -o text.csv": "text.csv is a file",
+    "verify absent": "absent does not exist",
+    "verify text.csv": "none of the outputs",
+    "verify unfinished": "unfinished is incomplete",
+    "verify altered": "altered: metrics.jsonl",
+    "verify cut.parquet": "cut.parquet is damaged",
+    "simulate -o stars.parquet": "stars.parquet exists",
+    "simulate -o x --stars 0": "expected a number greater than or equal to 1, got 0",
+    "simulate -o x --stars many": "not a valid integer",
+    "simulate -o x --truth x": "named both for the stars and for the truth",
+    "simulate -o x --set dust.densty=1": "did you mean dust.density?",
+    "ingest absent.csv -o x": "absent.csv does not exist",
+    "ingest mock.parquet --preset moc -o x": "there is no preset 'moc'",
+    "ingest mock.parquet --preset mock -o stars.parquet": "stars.parquet exists",
+    "ingest mock.parquet --preset mock -o x --map distance": "CANONICAL=COLUMN",
+    "ingest mock.parquet --preset mock -o x --max-bad 7": "fraction from 0 to 1",
+    "ingest text.csv -o x": "it has no column 'l'",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_explained_with_exit_2_and_leaves_no_file(command, desk, line):
+    before = sorted(desk.rglob("*"))
+    result = command(line)
+    assert result.exit_code == 2, result.output
+    assert MISTAKES[line] in result.output
+    assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fit stars.parquet -o locked/x",
+        "predict run stars.parquet -o locked/x",
+        "ingest mock.parquet --preset mock -o locked/x",
+        "simulate -o locked/x --stars 10",
+    ],
+)
+def test_a_read_only_folder_is_refused(command, desk, line):
+    (desk / "locked").mkdir(mode=0o555)
+    result = command(line)
+    assert result.exit_code == 2 and "read-only" in result.output
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [OSError(28, "No space left on device"), MemoryError("8 GiB"), RuntimeError("odd")],
+)
+def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
+    command, desk, monkeypatch, fault
+):
+    def fail(*args, **kwargs):
+        raise fault
+
+    monkeypatch.setattr("pipelines.predict.predict", fail)
+    result = command("predict run stars.parquet -o x")
+    assert result.exit_code == 1
+    assert result.output.startswith("dustmap: failed: ")
+    assert str(fault) in result.output and len(result.output.splitlines()) == 1
+
+
+def test_the_installed_program_logs_plain_lines_where_there_is_no_terminal(desk):
+    arguments = f"fit stars.parquet -o fresh {QUICK}".split()
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\r" not in done.stderr and "\x1b" not in done.stderr
+    assert "inference: 1 it" in done.stderr
+    assert "grid: " in done.stderr and "memory: " in done.stderr
+    assert done.stdout.splitlines()[-1] == "run: fresh"
+
+
+def test_overwrite_replaces_a_run_and_only_then(command, desk):
+    (desk / "run").unlink()
+    assert command(f"fit stars.parquet -o run {QUICK}").exit_code == 0
+    first = (desk / "run" / "run.json").read_bytes()
+    assert command(f"fit stars.parquet -o run {QUICK}").exit_code == 2
+    assert (desk / "run" / "run.json").read_bytes() == first
+    assert command(f"fit stars.parquet -o run {QUICK} --overwrite").exit_code == 0
+    assert (desk / "run" / "run.json").read_bytes() != first
+    assert "match their SHA-256" in command("verify run").output
+
+
+def test_the_chain_says_what_it_chose_and_how_good_it_is(chain):
+    said = chain.said["fit"]
+    for part in (
+        "grid: ",
+        "prior: matern32, lengthscale ",
+        "memory: ",
+        "peak memory ",
+        "stars: 3000 read, 2850 fitted, 150 held out, 0 outside the box",
+        "mean: converged in ",
+        "held-out extinction: RMSE ",
+        "run: run",
+    ):
+        assert part in said
+    assert "3000 rows, 3000 inside the map" in chain.said["predict"]
+
+
+def test_the_chain_finds_extinctions_far_better_than_their_mean(chain):
+    columns, _, _ = read_table(chain.folder / "predicted.parquet")
+    mock, _, _ = read_table(chain.folder / "mock.parquet")
+    error = columns["extinction_mean"] - mock["extinction_true"]
+    assert np.sqrt(np.mean(error**2)) < 0.6 * mock["extinction_true"].std()
+    z = np.abs(error) / columns["extinction_std"]
+    assert 0.5 < np.mean(z < 0.9945) < 0.95
+
+
+def test_the_chain_finds_where_the_dust_is(chain):
+    truth = read_zarr(chain.folder / "truth.zarr")
+    cube = read_zarr(chain.folder / "map.zarr")
+    z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+    true = truth_density(truth, np.stack([x, y, z], axis=-1))
+    known = np.isfinite(true) & (cube.arrays["support"] > 0)
+    assert np.corrcoef(true[known], cube.arrays["mean"][known])[0, 1] > 0.4
+
+
+def test_plot_draws_every_figure(chain):
+    names = ["face_on", "edge_on", "sky", "lines_of_sight", "convergence"]
+    for name in names:
+        image = imread(chain.folder / "figures" / f"{name}.png")
+        assert min(image.shape[:2]) > 200
+        assert image[..., :3].std() > 0.02, f"{name} is blank"
+        assert f"figures/{name}.png" in chain.said["plot"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run",
+        "map.zarr",
+        "map.fits",
+        "map.healpix.fits",
+        "predicted.parquet",
+        "stars.parquet",
+        "mock.parquet",
+        "truth.zarr",
+        "positions.parquet",
+    ],
+)
+def test_verify_passes_every_output_and_names_the_damaged_one(
+    command, chain, tmp_path, name
+):
+    source, copy = chain.folder / name, tmp_path / name
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
+    assert command(f"verify {copy}").exit_code == 0
+    files = [p for p in copy.rglob("*") if p.is_file()] if copy.is_dir() else [copy]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    content = largest.read_bytes()
+    largest.write_bytes(content[: len(content) * 2 // 3])
+    result = command(f"verify {copy}")
+    assert result.exit_code == 2 and name in result.output
+
+
+def test_exports_without_a_choice_go_into_the_run(command, desk):
+    (desk / "run").unlink()
+    command(f"fit stars.parquet -o run {QUICK}")
+    result = command("export run --nside 8 --distances 100,300")
+    assert result.exit_code == 0
+    for name in ("map.zarr", "map.fits", "map.healpix.fits"):
+        assert (desk / "run" / name).exists()
+    assert command("export run --nside 8").exit_code == 2
+    assert len(command("verify run").output.splitlines()) == 6
+    plotted = command("plot run -o drawn")
+    assert "sky maps" not in plotted.output, "the stored maps were not used"
