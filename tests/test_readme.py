@@ -1,0 +1,145 @@
+"""What the README says exists, and its examples run."""
+
+import doctest
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import healpy
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipelines.catalog.presets import list_presets
+from pipelines.catalog.schema import read_stars
+from pipelines.cli import main
+from pipelines.config import FitConfig, load_config
+from pipelines.export.cube import Cube, SkyMaps
+from pipelines.export.healpix import write_healpix
+from pipelines.export.zarr import write_zarr
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    """The fenced blocks of one language, without their indentation."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", TEXT, re.M | re.S)
+    return [re.sub(rf"(?m)^{indent}", "", body) for indent, body in found]
+
+
+def commands():
+    lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.strip()]
+
+
+DUSTMAP = [words for words in commands() if Path(words[0]).name == "dustmap"]
+INLINE = sorted(set(re.findall(r"`dustmap ([a-z]+)`", TEXT)))
+
+
+def options(verb):
+    """All spellings of the options of a verb, by what click knows of it."""
+    known = {name for option in main.commands[verb].params for name in option.opts}
+    return known | {"-h", "--help"}
+
+
+def given(words, option):
+    """What follows each occurrence of an option."""
+    return [after for before, after in pairwise(words) if before == option]
+
+
+def test_the_readme_shows_the_commands():
+    assert len(DUSTMAP) > 8
+    assert {words[1] for words in DUSTMAP} >= {"ingest", "fit", "export", "plot"}
+
+
+def test_every_verb_has_its_row():
+    assert set(re.findall(r"^\| `dustmap ([a-z]+)` ", TEXT, re.M)) == set(main.commands)
+
+
+@pytest.mark.parametrize("words", DUSTMAP, ids=" ".join)
+def test_a_command_of_the_readme_exists_with_its_options(words):
+    verb = words[1]
+    if verb.startswith("-"):
+        named, result = [], CliRunner().invoke(main, words[1:])
+    else:
+        named = [word for word in words[2:] if re.match(r"--?[a-z]", word)]
+        result = CliRunner().invoke(main, [verb, "--help"])
+    assert result.exit_code == 0, result.output
+    assert all(name in options(verb) for name in named)
+
+
+@pytest.mark.parametrize("verb", INLINE)
+def test_a_verb_in_the_text_exists(verb):
+    assert CliRunner().invoke(main, [verb, "--help"]).exit_code == 0
+
+
+def test_the_presets_and_settings_named_exist():
+    presets = {name for words in DUSTMAP for name in given(words, "--preset")}
+    assert presets
+    assert presets <= set(list_presets())
+    overrides = [pair for words in DUSTMAP for pair in given(words, "--set")]
+    overrides += re.findall(r"--set ([a-z_.]+=[a-z0-9-]+)`", TEXT)
+    assert len(overrides) > 3
+    load_config(FitConfig, overrides=overrides)
+    for key in re.findall(r"`((?:box|prior|budget|data|inference)\.\w+)`", TEXT):
+        section, name = key.split(".")
+        assert name in type(getattr(FitConfig(), section)).model_fields
+
+
+def test_every_option_in_the_text_belongs_to_some_verb():
+    known = set().union(*map(options, main.commands))
+    elsewhere = {"--all", "--index-url", "--distance"}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
+    assert named - known <= elsewhere
+
+
+def test_every_file_linked_or_run_exists():
+    linked = re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    run = re.findall(r"(?<![\w/])(scripts/[\w.]+)", TEXT)
+    assert len(linked) > 4
+    assert len(run) > 4
+    assert [name for name in [*linked, *run] if not (ROOT / name).exists()] == []
+
+
+def test_figures_are_small():
+    for figure in (ROOT / "notebooks" / "figures").iterdir():
+        assert figure.stat().st_size < 300_000, figure.name
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with files of the names that the README uses."""
+    monkeypatch.chdir(tmp_path)
+    axis = np.arange(-2500.0, 2501.0, 50.0)
+    z = np.arange(-600.0, 601.0, 50.0)
+    mean = np.zeros((len(z), len(axis), len(axis)), dtype=np.float32)
+    write_zarr("map.zarr", Cube(x=axis, y=axis, z=z, arrays={"mean": mean}))
+    maps = np.zeros((2, healpy.nside2npix(16)))
+    distances = np.array([500.0, 1000.0])
+    write_healpix("map.healpix.fits", SkyMaps(distances=distances, mean=maps, std=maps))
+    rows = ["glon,glat,dist_pc,av,e_av,snr"]
+    rows += [f"{36 * i},{i},{100 + 50 * i},0.{i},0.05,{18 + i}" for i in range(10)]
+    Path("my_stars.csv").write_text("\n".join(rows) + "\n")
+    rows = ["ra,dec,d_kpc"] + [f"{30 * i},{i},{0.1 + 0.1 * i}" for i in range(10)]
+    Path("targets.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", ["my_stars.csv", "targets.csv"])
+def test_the_ingest_commands_of_the_readme_read_such_a_file(desk, source):
+    (words,) = [words for words in DUSTMAP if source in words]
+    result = CliRunner().invoke(main, words[1:])
+    assert result.exit_code == 0, result.output
+    stars = read_stars(desk / given(words, "-o")[0])
+    assert len(stars) == (7 if source == "my_stars.csv" else 10)
+    assert (stars.extinction is None) == (source == "targets.csv")
+    assert stars.distance.min() >= 100
+
+
+def test_the_python_examples_run(desk):
+    examples = "\n".join(blocks("pycon"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README", "README.md", 0)
+    assert test.examples
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
