@@ -1,0 +1,237 @@
+"""A fit: reproducible, without a favourite unit or size, and whole or absent."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+
+from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
+from pipelines.config import FitConfig
+from pipelines.errors import InputError
+from pipelines.fit import fit
+from pipelines.run import read_run
+from pipelines.store import check_manifest
+
+
+def fit_stars(folder, stars, settings, name="run"):
+    """Fit a catalogue under ``folder``; the report and the run."""
+    source = folder / f"{name}.parquet"
+    write_stars(source, stars, overwrite=True)
+    report = fit(source, folder / name, FitConfig.model_validate(settings))
+    return report, read_run(folder / name)
+
+
+def quick(**inference):
+    """Four samples on a coarse grid."""
+    plain = one_cloud.settings(**{"samples": 4, **inference})
+    plain["box"]["spacing"] = 140.0
+    return plain
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(tmp_path):
+    stars = one_cloud.catalogue(300)
+    _, first = fit_stars(tmp_path, stars, quick(seed=4), "first")
+    _, again = fit_stars(tmp_path, stars, quick(seed=4), "again")
+    _, other = fit_stars(tmp_path, stars, quick(seed=5), "other")
+    assert torch.equal(first.posterior.mean, again.posterior.mean)
+    assert torch.equal(first.posterior.samples, again.posterior.samples)
+    assert not torch.equal(first.posterior.samples, other.posterior.samples)
+    held = [set(held_out_ids(run)) for run in (first, again, other)]
+    assert held[0] == held[1] != held[2]
+
+
+def held_out_ids(run):
+    columns, _, _ = read_table(run.path / "held_out.parquet")
+    return columns["source_id"].tolist()
+
+
+def test_a_smaller_box_with_less_dust_gives_the_same_map_to_scale(tmp_path):
+    scale, dust = 2.0**-3, 2.0**-10
+    runs = []
+    for name, length, amount in (("full", 1.0, 1.0), ("small", scale, dust)):
+        plain = one_cloud.settings(length, amount, samples=4, dtype="float64")
+        # Scales are left to be found, so that finding them is under test too.
+        plain["prior"] = {"mean": "constant"}
+        plain["model"] = {}
+        plain["box"]["spacing"] = 140.0 * length
+        stars = one_cloud.catalogue(120, scale=length, dust=amount)
+        runs.append(fit_stars(tmp_path, stars, plain, name)[1])
+    full, small = runs
+    np.testing.assert_allclose(
+        small.plan.lengthscale, scale * np.array(full.plan.lengthscale), rtol=1e-4
+    )
+    assert small.plan.std == pytest.approx(full.plan.std * dust / scale, rel=1e-3)
+    assert small.plan.mean.value == pytest.approx(
+        full.plan.mean.value * dust / scale, rel=1e-3
+    )
+    a, b = (run.posterior.mean.numpy() for run in runs)
+    assert np.abs(a - b).max() < 1e-3 * np.abs(a).max()
+
+
+@pytest.mark.parametrize(("size", "dust"), [(250.0, 0.01), (3000.0, 10.0)])
+def test_without_a_configuration_any_size_and_unit_gives_a_sensible_map(
+    tmp_path, size, dust
+):
+    rng = np.random.default_rng(3)
+    ends = rng.uniform(-1, 1, (70, 3)) * [1.0, 1.0, 0.3]
+    distance = np.linalg.norm(ends, axis=1)
+    true = dust * distance * (1 + 0.6 * np.tanh(3 * ends[:, 0]))
+    noise = 0.02 * dust
+    stars = one_cloud.at(ends * size, true + noise * rng.normal(size=70), noise)
+    settings = {"budget": {"minutes": 0.05}, "inference": {"samples": 4}}
+    report, run = fit_stars(tmp_path, stars, settings)
+    assert report.converged
+    assert report.held_out["rmse"] < 0.4 * true.std()
+    assert 4 <= max(run.plan.grid.shape) <= 400
+    assert all(0.05 * size < s < 3 * size for s in run.plan.lengthscale)
+    assert 0.02 * dust / size < run.plan.std < 5 * dust / size
+    assert run.plan.grid.contains(torch.zeros(1, 3, dtype=torch.float64)).all()
+
+
+def test_stars_outside_the_box_are_dropped_and_counted(tmp_path):
+    stars = one_cloud.catalogue(300)
+    settings = quick()
+    settings["box"]["x"] = [-140.0, 280.0]
+    settings["data"] = {"holdout": 0.1, "max_distance": 500.0}
+    report, run = fit_stars(tmp_path, stars, settings)
+    near = stars.distance <= 500.0
+    x = stars.positions()[:, 0]
+    outside = near & ((x < -140.0) | (x > 280.0))
+    counts = report.counts
+    assert counts["read"] == 300
+    assert counts["beyond max_distance"] == (~near).sum() > 0
+    assert counts["outside the box"] == outside.sum() > 0
+    assert counts["fitted"] + counts["held out"] == (near & ~outside).sum()
+    assert counts["fitted"] == len(read_stars(run.path / "stars.parquet"))
+    assert f"{outside.sum()} outside the box" in str(report)
+
+
+def test_a_box_from_the_data_holds_the_observer_and_every_star(tmp_path):
+    stars = one_cloud.catalogue(150)
+    far = stars.select(stars.positions()[:, 0] > 100.0)
+    settings = quick()
+    settings["box"] = {"spacing": 140.0}
+    report, run = fit_stars(tmp_path, far, settings)
+    assert report.counts["outside the box"] == 0
+    assert run.plan.grid.lower[0] <= 0 <= run.plan.grid.upper[0]
+
+
+def test_a_narrow_field_makes_a_map(tmp_path):
+    rng = np.random.default_rng(8)
+    count = 60
+    distance = rng.uniform(200, 2000, count)
+    stars = Stars(
+        l=80 + rng.uniform(-2.5, 2.5, count),
+        b=10 + rng.uniform(-2.5, 2.5, count),
+        distance=distance,
+        extinction=0.4 * (distance > 900) + rng.normal(scale=0.03, size=count),
+        extinction_error=np.full(count, 0.03),
+    )
+    settings = {"budget": {"minutes": 0.05}, "inference": {"samples": 4}}
+    report, run = fit_stars(tmp_path, stars, settings)
+    assert report.held_out["rmse"] < 0.15
+    assert report.counts["outside the box"] <= 5
+    assert run.plan.grid.upper[1] > 1500
+
+
+def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
+    plain = one_cloud.catalogue(300)
+    columns = plain.columns()
+    blurred = Stars(**columns, distance_error=0.3 * plain.distance)
+    off = quick()
+    off["model"] = {"common_noise": 0.0, "distance_errors": False}
+    _, without = fit_stars(tmp_path, plain, quick(), "without")
+    _, ignored = fit_stars(tmp_path, blurred, off, "ignored")
+    _, counted = fit_stars(tmp_path, blurred, quick(), "counted")
+    assert torch.equal(without.posterior.mean, ignored.posterior.mean)
+    # What the data say less loudly pulls less away from the prior's mean.
+    assert counted.posterior.mean.norm() < 0.9 * without.posterior.mean.norm()
+
+
+def test_a_fit_without_samples_has_a_mean_and_says_nothing_of_errors(tmp_path):
+    report, run = fit_stars(tmp_path, one_cloud.catalogue(200), quick(samples=0))
+    assert set(report.held_out) == {"stars", "rmse"}
+    columns, _, _ = read_table(run.path / "held_out.parquet")
+    assert np.isnan(columns["extinction_std"]).all()
+    assert np.isfinite(columns["extinction_mean"]).all()
+
+
+def test_held_out_stars_are_not_fitted_and_judge_the_map(cloud_report, cloud_stars):
+    stars = read_stars(cloud_stars)
+    fitted = read_stars(cloud_report.output / "stars.parquet")
+    columns, _, _ = read_table(cloud_report.output / "held_out.parquet")
+    assert not set(columns["source_id"]) & set(np.asarray(fitted.source_id))
+    score = cloud_report.held_out
+    measured = dict(zip(stars.source_id, stars.extinction))
+    own = np.array([measured[star] for star in columns["source_id"]])
+    difference = columns["extinction_mean"] - own
+    spread = np.hypot(columns["extinction_std"], one_cloud.ERROR)
+    assert score["stars"] == len(own) == 100
+    assert score["rmse"] == pytest.approx(np.sqrt(np.mean(difference**2)))
+    for name, width in (("68", 0.9945), ("95", 1.96)):
+        held = np.mean(np.abs(difference) < width * spread)
+        assert score[f"coverage_{name}"] == pytest.approx(held)
+    # The prior is far rougher than one smooth cloud: its intervals are wide.
+    assert score["coverage_68"] > 0.6 and score["rmse"] < 0.1 * own.std()
+
+
+def test_the_report_tells_time_by_stage_and_peak_memory(cloud_report):
+    assert set(cloud_report.seconds) == {"read", "plan", "inference", "held-out test"}
+    assert 2**27 < cloud_report.memory < 2**34
+    assert "GiB" in str(cloud_report) and "inference" in str(cloud_report)
+
+
+def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):
+    settings = quick()
+    settings["budget"] = {"memory_gib": 0.1}
+    with pytest.raises(InputError, match=r"needs .* GiB, the budget is 0.10 GiB"):
+        fit_stars(tmp_path, one_cloud.catalogue(50), settings)
+    assert not (tmp_path / "run").exists()
+
+
+KILLED = """
+import os, signal
+import pipelines.fit
+def die(folder, state):
+    assert (folder / "run.json").exists()
+    os.kill(os.getpid(), signal.SIGKILL)
+pipelines.fit.write_state = die
+from pipelines.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_killed_fit_leaves_the_old_run_or_none(cloud_report, tmp_path, old):
+    output = tmp_path / "run"
+    if old:
+        shutil.copytree(cloud_report.output, output)
+    write_stars(tmp_path / "s.parquet", one_cloud.catalogue(50), overwrite=False)
+    line = f"fit {tmp_path}/s.parquet -o {output} --overwrite --set box.spacing=300 "
+    line += "--set inference.search=false --set inference.samples=0"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *line.split()],
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    if old:
+        check_manifest(output)
+        read_run(output)
+    else:
+        assert not output.exists()
+
+
+def test_the_run_tells_where_it_comes_from(cloud_report, cloud_stars):
+    record = json.loads((cloud_report.output / "run.json").read_text())
+    assert record["summary"]["counts"] == cloud_report.counts
+    assert record["provenance"]["catalogue"] == {"made": "in a test"}
+    assert record["provenance"]["inputs"][0]["name"] == cloud_stars.name

@@ -1,0 +1,144 @@
+"""Predictions: one row per row, honest about what the map cannot know."""
+
+import json
+
+import numpy as np
+import one_cloud
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dustmap.functionals import PointValues
+from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
+from pipelines.engines import rays
+from pipelines.errors import InputError
+from pipelines.predict import predict, predict_columns
+
+COLUMNS = ["extinction_mean", "extinction_std", "density_mean", "density_std", "inside"]
+
+
+@pytest.fixture(scope="module")
+def places():
+    """New stars in and around the box, in no order."""
+    rng = np.random.default_rng(11)
+    lower, upper = np.array(one_cloud.BOX).T
+    ends = rng.uniform(1.3 * lower, 1.3 * upper, size=(400, 3))
+    return one_cloud.at(ends, one_cloud.extinction(ends), 0.1)
+
+
+@pytest.fixture(scope="module")
+def columns(cloud_run, places):
+    return predict_columns(cloud_run.plan, cloud_run.posterior, places)
+
+
+def inside_box(stars):
+    lower, upper = np.array(one_cloud.BOX).T
+    x = stars.positions()
+    return ((x >= lower) & (x <= upper)).all(axis=1)
+
+
+def test_every_row_has_one_row_in_the_same_order(cloud_run, places, tmp_path):
+    write_stars(tmp_path / "new.parquet", places, overwrite=False)
+    output = tmp_path / "predicted.parquet"
+    _, rows, inside = predict(cloud_run.path, tmp_path / "new.parquet", output)
+    written, units, meta = read_table(output)
+    assert rows == len(places) and inside == inside_box(places).sum()
+    np.testing.assert_array_equal(written["source_id"], places.source_id)
+    np.testing.assert_array_equal(written["distance"], places.distance)
+    assert list(written)[-5:] == COLUMNS
+    assert units["extinction_mean"] == units["extinction_std"] == "mag"
+    assert units["density_mean"] == units["density_std"] == "mag/pc"
+    assert meta["program"] == "dustmap" and meta["version"]
+    assert meta["inputs"] == cloud_run.provenance["inputs"]
+    with pq.ParquetFile(output) as file:
+        field, description = file.schema_arrow.field("density_std"), file.metadata
+    assert field.metadata[b"unit"] == b"mag/pc"
+    assert json.loads(description.metadata[b"dustmap"])["kind"] == "predictions"
+
+
+def test_a_permuted_table_gives_permuted_predictions(cloud_run, places, columns):
+    order = np.random.default_rng(0).permutation(len(places))
+    shuffled = predict_columns(
+        cloud_run.plan, cloud_run.posterior, places.select(order)
+    )
+    for name in COLUMNS[:1] + COLUMNS[2:3]:
+        np.testing.assert_allclose(shuffled[name], columns[name][order], rtol=1e-4)
+
+
+def test_stars_outside_the_box_get_nan_and_inside_is_false(places, columns):
+    inside = inside_box(places)
+    assert 0 < inside.sum() < len(places)
+    np.testing.assert_array_equal(columns["inside"], inside)
+    for name in COLUMNS[:4]:
+        np.testing.assert_array_equal(np.isfinite(columns[name]), inside)
+
+
+def test_extinctions_agree_with_the_closed_form_within_their_errors(places, columns):
+    inside = columns["inside"]
+    true = one_cloud.extinction(places.positions())
+    error = (columns["extinction_mean"] - true)[inside]
+    assert np.sqrt(np.mean(error**2)) < 0.15 * true[inside].std()
+    z = np.abs(error) / columns["extinction_std"][inside]
+    assert np.mean(z < 0.9945) > 0.6 and z.max() < 5
+
+
+def test_densities_are_per_parsec_and_peak_in_the_cloud(cloud_run):
+    ends = np.stack([one_cloud.CENTRE, one_cloud.CENTRE * [1, -1, -1]])
+    stars = one_cloud.at(ends, np.zeros(2), 0.1)
+    found = predict_columns(cloud_run.plan, cloud_run.posterior, stars)
+    cloud, empty = found["density_mean"]
+    assert cloud == pytest.approx(one_cloud.density(ends)[0], rel=0.35)
+    assert abs(empty - one_cloud.EVEN) < 4 * found["density_std"][1]
+    assert empty < 0.2 * cloud
+
+
+def test_errors_contain_what_the_grid_cannot_resolve(cloud_run, places, columns):
+    inside = columns["inside"]
+    ends = torch.as_tensor(places.positions()[inside])
+    posterior = cloud_run.posterior
+    for name, functionals in (
+        ("extinction", rays(cloud_run.plan, ends)),
+        ("density", PointValues(ends)),
+    ):
+        model = posterior.model.at(functionals)
+        mean = model.apply(posterior.mean)
+        draws = torch.stack([model.apply(sample) for sample in posterior.samples])
+        resolved = ((draws - mean) ** 2).mean(dim=0).numpy()
+        whole = columns[f"{name}_std"][inside] ** 2
+        assert (whole > resolved).all()
+        # Off the grid's points it is no small part of the density's.
+        missing = np.median((whole - resolved) / whole)
+        assert missing > (0.05 if name == "density" else 1e-4)
+
+
+def test_a_table_of_positions_is_enough(cloud_run, places, columns, tmp_path):
+    bare = Stars(l=places.l, b=places.b, distance=places.distance)
+    write_stars(tmp_path / "bare.parquet", bare, overwrite=False)
+    predict(cloud_run.path, tmp_path / "bare.parquet", tmp_path / "out.parquet")
+    written, _, _ = read_table(tmp_path / "out.parquet")
+    assert "source_id" not in written
+    np.testing.assert_allclose(
+        written["extinction_mean"], columns["extinction_mean"], rtol=1e-5
+    )
+
+
+def test_a_table_without_positions_is_refused(cloud_run, tmp_path):
+    write_table(
+        tmp_path / "t.parquet",
+        {"l": np.zeros(2)},
+        units={"l": "deg"},
+        meta={},
+        kind="odd",
+        overwrite=False,
+    )
+    with pytest.raises(InputError, match="lacks the columns"):
+        predict(cloud_run.path, tmp_path / "t.parquet", tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_the_engine_svi_predicts_too(svi_run, places):
+    stars = places.select(inside_box(places)).select(slice(60))
+    found = predict_columns(svi_run.plan, svi_run.posterior, stars)
+    true = one_cloud.extinction(stars.positions())
+    assert np.corrcoef(found["extinction_mean"], true)[0, 1] > 0.9
+    assert (found["extinction_std"] > 0).all() and (found["density_std"] > 0).all()

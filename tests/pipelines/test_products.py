@@ -1,0 +1,205 @@
+"""Cube, sky maps and lines of sight: places, axes, integrals and their errors."""
+
+import healpy
+import numpy as np
+import one_cloud
+import pytest
+import torch
+from astropy.io import fits
+from astropy.wcs import WCS
+
+from pipelines.engines import rays
+from pipelines.errors import InputError
+from pipelines.export.fits import write_fits
+from pipelines.export.healpix import write_healpix
+from pipelines.products import (
+    cumulative,
+    default_directions,
+    default_distances,
+    default_nside,
+    lines_of_sight,
+    map_cube,
+    sky_maps,
+)
+from pipelines.truth import unit_vectors
+
+SPACING = 70.0
+CLOUD_L = np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0]))
+CLOUD_B = np.degrees(np.arcsin(one_cloud.CENTRE[2] / np.linalg.norm(one_cloud.CENTRE)))
+
+
+@pytest.fixture(scope="module")
+def cube(cloud_run):
+    return map_cube(cloud_run)
+
+
+@pytest.fixture(scope="module")
+def maps(cloud_run):
+    return sky_maps(cloud_run, distances=np.array([150.0, 650.0]), nside=16)
+
+
+def trilinear(cube, points):
+    """The cube between its points, by the eight corners of every cell."""
+    low = np.array([cube.x[0], cube.y[0], cube.z[0]])
+    index = (points - low) / np.array(cube.spacing)
+    base = np.floor(index).astype(int)
+    base = np.minimum(base, np.array([len(cube.x), len(cube.y), len(cube.z)]) - 2)
+    part = index - base
+    total = np.zeros(len(points))
+    for corner in np.ndindex(2, 2, 2):
+        x, y, z = (base + corner).T
+        weight = np.where(corner, part, 1 - part).prod(axis=1)
+        total += weight * cube.arrays["mean"][z, y, x]
+    return total
+
+
+def test_the_cube_has_mean_error_and_support_in_the_order_z_y_x(cube):
+    assert list(cube.arrays) == ["mean", "std", "support"]
+    assert cube.arrays["mean"].shape == (7, 10, 16)
+    assert all(array.dtype == np.float32 for array in cube.arrays.values())
+    assert (cube.arrays["std"] > 0).all()
+    assert (cube.x[0], cube.x[-1]) == (-350.0, 700.0)
+    assert (cube.z[0], cube.z[-1]) == (-210.0, 210.0)
+
+
+def test_the_cube_peaks_where_the_cloud_is(cube):
+    z, y, x = np.unravel_index(cube.arrays["mean"].argmax(), cube.arrays["mean"].shape)
+    place = np.array([cube.x[x], cube.y[y], cube.z[z]])
+    assert np.abs(place - one_cloud.CENTRE).max() < 0.75 * SPACING
+    grid = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")[::-1], axis=-1)
+    true = one_cloud.density(grid)
+    assert np.corrcoef(cube.arrays["mean"].ravel(), true.ravel())[0, 1] > 0.95
+
+
+def test_world_coordinates_in_the_fits_file_name_the_same_place(cube, tmp_path):
+    write_fits(tmp_path / "map.fits", cube)
+    with fits.open(tmp_path / "map.fits") as hdus:
+        hdu = hdus["MEAN"]
+        z, y, x = np.unravel_index(hdu.data.argmax(), hdu.data.shape)
+        world = WCS(hdu.header).pixel_to_world_values(x, y, z)
+        units = [str(unit) for unit in WCS(hdu.header).world_axis_units]
+    assert units == ["pc", "pc", "pc"]
+    assert np.abs(np.array(world) - one_cloud.CENTRE).max() < 0.75 * SPACING
+
+
+def test_support_counts_the_sight_lines_and_their_length(cloud_run, cube):
+    stars = one_cloud.catalogue(2000)
+    support = cube.arrays["support"]
+    # Each cell holds the length of sight lines in it, in cells; together all of it,
+    # the faces' half cells and corners included.
+    fitted = 0.95 * stars.distance.sum() / SPACING
+    assert support.sum() == pytest.approx(fitted, rel=0.02)
+    near = np.unravel_index(support.argmax(), support.shape)
+    assert (cube.x[near[2]], cube.y[near[1]], cube.z[near[0]]) == (0, 0, 0)
+
+
+def test_cumulative_extinction_is_the_line_integral_of_the_cube(cloud_run, cube):
+    around = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
+    directions = around + 0.2 * one_cloud.directions(12)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    # Steps of half a cell: a fifth of the error of one star is what they may miss.
+    edges = np.array([280.0, 420.0, 560.0])
+    mean, _ = cumulative(cloud_run, directions, edges)
+    for row, distance in enumerate(edges):
+        steps = (np.arange(4000) + 0.5) / 4000 * distance
+        for column, direction in enumerate(directions):
+            expected = trilinear(cube, steps[:, None] * direction).mean() * distance
+            assert mean[row, column] == pytest.approx(
+                expected, rel=0.01, abs=one_cloud.ERROR / 5
+            )
+
+
+def test_cumulative_extinction_agrees_with_the_closed_form(cloud_run):
+    through = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
+    mean, std = cumulative(cloud_run, through[None], np.array([300.0, 600.0]))
+    before, behind = one_cloud.extinction(np.outer([300.0, 600.0], through))
+    assert mean[1, 0] == pytest.approx(behind, rel=0.05)
+    assert abs(mean[0, 0] - before) < 4 * std[0, 0]
+
+
+def test_the_error_is_that_of_the_integral_as_posterior_draws_have_it(cloud_run):
+    # Many directions, since 24 draws and 16 residuals are few.
+    directions = one_cloud.directions(200)
+    edges = np.array([70.0, 140.0, 205.0])
+    mean, std = cumulative(cloud_run, directions, edges)
+    ends = torch.as_tensor(edges[-1] * directions)
+    generator = torch.Generator().manual_seed(3)
+    draws = cloud_run.posterior.draws(rays(cloud_run.plan, ends), generator)
+    expected = np.sqrt(((draws.numpy() - mean[-1]) ** 2).mean(axis=0))
+    assert np.median(std[-1] / expected) == pytest.approx(1.0, abs=0.05)
+    # Errors of the segments added as if independent are another thing.
+    ends = torch.as_tensor(edges[:, None, None] * directions)
+    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]]).reshape(-1, 3)
+    pieces = rays(cloud_run.plan, ends.reshape(-1, 3), starts)
+    apart = cloud_run.posterior.moments(pieces).std.reshape(3, -1)
+    naive = apart.square().sum(dim=0).sqrt().numpy()
+    assert abs(np.median(naive / expected) - 1.0) > 0.08
+
+
+def test_sky_maps_peak_towards_the_cloud(maps, tmp_path):
+    lon, lat = healpy.pix2ang(16, np.nanargmax(maps.mean[1]), nest=True, lonlat=True)
+    assert abs(lon - CLOUD_L) < 5 and abs(lat - CLOUD_B) < 5
+    write_healpix(tmp_path / "sky.fits", maps)
+    ring = healpy.read_map(tmp_path / "sky.fits", field=1)
+    lon, lat = healpy.pix2ang(16, int(ring.argmax()), lonlat=True)
+    assert abs(lon - CLOUD_L) < 5 and abs(lat - CLOUD_B) < 5
+
+
+def test_sky_maps_are_nan_where_the_ray_has_left_the_box(maps):
+    lon, lat = healpy.pix2ang(16, np.arange(maps.mean.shape[1]), nest=True, lonlat=True)
+    ends = 650.0 * unit_vectors(lon, lat)
+    lower, upper = np.array(one_cloud.BOX).T
+    inside = ((ends >= lower) & (ends <= upper)).all(axis=1)
+    np.testing.assert_array_equal(np.isfinite(maps.mean[1]), inside)
+    np.testing.assert_array_equal(np.isfinite(maps.std[1]), inside)
+    assert np.isfinite(maps.mean[0]).all()
+
+
+def test_distances_no_ray_reaches_and_odd_resolutions_are_refused(cloud_run):
+    for edges in ([100.0, 1e6], [-1.0], [200.0, 100.0], [], [np.nan]):
+        with pytest.raises(InputError, match="distances"):
+            sky_maps(cloud_run, distances=np.array(edges), nside=1)
+    with pytest.raises(InputError, match="power of 2"):
+        sky_maps(cloud_run, nside=12)
+
+
+def test_distances_and_resolution_follow_from_the_box(cloud_run):
+    edges = default_distances(cloud_run)
+    np.testing.assert_allclose(np.diff(edges), edges[0])
+    assert edges[-1] <= 700.0 < edges[-1] + edges[0]
+    assert healpy.isnsideok(default_nside(cloud_run), nest=True)
+
+
+def test_directions_are_towards_extinction_and_apart():
+    stars = one_cloud.catalogue(500)
+    chosen = np.array(default_directions(stars))
+    first = unit_vectors(*chosen[:1].T)[0]
+    assert first @ unit_vectors(CLOUD_L, CLOUD_B) > np.cos(np.radians(20))
+    vectors = unit_vectors(*chosen.T)
+    cosines = vectors @ vectors.T - 2 * np.eye(len(vectors))
+    assert len(chosen) == 6 and cosines.max() < np.cos(np.radians(29))
+
+
+def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
+    chosen = [(CLOUD_L, CLOUD_B), (180.0, 0.0)]
+    cloud, empty = lines_of_sight(cloud_run, chosen, points=20)
+    assert empty.distance[-1] == pytest.approx(350.0)
+    true = one_cloud.extinction(
+        cloud.distance[:, None] * unit_vectors(CLOUD_L, CLOUD_B)
+    )
+    assert np.abs(cloud.mean - true).max() < 0.1 * true.max()
+    assert (np.diff(cloud.mean)[5:15] > 0).all() and cloud.mean[-1] > 10 * empty.mean[
+        -1
+    ]
+    assert (cloud.std > 0).all() and 0 < cloud.radius <= 3
+    assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
+
+
+def test_the_engine_svi_makes_the_same_products(svi_run, tmp_path):
+    cube = map_cube(svi_run)
+    grid = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")[::-1], axis=-1)
+    peak = grid.reshape(-1, 3)[cube.arrays["mean"].argmax()]
+    assert np.abs(peak - one_cloud.CENTRE).max() < cube.spacing[0]
+    write_fits(tmp_path / "map.fits", cube)
+    maps = sky_maps(svi_run, distances=np.array([100.0, 200.0]), nside=1)
+    assert np.isfinite(maps.mean).all() and (maps.std > 0).all()
