@@ -1,0 +1,168 @@
+"""One door, two engines: the same data, the same answer."""
+
+from dataclasses import replace
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+
+from dustmap.functionals import FixedStep, GaussLegendre, MonteCarlo, PointValues
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.posterior import Posterior
+from pipelines.config import FitConfig
+from pipelines.engines import Data, build_model, rays, run_engine
+from pipelines.errors import InputError
+from pipelines.plan import EmbeddingPlan
+from pipelines.planner import Catalogue, make_plan
+
+CPU = torch.device("cpu")
+
+
+def settings(engine="full-batch", **sections):
+    plain = one_cloud.settings(engine=engine, dtype="float64", samples=2)
+    plain["box"]["spacing"] = 175.0
+    plain["prior"]["lengthscale"] = 350.0
+    plain["svi"] = {"epochs": 4, "quadrature": "gauss-legendre", "nodes": 16}
+    for name, values in sections.items():
+        plain[name] = {**plain.get(name, {}), **values}
+    return FitConfig.model_validate(plain)
+
+
+def data(count=80, distance_error=None):
+    stars = one_cloud.catalogue(count)
+    error = np.asarray(stars.extinction_error) * 5
+    return Data(
+        ends=torch.as_tensor(stars.positions()),
+        extinction=torch.as_tensor(stars.extinction),
+        variance=torch.as_tensor(error**2),
+        distance_error=distance_error,
+    )
+
+
+def plan_for(config, observed):
+    catalogue = Catalogue(
+        positions=observed.ends.numpy(),
+        extinction=observed.extinction.numpy(),
+        noise=observed.variance.sqrt().numpy(),
+    )
+    generator = torch.Generator().manual_seed(0)
+    return make_plan(
+        catalogue, config, dtype=torch.float64, device=CPU, generator=generator
+    )[0]
+
+
+def run(config, observed, plan=None):
+    seen = []
+    result = run_engine(
+        plan_for(config, observed) if plan is None else plan,
+        observed,
+        config,
+        dtype=torch.float64,
+        device=CPU,
+        generator=torch.Generator().manual_seed(0),
+        on_step=lambda *step: seen.append(step),
+    )
+    return result, seen
+
+
+def field_mean(result, ends):
+    model = build_model(
+        result.plan,
+        PointValues(ends),
+        dtype=torch.float64,
+        device=CPU,
+        generator=torch.Generator().manual_seed(0),
+    )
+    posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
+    return posterior.moments(rays(result.plan, ends)).mean
+
+
+def test_both_engines_find_the_same_extinctions():
+    observed = data()
+    # Neither adds sub-grid noise, whose size depends on the feature map.
+    plain = {"model": {"subgrid_noise": False, "refinement": 2}}
+    full, _ = run(settings(**plain), observed)
+    published, steps = run(settings("svi", **plain), observed)
+    ends = torch.as_tensor(one_cloud.catalogue(50, seed=9).positions())
+    one, other = field_mean(full, ends), field_mean(published, ends)
+    assert full.converged and published.converged
+    scatter = observed.extinction.std()
+    assert (one - other).square().mean().sqrt() < 0.1 * scatter
+    assert {step[0] for step in steps} == {"svi rows", "svi bound"}
+    assert "bound" in published.facts and "wrap_error" in full.facts
+
+
+def test_each_engine_has_its_own_quadrature_and_model():
+    observed = data(5)
+    config = settings()
+    plan = plan_for(config, observed)
+    assert isinstance(rays(plan, observed.ends).rule, FixedStep)
+    exact = replace(plan, engine="svi", torus_shape=())
+    drawn = replace(exact, embedding=EmbeddingPlan(quadrature="monte-carlo"))
+    assert isinstance(rays(drawn, observed.ends).rule, MonteCarlo)
+    assert isinstance(rays(exact, observed.ends).rule, GaussLegendre)
+    for which, kind in ((plan, TorusGaussian), (exact, RowwiseGaussian)):
+        model = build_model(
+            which,
+            rays(which, observed.ends),
+            dtype=torch.float64,
+            device=CPU,
+            generator=torch.Generator().manual_seed(0),
+        )
+        assert isinstance(model, kind)
+
+
+def test_monte_carlo_nodes_of_a_star_are_the_same_at_every_call():
+    plan = replace(
+        plan_for(settings(), data(5)),
+        engine="svi",
+        torus_shape=(),
+        embedding=EmbeddingPlan(quadrature="monte-carlo"),
+    )
+    ends = data(5).ends
+    first, again = (rays(plan, ends).nodes().points for _ in range(2))
+    assert torch.equal(first, again)
+    other = replace(plan, embedding=replace(plan.embedding, seed=1))
+    assert not torch.equal(first, rays(other, ends).nodes().points)
+
+
+def test_common_noise_and_distance_errors_add_to_the_noise_of_a_star():
+    observed = data()
+    config = settings(model={"subgrid_noise": False})
+    plan = plan_for(config, observed)
+    plain, _ = run(config, observed, plan)
+    torch.testing.assert_close(plain.noise**2, observed.variance)
+    common, _ = run(config, observed, replace(plan, common_noise=0.3))
+    torch.testing.assert_close(common.noise**2, observed.variance + 0.09)
+    errors = torch.full((80,), 50.0, dtype=torch.float64)
+    blurred, _ = run(config, replace(observed, distance_error=errors), plan)
+    added = blurred.noise**2 - observed.variance
+    # (density times distance error)², by the density of a first fit.
+    true = torch.as_tensor(one_cloud.density(observed.ends.numpy()))
+    assert (added >= 0).all()
+    assert added[true.argmax()] > 10 * added.median()
+
+
+def test_an_embedding_beyond_its_limit_is_refused():
+    config = settings("svi", svi={"max_embedding": 10})
+    observed = data(20)
+    plan = plan_for(config, observed)
+    with pytest.raises(InputError, match="engine svi: "):
+        run(config, observed, plan)
+
+
+def test_learnt_hyperparameters_are_those_of_the_plan_that_is_kept():
+    config = settings(
+        "svi",
+        svi={"hyperparameter_rate": 0.05, "epochs": 2},
+        prior={"lengthscale": 180.0, "kernel": "matern12"},
+    )
+    observed = data(40)
+    plan = plan_for(config, observed)
+    learnt, _ = run(config, observed, plan)
+    assert learnt.plan.std != plan.std
+    assert learnt.plan.lengthscale != plan.lengthscale
+    assert learnt.plan.torus_shape
+    assert np.isfinite(field_mean(learnt, observed.ends).numpy()).all()

@@ -1,0 +1,197 @@
+"""Box, grid and spacing: what is chosen, and that it survives a file."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dustmap.grid import Grid
+from dustmap.kernels import KERNELS
+from pipelines import cost
+from pipelines.config import FitConfig
+from pipelines.errors import InputError
+from pipelines.plan import (
+    EmbeddingPlan,
+    MeanPlan,
+    Plan,
+    choose_box,
+    finest_spacing,
+    make_grid,
+    memory_limit,
+    resolution_note,
+    round_spacing,
+    svi_spacing,
+    work_of,
+)
+
+# A machine of round numbers, so that no clock is under test.
+SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10)
+
+
+def config(**sections):
+    return FitConfig.model_validate(sections)
+
+
+def cloud_of_stars(count=400, seed=1):
+    return np.random.default_rng(seed).normal(size=(count, 3)) * [300.0, 300.0, 80.0]
+
+
+def plan(**changes):
+    grid = Grid(shape=(9, 8, 7), spacing=(10.0, 10.0, 20.0), origin=(-40.0, 0.0, -60.0))
+    values = {
+        "grid": grid,
+        "torus_shape": (12, 12, 10),
+        "kernel": "matern52",
+        "lengthscale": (30.0, 30.0, 60.0),
+        "std": 0.1 + 0.2,
+        "mean": MeanPlan(kind="exponential-disc", value=1 / 3, scale_height=90.0),
+        "common_noise": 1e-17,
+    }
+    return Plan(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": "svi", "torus_shape": (), "embedding": EmbeddingPlan(nugget=1e-9)},
+        {"notes": ("one", "two"), "interpolation": "cubic", "subgrid_noise": False},
+    ],
+)
+def test_a_plan_comes_back_from_json_exactly(changes):
+    original = plan(**changes)
+    text = json.dumps(original.as_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(text)) == original
+
+
+def test_a_plan_builds_the_kernel_and_the_mean_it_names():
+    kernel = plan().build_kernel()
+    assert isinstance(kernel, KERNELS["matern52"])
+    assert kernel.lengthscale.tolist() == [30.0, 30.0, 60.0]
+    assert float(kernel.variance) == pytest.approx(0.09)
+    mean = plan().mean.build()
+    assert float(mean(_at(0.0, 0.0, 0.0))) == pytest.approx(1 / 3)
+    assert float(mean(_at(0.0, 0.0, 90.0))) == pytest.approx(1 / 3 / math.e)
+
+
+def _at(*place):
+    return torch.tensor([place], dtype=torch.float64)
+
+
+def test_a_box_from_the_data_spans_the_stars_and_the_observer():
+    positions = cloud_of_stars(150) + np.array([900.0, 0.0, 0.0])
+    lower, upper, _ = choose_box(positions[positions[:, 0] > 50], config())
+    assert lower[0] == 0.0
+    assert (upper >= positions.max(axis=0)).all()
+    assert (lower <= positions.min(axis=0))[1:].all()
+
+
+def test_a_few_stars_far_away_do_not_stretch_the_box():
+    positions = np.concatenate([cloud_of_stars(), [[9e4, 0, 0], [0, 0, -9e4]]])
+    lower, upper, notes = choose_box(positions, config())
+    assert upper[0] < 2000 and lower[2] > -1000
+    assert any("left out" in note for note in notes)
+
+
+def test_axes_that_are_given_are_kept():
+    lower, upper, _ = choose_box(cloud_of_stars(), config(box={"y": [-5.0, 7.0]}))
+    assert (lower[1], upper[1]) == (-5.0, 7.0)
+    assert upper[0] > 300
+
+
+def test_a_flat_catalogue_gets_a_box_with_a_third_dimension():
+    positions = cloud_of_stars() * [1, 1, 0]
+    lower, upper, notes = choose_box(positions, config())
+    extent = upper - lower
+    assert extent[2] == pytest.approx(0.02 * extent.max(), rel=1e-6)
+    assert any("z widened" in note for note in notes)
+
+
+def test_a_grid_covers_the_box_and_has_a_point_at_the_observer():
+    lower, upper = np.array([-101.0, -55.0, 0.0]), np.array([99.0, 45.0, 30.0])
+    grid = make_grid(lower, upper, (10.0, 10.0, 10.0), config())
+    assert all(a <= b for a, b in zip(grid.lower, lower))
+    assert all(a >= b for a, b in zip(grid.upper, upper))
+    for axis in range(3):
+        assert np.abs(grid.axis(axis).numpy()).min() < 1e-9
+    assert grid.shape == (22, 12, 4)
+
+
+def test_a_given_shape_spans_the_given_box_exactly():
+    box = {"x": [-9.0, 9.0], "y": [-4.0, 4.0], "z": [-1.0, 3.0], "shape": [10, 9, 5]}
+    lower, upper, _ = choose_box(cloud_of_stars(), config(box=box))
+    grid = make_grid(lower, upper, (1.0,) * 3, config(box=box))
+    assert grid.shape == (10, 9, 5) and grid.spacing == (2.0, 1.0, 1.0)
+    assert grid.upper == (9.0, 4.0, 3.0)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_rounded_spacing_is_coarser_by_less_than_a_tenth(spacing):
+    rounded = round_spacing(spacing)
+    assert spacing * (1 - 1e-6) <= rounded <= spacing * 1.1001
+    assert float(f"{rounded:.1e}") == pytest.approx(rounded, rel=1e-12)
+    assert round_spacing(rounded) == pytest.approx(rounded, rel=1e-12)
+
+
+def spacing_for(minutes=10.0, gib=8.0, samples=32, lengthscale=100.0, stars=3000):
+    settings = config(
+        budget={"minutes": minutes, "memory_gib": gib}, inference={"samples": samples}
+    )
+    kernel = KERNELS["matern32"](lengthscale=[lengthscale] * 3)
+    box = np.array([-1000.0, -1000.0, -300.0])
+    distances = np.full(stars, 700.0)
+    return finest_spacing(box, -box, kernel, distances, settings, SPEED)
+
+
+def test_less_time_or_memory_or_more_samples_make_a_coarser_grid():
+    ample = spacing_for()
+    assert spacing_for(minutes=0.1) > ample
+    assert spacing_for(gib=0.6) > ample
+    assert spacing_for(minutes=0.1, samples=64) > spacing_for(minutes=0.1)
+    assert spacing_for(minutes=0.5, stars=20_000) > spacing_for(minutes=0.5)
+
+
+def test_no_grid_is_finer_than_the_lengthscale_calls_for():
+    assert spacing_for(minutes=1e6, gib=1e6) == pytest.approx(25.0)
+
+
+def test_the_chosen_grid_keeps_the_budget_it_was_given():
+    settings = config(budget={"minutes": 0.5, "memory_gib": 1.0})
+    kernel = KERNELS["matern32"](lengthscale=[80.0] * 3)
+    box, distances = np.array([-1000.0, -1000.0, -300.0]), np.full(20_000, 700.0)
+    spacing = finest_spacing(box, -box, kernel, distances, settings, SPEED)
+    grid = make_grid(box, -box, (spacing,) * 3, settings)
+    work = work_of(grid, kernel, distances, settings)
+    assert sum(cost.memory(work).values()) <= 2**30
+    assert cost.seconds(work, SPEED) <= 30.0
+
+
+@pytest.mark.parametrize("change", [{"minutes": 1e-9}, {"gib": 0.01}])
+def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
+    with pytest.raises(
+        InputError, match=r"raise budget\.minutes or budget\.memory_gib"
+    ):
+        spacing_for(**change)
+
+
+def test_memory_is_what_was_given_or_half_the_machine():
+    assert memory_limit(config(budget={"memory_gib": 3.0})) == 3 * 2**30
+    assert memory_limit(config()) == cost.available_memory() / 2
+
+
+def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
+    box = np.array([-1000.0, -1000.0, -300.0])
+    few, many = (svi_spacing(box, -box, n, config()) for n in (500, 50_000))
+    assert many > few
+    short = config(budget={"minutes": 0.1})
+    assert svi_spacing(box, -box, 5000, short) > svi_spacing(box, -box, 5000, config())
+
+
+def test_a_lengthscale_outside_the_window_is_noted_with_the_remedy():
+    assert resolution_note(plan()) is None
+    assert "finer grid" in str(resolution_note(plan(lengthscale=(30.0, 12.0, 60.0))))
+    assert "coarser grid" in str(resolution_note(plan(lengthscale=(30.0, 60.0, 60.0))))
