@@ -50,7 +50,7 @@ from pipelines.store import atomic_file
 
 # Half the box of the sample [kpc].
 _REACH = (0.25, 0.25, 0.05)
-_LENGTHSCALES = tuple(float(s) for s in np.geomspace(0.04, 0.4, 11))
+_LENGTHSCALES = tuple(float(s) for s in np.geomspace(0.06, 0.24, 9))
 _ENGINES = (DenseGP, FullBatchMap, HierarchicalMap, Neighbours)
 
 
@@ -68,6 +68,7 @@ class Size:
     nodes: int
     fine_grid: tuple[int, int, int]
     grid: tuple[int, int, int]
+    embedding: tuple[int, int, int] | None
     samples: int
     epochs: int
     draws: int
@@ -76,11 +77,12 @@ class Size:
 FULL = Size(
     train=3200,
     test=800,
-    searched=800,
+    searched=1600,
     nodes=12,
     fine_grid=(15, 15, 4),
-    grid=(11, 11, 3),
-    samples=64,
+    grid=(15, 15, 4),
+    embedding=(32, 32, 36),
+    samples=32,
     epochs=4,
     draws=32,
 )
@@ -89,8 +91,9 @@ QUICK = Size(
     test=150,
     searched=150,
     nodes=6,
-    fine_grid=(8, 8, 3),
+    fine_grid=(7, 7, 3),
     grid=(6, 6, 2),
+    embedding=None,
     samples=16,
     epochs=1,
     draws=8,
@@ -185,6 +188,7 @@ def _problem(
         kernel=kernel,
         fine_grid=_box(size.fine_grid),
         grid=_box(size.grid),
+        embedding=size.embedding,
         nodes=size.nodes,
         samples=size.samples,
         epochs=size.epochs,
