@@ -1,6 +1,7 @@
 """One door, two engines: the same data, the same answer."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import one_cloud
@@ -82,8 +83,8 @@ def field_mean(result, ends):
 def test_both_engines_find_the_same_extinctions():
     observed = data()
     # Neither adds sub-grid noise, whose size depends on the feature map.
-    plain = {"model": {"subgrid_noise": False, "refinement": 2}}
-    full, _ = run(settings(**plain), observed)
+    plain: dict[str, Any] = {"model": {"subgrid_noise": False, "refinement": 2}}
+    full, _ = run(settings("full-batch", **plain), observed)
     published, steps = run(settings("svi", **plain), observed)
     ends = torch.as_tensor(one_cloud.catalogue(50, seed=9).positions())
     one, other = field_mean(full, ends), field_mean(published, ends)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import one_cloud
@@ -143,8 +144,7 @@ def test_a_narrow_field_makes_a_map(tmp_path):
 
 def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
     plain = one_cloud.catalogue(300)
-    columns = plain.columns()
-    blurred = Stars(**columns, distance_error=0.3 * plain.distance)
+    blurred = replace(plain, distance_error=0.3 * plain.distance)
     off = quick()
     off["model"] = {"common_noise": 0.0, "distance_errors": False}
     _, without = fit_stars(tmp_path, plain, quick(), "without")
@@ -169,7 +169,7 @@ def test_held_out_stars_are_not_fitted_and_judge_the_map(cloud_report, cloud_sta
     columns, _, _ = read_table(cloud_report.output / "held_out.parquet")
     assert not set(columns["source_id"]) & set(np.asarray(fitted.source_id))
     score = cloud_report.held_out
-    measured = dict(zip(stars.source_id, stars.extinction))
+    measured = dict(zip(np.array(stars.source_id), np.array(stars.extinction)))
     own = np.array([measured[star] for star in columns["source_id"]])
     difference = columns["extinction_mean"] - own
     spread = np.hypot(columns["extinction_std"], one_cloud.ERROR)

@@ -88,6 +88,9 @@ def test_a_box_from_the_data_spans_the_stars_and_the_observer():
     assert lower[0] == 0.0
     assert (upper >= positions.max(axis=0)).all()
     assert (lower <= positions.min(axis=0))[1:].all()
+    mirrored = -positions[positions[:, 0] > 50]
+    lower, upper, _ = choose_box(mirrored, config())
+    assert upper[0] == 0.0 and lower[0] == mirrored[:, 0].min()
 
 
 def test_a_few_stars_far_away_do_not_stretch_the_box():

@@ -63,15 +63,17 @@ def test_plan_and_stars_come_back_as_they_were(cloud_report, cloud_run):
     kept = read_stars(cloud_run.path / "stars.parquet")
     assert len(kept) == cloud_run.summary["counts"]["fitted"] == 1900
     every = read_stars(cloud_report.output.parent / "stars.parquet")
-    rows = np.isin(every.source_id, kept.source_id)
-    np.testing.assert_array_equal(kept.extinction, every.extinction[rows])
+    rows = np.isin(np.array(every.source_id), np.array(kept.source_id))
+    np.testing.assert_array_equal(
+        np.array(kept.extinction), np.array(every.extinction)[rows]
+    )
 
 
 def test_the_posterior_read_back_predicts_the_held_out_stars_alike(cloud_run):
 
     columns, _, _ = read_table(cloud_run.path / "held_out.parquet")
     every = read_stars(cloud_run.path.parent / "stars.parquet")
-    stars = every.select(np.isin(every.source_id, columns["source_id"]))
+    stars = every.select(np.isin(np.array(every.source_id), columns["source_id"]))
     again = predict_columns(cloud_run.plan, cloud_run.posterior, stars)
     for name in ("extinction_mean", "density_mean"):
         np.testing.assert_allclose(again[name], columns[name], rtol=1e-5)
