@@ -135,7 +135,8 @@ def choose_box(
     trimmed = np.quantile(positions, [0.005, 0.995], axis=0)
     full, trimmed = (_with_observer(box) for box in (full, trimmed))
     box = full
-    if len(positions) >= 200 and _volume(full) > 1.5 * _volume(trimmed):
+    free = any(getattr(config.box, name) is None for name in "xyz")
+    if free and len(positions) >= 200 and _volume(full) > 1.5 * _volume(trimmed):
         box = trimmed
         notes.append("box: the furthest 0.5% of the stars on every side left out")
     for axis, name in enumerate("xyz"):

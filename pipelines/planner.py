@@ -10,6 +10,7 @@ import torch
 
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import FixedStep, LineIntegrals
+from dustmap.grid import Grid
 from dustmap.inference.search import (
     Evidence,
     Fixed,
@@ -100,25 +101,20 @@ def make_plan(
         noise=catalogue.noise[inside],
     )
     prior = choose_prior(chosen, config, generator)
-    kernel = KERNELS[config.prior.kernel](lengthscale=list(prior.lengthscale))
-    spacing = config.box.spacing
-    if spacing is None and config.box.shape is None:
-        free = finest_spacing(lower, upper, kernel, chosen.distances, config, speed)
-        if config.inference.engine == "svi":
-            free = max(free, svi_spacing(lower, upper, len(chosen.distances), config))
-        spacing = (round_spacing(free),) * 3
-    grid = make_grid(lower, upper, spacing or (1.0,) * 3, config)
-    lengthscale: tuple[float, ...] = prior.lengthscale
-    if config.prior.lengthscale is None:
-        floor = tuple(RESOLVED * h for h in grid.spacing)
-        if any(s < f for s, f in zip(lengthscale, floor, strict=True)):
-            lengthscale = tuple(
-                max(s, f) for s, f in zip(lengthscale, floor, strict=True)
-            )
-            notes.append(
-                f"lengthscale raised from {min(prior.lengthscale):.4g} pc to "
-                f"{RESOLVED:g} grid steps: the grid does not resolve the one found"
-            )
+    grid = _choose_grid(lower, upper, prior, chosen, config, speed)
+    floor = tuple(RESOLVED * h for h in grid.spacing)
+    raised = tuple(max(s, f) for s, f in zip(prior.lengthscale, floor, strict=True))
+    if config.prior.lengthscale is None and raised != prior.lengthscale:
+        notes.append(
+            f"lengthscale raised from {min(prior.lengthscale):.4g} pc to "
+            f"{RESOLVED:g} grid steps: the grid does not resolve the one found"
+        )
+        # The other scales that go with a longer lengthscale are others, too.
+        fixed = config.prior.model_copy(update={"lengthscale": raised})
+        prior = choose_prior(
+            chosen, config.model_copy(update={"prior": fixed}), generator
+        )
+    lengthscale = prior.lengthscale
     kernel = KERNELS[config.prior.kernel](lengthscale=list(lengthscale))
     svi = config.inference.engine == "svi"
     torus = padded_torus(grid, kernel, config.model.wrap_tolerance)
@@ -144,6 +140,26 @@ def make_plan(
     if note is not None:
         plan = with_notes(plan, [note])
     return plan, work_of(grid, kernel, chosen.distances, config), speed
+
+
+def _choose_grid(
+    lower: np.ndarray,
+    upper: np.ndarray,
+    prior: PriorChoice,
+    catalogue: Catalogue,
+    config: FitConfig,
+    speed: cost.Speed,
+) -> Grid:
+    """The grid as given, or the finest that the budget and the lengthscale call for."""
+    spacing = config.box.spacing
+    if spacing is None and config.box.shape is None:
+        kernel = KERNELS[config.prior.kernel](lengthscale=list(prior.lengthscale))
+        distances = catalogue.distances
+        free = finest_spacing(lower, upper, kernel, distances, config, speed)
+        if config.inference.engine == "svi":
+            free = max(free, svi_spacing(lower, upper, len(distances), config))
+        spacing = (round_spacing(free),) * 3
+    return make_grid(lower, upper, spacing or (1.0,) * 3, config)
 
 
 def _embedding(config: FitConfig, std: float) -> EmbeddingPlan:
@@ -224,7 +240,10 @@ def _mean_candidates(catalogue: Catalogue, config: FitConfig) -> list[MeanPlan]:
         return [MeanPlan(kind="zero")]
     if prior.mean == "constant" or not discs:
         return [constant]
-    return discs if prior.mean == "exponential-disc" else [*discs, constant]
+    # A scale height that is given asks for a disc.
+    if prior.mean == "exponential-disc" or prior.scale_height is not None:
+        return discs
+    return [*discs, constant]
 
 
 def _with_value(mean: MeanPlan, value: float) -> MeanPlan:

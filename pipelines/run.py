@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dustmap.functionals import PointValues
@@ -89,7 +89,8 @@ def write_state(folder: Path, state: State) -> None:
         "samples": state.samples.cpu().contiguous(),
         "support": state.support.cpu().contiguous(),
     }
-    save_file(tensors, folder / "posterior.safetensors")
+    # By bytes: safetensors' own writer makes files that nobody else may read.
+    (folder / "posterior.safetensors").write_bytes(save(tensors))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

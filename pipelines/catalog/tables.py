@@ -171,7 +171,8 @@ def read_table(
         if list(columns) != list(first_columns) or other != units:
             raise InputError(
                 f"{file} has columns {list(columns)} in {other}, but {files[0].name} "
-                f"has {list(first_columns)} in {units}: ingest them together"
+                f"has {list(first_columns)} in {units}: join them by "
+                "`dustmap ingest A.parquet B.parquet -o both.parquet`"
             )
     joined = {n: np.concatenate([t[0][n] for t in tables]) for n in first_columns}
     names = [str(file.relative_to(path)) for file in files]
