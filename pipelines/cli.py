@@ -20,6 +20,8 @@ from pipelines.errors import InputError
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# NumPy's and SciPy's own threads only ever see small matrices here, and spin on them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _OUT = click.Path(path_type=Path)
 _OVERWRITE = click.option(

@@ -25,6 +25,8 @@ SCALE_LENGTH = 3200.0
 RESOLVED, WASTEFUL = 1.5, 5.0
 # A grid this many times finer than the lengthscale gains nothing visible.
 _FINEST = 4.0
+# A grid need not have more points than this for every star.
+_POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 # Cost of one of the published engine's rows per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
 # Fraction of the time budget that the solves may take.
@@ -231,8 +233,8 @@ def finest_spacing(
     while True:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
         points = math.prod(grid.shape)
-        # Grids of 1e9 points and more are not even tried.
-        if points < 1e9:
+        enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
+        if points <= enough:
             work = work_of(grid, kernel, distances, config)
             fits = sum(cost.memory(work).values()) <= memory_limit(config)
             quick = (

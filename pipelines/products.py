@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import healpy
@@ -12,6 +13,8 @@ import torch
 
 import dustmap
 from dustmap.functionals import PointValues
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.posterior import Moments, Posterior
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.engines import rays
 from pipelines.errors import InputError
@@ -33,7 +36,11 @@ def map_cube(run: Run) -> Cube:
     added there.
     """
     grid = run.plan.grid
-    moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
+    model = run.posterior.model
+    if isinstance(model, RowwiseGaussian):
+        moments = _inducing_moments(run.posterior, model)
+    else:
+        moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
     arrays = {
         "mean": _cube_order(moments.mean.numpy(), grid.shape),
         "std": _cube_order(moments.std.numpy(), grid.shape),
@@ -41,6 +48,17 @@ def map_cube(run: Run) -> Cube:
     }
     x, y, z = (grid.axis(d).numpy() for d in range(3))
     return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
+
+
+def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:
+    """At its inducing points the published engine needs no solve: ``u = R ε``."""
+    mean = model.whitening.colour(posterior.mean)
+    deviations = model.whitening.colour(posterior.samples) - mean
+    if len(deviations):
+        std = (deviations**2).mean(dim=0).sqrt()
+    else:
+        std = torch.full_like(mean, float("nan"))
+    return Moments(mean=mean + model.mean(model.whitening.grid.points()), std=std)
 
 
 def _cube_order(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +114,12 @@ def _farthest(run: Run) -> float:
 
 
 def default_nside(run: Run) -> int:
-    """The coarsest resolution whose pixels are a grid step or less, within 16..128."""
+    """The coarsest resolution whose pixels are a grid step or less, within 16..128.
+
+    The published engine pays a solve for every pixel and distance: 8.
+    """
+    if run.plan.engine == "svi":
+        return 8
     angle = min(run.plan.grid.spacing) / (_reach(run) / 2)
     nside = 16
     while nside < 128 and healpy.nside2resol(nside) > angle:
@@ -155,7 +178,9 @@ def cumulative(
         whole = posterior.moments(rays(plan, far[inside]))
         return _scattered(whole.mean, inside), _scattered(whole.std, inside)
     near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
-    model = posterior.model.at(rays(plan, far[inside], near[inside]))
+    # Short segments need shorter steps than the stars' whole rays.
+    fine = replace(plan, ray_step=plan.ray_step / 2)
+    model = posterior.model.at(rays(fine, far[inside], near[inside]))
 
     def summed(values: torch.Tensor) -> torch.Tensor:
         """Segments of every ray, accumulated from the observer outwards."""
