@@ -46,7 +46,8 @@ def differentiable_rows(
     model.report = model.report.with_solution(solution)
     features = root.matvec(extend(dual, whitening.grid.shape, root))
     total = functional_variance(kernel, part)
-    return Rows(features, model.checked_variance(total, (features**2).sum(dim=-1)))
+    explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
+    return Rows(features, model.checked_variance(total, explained))
 
 
 def embedded_spectra(

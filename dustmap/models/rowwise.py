@@ -2,8 +2,11 @@ r"""A Gaussian field through exact features, one PCG solve per observation (HIP-
 
 ``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) on the Toeplitz whitening of the plain
 kernel. What the grid cannot resolve has variance ``v_n = k_nn − |k_n|²``, with the same
-nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves a Galerkin projection:
-``v_n`` only grows and the bound stays a bound.
+nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short of
+``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of what
+``a_nᵀ u`` leaves over, which can only be larger. (In exact arithmetic it would equal
+``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative residual
+of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
 The box is smaller than the embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
 (M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT.
@@ -197,11 +200,11 @@ class RowwiseGaussian(ForwardModel):
         if self.kept is not None:
             return DualRows(self.kept.dual[index], self.kept.variance[index])
         part = self._functionals.select(index)
-        solution = self.whitening.solve(self.cross(part))
+        cross = self.cross(part)
+        solution = self.whitening.solve(cross)
         self.report = self.report.with_solution(solution)
-        explained = (
-            solution.value * self.whitening.covariance.matvec(solution.value)
-        ).sum(dim=-1)
+        coloured = self.whitening.covariance.matvec(solution.value)
+        explained = (solution.value * (2 * cross - coloured)).sum(dim=-1)
         total = functional_variance(self.whitening.kernel, part)
         return DualRows(solution.value, self.checked_variance(total, explained))
 

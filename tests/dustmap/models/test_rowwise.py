@@ -9,8 +9,9 @@ from dense_box import CASES, OFFSET, box, fresh_model, grid_of, whitened
 from reference import conditional_covariance
 
 from dustmap.covariance import functional_variance, inducing_covariance
-from dustmap.functionals import LineIntegrals, MonteCarlo, PointValues
+from dustmap.functionals import GaussLegendre, LineIntegrals, MonteCarlo, PointValues
 from dustmap.grid import Grid, Torus
+from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -291,3 +292,27 @@ def test_rows_and_torus_agree_as_padding_and_refinement_grow():
         errors.append(float((dense @ dense.mT - exact @ exact.mT).abs().max()))
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
     assert errors[2] < 2e-3 * float(kernel.parameters()["variance"])
+
+
+def test_rounding_in_an_early_stopped_solve_never_makes_a_variance_smaller(generator):
+    kernel = Matern32(lengthscale=4.0)
+    grid = Grid(shape=(9, 9, 4), spacing=(1.0,) * 3, origin=(0.0,) * 3)
+    ends = 3 * torch.rand(20, 3, generator=generator, dtype=torch.float64)
+    rays = LineIntegrals(ends, GaussLegendre(count=6))
+    variances = [
+        all_rows(
+            RowwiseGaussian(
+                ToeplitzWhitening(
+                    kernel,
+                    grid,
+                    lengthscales=[4.0] * 3,
+                    shape=(24, 24, 24),
+                    limits=EmbeddingLimits(clip=True),
+                    solver=ConjugateGradients(rtol=rtol, max_steps=500),
+                ),
+                rays,
+            )
+        ).variance
+        for rtol in (1e-11, 1e-3)
+    ]
+    assert bool((variances[1] >= (1 - 1e-6) * variances[0]).all())
