@@ -47,7 +47,7 @@ from dustmap.posterior import Posterior
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
 
 _MEAN_SOLVER = ConjugateGradients(rtol=1e-6, max_steps=2000)
-# The paper stops early as well; rows this good change no v_n by more than 1e-4.
+# The paper stops early as well; rows this good widen no v_n by more than 4e-5 of it.
 _ROW_SOLVER = ConjugateGradients(rtol=1e-5, max_steps=500)
 
 # Of the covariance of the inducing values, relative, where the embedding is clipped.

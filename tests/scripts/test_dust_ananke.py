@@ -117,6 +117,16 @@ def test_scores_of_a_known_error_are_right(paper):
     assert found["density_negative"] == 0.25
 
 
+def test_an_engine_is_judged_by_the_dense_gp_on_its_own_seeds(paper):
+    from ananke_report import judge
+
+    dense = [{"rmse": 1.0, "coverage_68": 0.7}, {"rmse": 3.0, "coverage_68": 0.7}]
+    verdicts = judge({"dense GP": dense, "one": [{"rmse": 1.1, "coverage_68": 0.79}]})
+    assert verdicts["one"]["rmse_over_dense"] == pytest.approx(1.1)
+    assert not verdicts["one"]["rmse_met"] and not verdicts["one"]["coverage_met"]
+    assert verdicts["dense GP"]["rmse_met"] and verdicts["dense GP"]["coverage_met"]
+
+
 def test_neighbours_take_the_mean_of_the_stars_nearby(paper, generator):
     from ananke_engines import Neighbours, Problem
 
