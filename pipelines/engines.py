@@ -143,20 +143,35 @@ def run_engine(
     model = build_model(
         plan, rays(plan, data.ends), dtype=dtype, device=device, generator=generator
     )
-    settings = FullBatch(
+    return _run_full_batch(plan, model, data, variance, config, generator, on_step)
+
+
+def _full_batch_settings(
+    plan: Plan, model: ForwardModel, config: FitConfig
+) -> FullBatch:
+    inference = config.inference
+    rank = inference.preconditioner_rank if inference.preconditioner != "none" else 0
+    return FullBatch(
         solver=ConjugateGradients(
-            rtol=config.inference.tolerance,
-            max_steps=config.inference.max_iterations,
+            rtol=inference.tolerance, max_steps=inference.max_iterations
         ),
-        samples=config.inference.samples,
-        sample_rtol=config.inference.sample_tolerance,
+        samples=inference.samples,
+        sample_rtol=inference.sample_tolerance,
         subgrid_noise=plan.subgrid_noise,
-        preconditioner_rank=(
-            min(config.inference.preconditioner_rank, model.latent_size)
-            if config.inference.preconditioner == "nystrom"
-            else 0
-        ),
+        preconditioner_rank=min(rank, model.latent_size),
     )
+
+
+def _run_full_batch(
+    plan: Plan,
+    model: ForwardModel,
+    data: Data,
+    variance: Tensor,
+    config: FitConfig,
+    generator: torch.Generator,
+    on_step: OnStep,
+) -> Inference:
+    settings = _full_batch_settings(plan, model, config)
     start = None
     if data.distance_error is not None:
         start, density = _first_pass(

@@ -130,17 +130,7 @@ def fit(
     records: list[dict[str, Any]] = []
     result = _infer(plan, train, config, dtype, device, generator, records)
     clock.lap("inference")
-    posterior = Posterior(
-        model=posterior_model(
-            result.plan,
-            dtype=result.mean.dtype,
-            device=device,
-            seed=config.inference.seed,
-        ),
-        mean=result.mean,
-        samples=result.samples,
-    )
-    predictions = predict_columns(result.plan, posterior, test)
+    predictions = predict_columns(result.plan, _posterior(result, config), test)
     held_out = held_out_score(predictions, test, result.plan)
     support = sight_line_lengths(result.plan, train)
     clock.lap("held-out test")
@@ -155,17 +145,26 @@ def fit(
         messages=result.messages,
     )
     with atomic_directory(output, overwrite=overwrite) as folder:
-        _write(folder, source, stars, train, test, config, report, result)
+        _write(folder, source, stars, train, config, report, result)
         write_state(
             folder, State(mean=result.mean, samples=result.samples, support=support)
         )
-        (folder / "metrics.jsonl").write_text(
-            "".join(json.dumps(record) + "\n" for record in records)
-        )
+        lines = [json.dumps(record) + "\n" for record in records]
+        (folder / "metrics.jsonl").write_text("".join(lines))
         if len(test):
             write_predictions(folder / "held_out.parquet", test, predictions, {})
         write_manifest(folder)
     return report
+
+
+def _posterior(result: Inference, config: FitConfig) -> Posterior:
+    model = posterior_model(
+        result.plan,
+        dtype=result.mean.dtype,
+        device=result.mean.device,
+        seed=config.inference.seed,
+    )
+    return Posterior(model=model, mean=result.mean, samples=result.samples)
 
 
 def _place(config: FitConfig) -> tuple[torch.device, torch.dtype]:
@@ -274,7 +273,6 @@ def _write(
     source: Path,
     stars: Stars,
     train: Stars,
-    test: Stars,
     config: FitConfig,
     report: FitReport,
     result: Inference,
