@@ -20,7 +20,7 @@ _ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
 _ITERATIONS = 300
 # A block of vectors larger than this [bytes] no longer stays in the processor's cache,
 # and every pass over it then takes this much longer than `measure` sees: 0.74 s for an
-# iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 400,000.
+# iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 327,000.
 _CACHE, _BEYOND_CACHE = 2**25, 1.7
 
 
