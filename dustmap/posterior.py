@@ -87,6 +87,6 @@ class Posterior:
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
-        residual = model.residual_draws(len(self.samples), generator)
+        residual = model.residual_draws(self.samples, generator)
         values = torch.stack([model.apply(sample) for sample in self.samples])
         return (values + residual).to(torch.float64).cpu()

@@ -194,7 +194,8 @@ def cumulative(
         variance += (summed(model.apply(sample)) - mean) ** 2
     variance /= max(len(posterior.samples), 1)
     generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
-    for draw in model.residual_draws(plan.residual_count, generator):
+    repeated = posterior.mean.expand(plan.residual_count, -1)
+    for draw in model.residual_draws(repeated, generator):
         variance += summed(draw) ** 2 / plan.residual_count
     if not len(posterior.samples):
         variance[:] = float("nan")

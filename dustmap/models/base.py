@@ -60,10 +60,32 @@ class ForwardModel(ABC):
 
     @abstractmethod
     def residual_draws(
-        self, count: int, generator: torch.Generator
+        self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Draws of ``L_n ρ − E[L_n ρ | ε]``, jointly for all observations."""
+        """A draw of ``L_n ρ − E[L_n ρ | ε_s]`` per ε, joint in all observations."""
 
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
         """The same field seen through other functionals."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Hyperparameters of kernel and mean that can be learnt, all positive."""
+        return {}
+
+    def with_parameters(self, values: dict[str, Tensor]) -> ForwardModel:
+        """The same grid, data and white draws under other hyperparameters."""
+        raise ValueError(f"{type(self).__name__} has no hyperparameters to change")
+
+    def parameter_gradient(
+        self,
+        eps: Float[Tensor, "s p"],
+        of_prediction: Float[Tensor, "s n"],
+        of_variance: Float[Tensor, "s n"],
+    ) -> dict[str, Tensor]:
+        r"""``∂/∂θ Σ_s Σ_n [a_sn apply_θ(ε_s)_n + b_sn v_n(θ, ε_s)]`` with ε fixed.
+
+        For the envelope theorem: a and b are the derivatives of an objective by the
+        predictions and by the conditional variances; one tensor per parameter, in the
+        parameter's own shape.
+        """
+        raise ValueError(f"{type(self).__name__} has no hyperparameters to learn")

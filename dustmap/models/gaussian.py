@@ -134,12 +134,12 @@ class TorusGaussian(ForwardModel):
         return self._variance
 
     def residual_draws(
-        self, count: int, generator: torch.Generator
+        self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        if self._resolves_nothing():
-            shape = (count, len(self._functionals))
+        if not len(eps) or self._resolves_nothing():
+            shape = (len(eps), len(self._functionals))
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        return torch.stack(list(self._residuals(count, generator)))
+        return torch.stack(list(self._residuals(len(eps), generator)))
 
     def _resolves_nothing(self) -> bool:
         return self.residual_refinement == 1

@@ -294,7 +294,7 @@ class RowwiseGaussian(ForwardModel):
         )
 
     def residual_draws(
-        self, count: int, generator: torch.Generator
+        self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
         covariance = self.residual_covariance()
         # Singular wherever the grid resolves an observation: Cholesky would need a
@@ -302,7 +302,9 @@ class RowwiseGaussian(ForwardModel):
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         self._check_modes(values)
         roots = values.clamp(min=0).sqrt()
-        white = torch.randn(count, len(values), generator=generator, dtype=self.dtype)
+        white = torch.randn(
+            len(eps), len(values), generator=generator, dtype=self.dtype
+        )
         return (white * roots) @ vectors.mT
 
     def _check_modes(self, values: Tensor) -> None:

@@ -61,7 +61,7 @@ def check_forward_model(
         require_close(along, difference, norm(difference), rtol, "Φ δ against apply")
     check_linear_operator(tangent.operator, generator=generator)
     _check_selection(model, eps, prediction, tight)
-    _check_residual(model, tangent, generator, draws, variance_draws)
+    _check_residual(model, tangent, eps, generator, draws, variance_draws)
 
 
 def _check_selection(
@@ -77,6 +77,7 @@ def _check_selection(
 def _check_residual(
     model: ForwardModel,
     tangent: Linearisation,
+    eps: Tensor,
     generator: torch.Generator,
     draws: int,
     variance_draws: int | None,
@@ -87,7 +88,8 @@ def _check_residual(
         raise AssertionError(f"v_n has shape {tuple(variance.shape)} or is not finite")
     if not bool((variance >= 0).all()):
         raise AssertionError(f"v_n is negative: {float(variance.min()):.3g}")
-    residual = model.residual_draws(draws, generator).to(torch.float64)
+    at = eps.expand(draws, -1)
+    residual = model.residual_draws(at, generator).to(torch.float64)
     if tuple(residual.shape) != (draws, count):
         raise AssertionError(f"residual draws have shape {tuple(residual.shape)}")
     probe = torch.randn(16, model.latent_size, generator=generator, dtype=model.dtype)

@@ -242,8 +242,8 @@ class Altered(TorusGaussian):
             prediction=prediction, operator=operator, variance=variance
         )
 
-    def residual_draws(self, count, generator):
-        draws = super().residual_draws(count, generator)
+    def residual_draws(self, eps, generator):
+        draws = super().residual_draws(eps, generator)
         return draws + 0.5 * self.variance.sqrt() if self.fault == "mean" else draws
 
     def at(self, functionals):

@@ -59,8 +59,8 @@ class LogNormal(ForwardModel):
             variance=torch.zeros(len(self.functionals), dtype=self.dtype),
         )
 
-    def residual_draws(self, count, generator):
-        return torch.zeros(count, len(self.functionals), dtype=self.dtype)
+    def residual_draws(self, eps, generator):
+        return torch.zeros(len(eps), len(self.functionals), dtype=self.dtype)
 
     def at(self, functionals):
         return LogNormal(self.gaussian.at(functionals))

@@ -138,7 +138,9 @@ def test_the_conditional_variance_is_the_dense_one_within_its_draws(
     exact = conditional_covariance(W @ K_ff @ W.T, W @ K_fu, K_uu)
     ratio = model.variance.numpy() / np.diag(exact)
     assert np.abs(np.log(ratio)).max() < 5 * np.sqrt(2 / count)
-    draws = model.residual_draws(count, generator).numpy()
+    draws = model.residual_draws(
+        torch.zeros(count, model.latent_size), generator
+    ).numpy()
     found = draws.T @ draws / count
     size = np.diag(exact)
     spread = np.sqrt((size[:, None] * size + exact**2) / count)
@@ -186,7 +188,14 @@ def test_a_finer_torus_above_one_refinement_does_too(generator):
 def test_nothing_is_left_over_where_the_grid_is_the_field(generator):
     model = model_of(refinement=1, generator=generator)
     assert float(model.variance.abs().max()) == 0.0
-    assert float(model.residual_draws(3, generator).abs().max()) == 0.0
+    assert (
+        float(
+            model.residual_draws(torch.zeros(3, model.latent_size), generator)
+            .abs()
+            .max()
+        )
+        == 0.0
+    )
     # The same by draws: nothing of a field on the grid itself is unresolved.
     draws = torch.stack(list(model._residuals(5, generator)))
     assert float(draws.abs().max()) < 1e-10

@@ -88,7 +88,7 @@ def test_joint_residuals_are_the_conditional_covariance(case, generator):
     np.testing.assert_allclose(
         model.residual_covariance().numpy() / scale, exact / scale, atol=1e-9
     )
-    draws = model.residual_draws(4000, generator).numpy()
+    draws = model.residual_draws(torch.zeros(4000, 1), generator).numpy()
     sampled = draws.T @ draws / len(draws)
     deviation = np.sqrt(np.outer(exact.diagonal(), exact.diagonal()) + exact**2)
     assert (np.abs(sampled - exact) <= 5 * deviation / np.sqrt(4000) + 1e-9).all()
@@ -155,7 +155,7 @@ def test_joint_draws_of_too_many_observations_are_refused(generator):
         whitened(1, "matern32", 1.0), PointValues(points), dense_limit=10
     )
     with pytest.raises(ValueError, match=r"joint residuals of 12 .* limited to 10"):
-        model.residual_draws(1, generator)
+        model.residual_draws(torch.zeros(1, 1), generator)
 
 
 def test_functionals_of_another_dimension_are_refused():
