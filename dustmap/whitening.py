@@ -187,6 +187,16 @@ class TorusWhitening:
             )
         return self._refined[refinement]
 
+    def with_kernel(self, kernel: Kernel) -> TorusWhitening:
+        """The same ε (torus, refinement, precision) under another kernel."""
+        return TorusWhitening(
+            kernel,
+            self.torus,
+            refinement=self.refinement,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
     def _folded(self, modes: Tensor) -> Tensor:
         """Σ over aliases of a half spectrum, as a full complex coarse spectrum."""
         r, batch = self.refinement, modes.shape[: modes.ndim - len(self._dims)]

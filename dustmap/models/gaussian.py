@@ -6,6 +6,9 @@ the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -14,6 +17,12 @@ from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.gradients import SpectralGradient
+from dustmap.models.mean_parameters import (
+    mean_gradient,
+    mean_parameters,
+    mean_with,
+)
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
@@ -94,6 +103,7 @@ class TorusGaussian(ForwardModel):
         self.operator = TorusFeatures(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
         self._variance: Tensor | None = None
+        self._fine_weights: SparseMatrix | None = None
 
     @property
     def functionals(self) -> Functionals:
@@ -144,16 +154,92 @@ class TorusGaussian(ForwardModel):
     def _resolves_nothing(self) -> bool:
         return self.residual_refinement == 1
 
-    def _residuals(self, count: int, generator: torch.Generator):
+    def _residuals(
+        self, count: int, generator: torch.Generator
+    ) -> Iterator[Float[Tensor, " n"]]:
+        return (residual for residual, _ in self._fields(count, generator))
+
+    def _fields(
+        self, count: int, generator: torch.Generator
+    ) -> Iterator[tuple[Float[Tensor, " n"], Float[Tensor, " q"]]]:
+        """Draws of the residual, each with the field that it is of."""
         fine = self.whitening.refined(self.residual_refinement)
-        weights = (
-            self.weights
-            if fine is self.whitening
-            else self._projection(self.residual_refinement)
-        )
+        weights = self._residual_weights()
         for _ in range(count):
             field, eps = fine.prior_draw(generator)
-            yield (weights.matvec(field) - self.operator.matvec(eps))[0]
+            yield (weights.matvec(field) - self.operator.matvec(eps))[0], field[0]
+
+    def _residual_weights(self) -> SparseMatrix:
+        if self.residual_refinement == self.whitening.refinement:
+            return self.weights
+        if self._fine_weights is not None:
+            return self._fine_weights
+        return self._projection(self.residual_refinement)
+
+    def parameters(self) -> dict[str, Tensor]:
+        kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
+        return {**kernel, **mean_parameters(self.mean)}
+
+    def with_parameters(self, values: dict[str, Tensor]) -> TorusGaussian:
+        """The same torus, W and white draws under other hyperparameters.
+
+        Memory: the weights on the residual's torus are kept from then on.
+
+        Raises
+        ------
+        ValueError
+            If a name is not among ``parameters()`` or a value is not positive.
+        """
+        unknown = sorted(set(values) - set(self.parameters()))
+        if unknown:
+            raise ValueError(
+                f"there is no hyperparameter {', '.join(unknown)}: there are "
+                f"{', '.join(self.parameters())}"
+            )
+        own = mean_parameters(self.mean)
+        self._fine_weights = self._residual_weights()
+        other = copy.copy(self)
+        other.mean = mean_with(self.mean, {n: v for n, v in values.items() if n in own})
+        if other.mean != self.mean:
+            offset = other.mean.observed(self._functionals)
+            other.offset = offset.to(self.dtype).to(self.device)
+        kernel = {n: v for n, v in values.items() if n not in own}
+        if kernel:
+            other.whitening = self.whitening.with_kernel(
+                self.whitening.kernel.with_parameters(kernel)
+            )
+            other.operator = TorusFeatures(other.whitening, self.weights)
+            other._variance = None
+        return other
+
+    def parameter_gradient(
+        self,
+        eps: Float[Tensor, "s p"],
+        of_prediction: Float[Tensor, "s n"],
+        of_variance: Float[Tensor, "s n"],
+    ) -> dict[str, Tensor]:
+        gradient = SpectralGradient(self.whitening, self.residual_refinement)
+        used = of_prediction.any(dim=1)
+        if bool(used.any()):
+            pulled = self.weights.rmatvec(of_prediction[used])
+            gradient.add_coloured(eps[used], pulled)
+        self._add_variance(gradient, of_variance.sum(dim=0))
+        total = of_prediction.sum(dim=0)
+        means = mean_gradient(self.mean, self._functionals, self.offset, total)
+        return {**gradient.by_parameter(), **means}
+
+    def _add_variance(
+        self, gradient: SpectralGradient, weights: Float[Tensor, " n"]
+    ) -> None:
+        """Add ``Σ_n b_n v_n``, ``v_n`` being the mean square of the same draws."""
+        if self._resolves_nothing() or not bool(weights.any()):
+            return
+        self._fine_weights = fine = self._residual_weights()
+        generator = torch.Generator().manual_seed(self._seed)
+        for residual, field in self._fields(self.residual_count, generator):
+            pull = (2 / self.residual_count) * weights * residual
+            of_field, of_conditional = fine.rmatvec(pull), self.weights.rmatvec(pull)
+            gradient.add_residual(field, of_field, of_conditional)
 
     def at(self, functionals: Functionals) -> TorusGaussian:
         return TorusGaussian(

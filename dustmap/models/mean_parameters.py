@@ -1,0 +1,77 @@
+"""Hyperparameters of mean functions: names, values, and the slopes of ``L_n μ``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Functionals
+from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+
+AMPLITUDE = "mean"
+SCALE_HEIGHT = "scale_height"
+
+
+def mean_parameters(mean: Mean) -> dict[str, Tensor]:
+    """What of a mean can be learnt in the logarithm: nothing if it is not positive."""
+    if not isinstance(mean, ConstantMean | ExponentialDisc) or not mean.value > 0:
+        return {}
+    values = {AMPLITUDE: torch.tensor(mean.value, dtype=torch.float64)}
+    if isinstance(mean, ExponentialDisc):
+        values[SCALE_HEIGHT] = torch.tensor(mean.scale_height, dtype=torch.float64)
+    return values
+
+
+def mean_with(mean: Mean, values: dict[str, Tensor]) -> Mean:
+    """The mean under other values of :func:`mean_parameters`.
+
+    Raises
+    ------
+    ValueError
+        If a value is not positive and finite.
+    """
+    fields = {"value": values.get(AMPLITUDE), SCALE_HEIGHT: values.get(SCALE_HEIGHT)}
+    changes = {n: float(v) for n, v in fields.items() if v is not None}
+    for name, value in changes.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(
+                f"the mean's {name} must be positive and finite, got {value}"
+            )
+    assert not changes or isinstance(mean, ConstantMean | ExponentialDisc)
+    return replace(mean, **changes) if changes else mean  # pyright: ignore[reportArgumentType]
+
+
+def mean_gradient(
+    mean: Mean,
+    functionals: Functionals,
+    offset: Float[Tensor, " n"],
+    of_prediction: Float[Tensor, " n"],
+) -> dict[str, Tensor]:
+    """``Σ_n a_n ∂(L_n μ)/∂θ`` for every parameter of the mean.
+
+    ``offset`` is ``L μ``. It is linear in the amplitude; the slope in the scale height
+    is seen by the functionals as another mean function.
+    """
+    values = mean_parameters(mean)
+    pull = of_prediction.detach().cpu().to(torch.float64)
+    gradient = {}
+    if AMPLITUDE in values:
+        gradient[AMPLITUDE] = pull @ offset.cpu().to(torch.float64) / values[AMPLITUDE]
+    if SCALE_HEIGHT in values:
+        assert isinstance(mean, ExponentialDisc)
+        gradient[SCALE_HEIGHT] = pull @ _HeightSlope(disc=mean).observed(functionals)
+    return gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeightSlope(Mean):
+    """``∂μ/∂h_z = μ |z − z_0| / h_z²`` of a disc."""
+
+    disc: ExponentialDisc
+
+    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        height = (x[:, 2] - self.disc.midplane).abs()
+        return self.disc(x) * height / self.disc.scale_height**2
