@@ -1,0 +1,84 @@
+"""Compiling loops to machine code and running them on several threads.
+
+The loops release the interpreter's lock and run on ordinary threads, one fixed part of
+the work each. An OpenMP runtime besides torch's own would have its idle threads spin
+against torch's: on a machine with few cores that costs a scheduler's time slice (8 ms)
+per call, where a hand-over to a waiting thread costs 20 µs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import torch
+
+
+def compiled(function: Callable) -> Callable:
+    """The function as machine code, made on its first call for each choice of types.
+
+    The code is kept on disk beside the module or, where that cannot be written, in the
+    user's cache folder; where neither can, every process compiles anew and says so in
+    one warning. Floating-point operations keep their order, so that equal calls give
+    equal bits.
+    """
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:
+        _say_uncached()
+        return numba.njit(**options)(function)
+
+
+@functools.cache
+def _say_uncached() -> None:
+    warnings.warn(
+        "neither this package's folder nor the user's cache folder can be written: "
+        "every process compiles its loops anew, up to a second each. Set "
+        "NUMBA_CACHE_DIR to a folder that can be written",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def thread_count(operations: float) -> int:
+    """Threads worth starting for so many multiplications: torch's number, or one."""
+    return torch.get_num_threads() if operations > _WORTH_A_THREAD else 1
+
+
+# Below this a hand-over to another thread takes longer than the work (about 30 µs).
+_WORTH_A_THREAD = 2**15
+
+
+def in_parallel(task: Callable[[int], None], count: int) -> None:
+    """``task(0), …, task(count − 1)``, the first on this thread, the rest on others.
+
+    Raises what the tasks raise, once all have ended.
+    """
+    if count < 1:
+        return
+    waiting = [_pool().submit(task, part) for part in range(1, count)]
+    try:
+        task(0)
+    finally:
+        failures = [future.exception() for future in waiting]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    # As many threads as ever asked for; they start on demand and wait without spinning.
+    return ThreadPoolExecutor(
+        max_workers=max(1, (os.cpu_count() or 1)), thread_name_prefix="compiled"
+    )
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
