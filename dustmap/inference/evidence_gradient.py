@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.hyperpoint import COMMON_NOISE, Direction, Hyperpoint
-from dustmap.models.base import ForwardModel
+from dustmap.models.base import ForwardModel, Linearisation
 
 # Change of a logarithm that scatter is measured with: its error is of that order.
 _STEP = 1e-3
@@ -108,6 +108,51 @@ def log_gradient(
     return by_logarithm
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedSamples:
+    """Antithetic samples ``m ± δ_s`` for :func:`learn`, of any model."""
+
+    observations: Float[Tensor, " n"]
+    sigma2: Float[Tensor, " n"]
+    mean: Float[Tensor, " p"]
+    deltas: Float[Tensor, "s p"]
+    subgrid_noise: bool
+
+    @property
+    def products(self) -> int:
+        """Vectors that Φ or Φᵀ is applied to by :meth:`values`."""
+        return 2 * len(self.deltas)
+
+    @property
+    def gradient_products(self) -> int:
+        """The same of :meth:`gradient`."""
+        return 4 * len(self.deltas)
+
+    def gradient(
+        self, point: Hyperpoint, tangent: Linearisation
+    ) -> dict[str, Float[Tensor, "..."]]:
+        """``∂/∂ log θ`` for every hyperparameter, entry by entry."""
+        pairs = self._residuals(point, tangent)
+        return log_gradient(point, pairs, self.mean, self.deltas)
+
+    def values(
+        self, point: Hyperpoint, tangent: Linearisation, noise: Float[Tensor, " n"]
+    ) -> Float[Tensor, " s"]:
+        """The part of the objective that scatters, of every pair."""
+        return self._residuals(point, tangent).misfits()
+
+    def _residuals(self, point: Hyperpoint, tangent: Linearisation) -> PairedResiduals:
+        return paired_residuals(
+            point,
+            self.observations,
+            self.sigma2,
+            self.mean,
+            self.deltas,
+            subgrid_noise=self.subgrid_noise,
+            variance=tangent.variance,
+        )
+
+
 def evidence_gradient(
     model: ForwardModel,
     observations: Float[Tensor, " n"],
@@ -147,21 +192,23 @@ def evidence_gradient(
         entries = [Direction(name=name, entry=i) for i in range(value.numel())]
         moved = [point.moved([d], [_STEP]) for d in entries]
         others = [
-            paired_residuals(p, *data, subgrid_noise=subgrid_noise) for p in moved
+            paired_residuals(p, *data, subgrid_noise=subgrid_noise).misfits()
+            for p in moved
         ]
-        errors[name] = scatter(pairs, others, _STEP).reshape(value.shape)
+        covariance = scatter(pairs.misfits(), others, _STEP)
+        errors[name] = covariance.diagonal().sqrt().reshape(value.shape)
     return gradient, errors
 
 
 def scatter(
-    pairs: PairedResiduals, moved: Sequence[PairedResiduals], step: float
-) -> Float[Tensor, " k"]:
-    """Standard errors of the gradient along directions, from the pairs' own slopes.
+    start: Float[Tensor, " s"], moved: Sequence[Float[Tensor, " s"]], step: float
+) -> Float[Tensor, "k k"]:
+    """Covariance of a sampled gradient along directions, from each sample's slopes.
 
     Forward differences by ``step``: to that relative order, as is enough for errors.
     """
-    start = pairs.misfits()
+    slopes = torch.stack([(there - start) / step for there in moved])
     if len(start) < 2:
-        return torch.full((len(moved),), torch.inf, dtype=torch.float64)
-    slopes = torch.stack([(other.misfits() - start) / step for other in moved])
-    return slopes.std(dim=1) / len(start) ** 0.5
+        return torch.full((len(moved), len(moved)), torch.inf, dtype=torch.float64)
+    centred = slopes - slopes.mean(dim=1, keepdim=True)
+    return centred @ centred.mT / (len(start) - 1) / len(start)

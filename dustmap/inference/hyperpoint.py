@@ -118,3 +118,36 @@ def directions_of(
         else:
             directions.append(whole)
     return tuple(directions)
+
+
+def reach(
+    start: Hyperpoint,
+    directions: Sequence[Direction],
+    lengthscale_range: tuple[float, float] | None,
+) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """How far every logarithm may move from the start, down and up.
+
+    Raises
+    ------
+    ValueError
+        If a lengthscale starts outside its range.
+    """
+    lower = torch.full((len(directions),), -torch.inf, dtype=torch.float64)
+    upper = torch.full((len(directions),), torch.inf, dtype=torch.float64)
+    if lengthscale_range is None:
+        return lower, upper
+    shortest, longest = lengthscale_range
+    values = start.values()
+    for i, direction in enumerate(directions):
+        if not direction.is_lengthscale:
+            continue
+        scales = values[direction.name].reshape(-1)
+        scales = scales if direction.entry is None else scales[direction.entry][None]
+        lower[i] = math.log(shortest / float(scales.min()))
+        upper[i] = math.log(longest / float(scales.max()))
+        if not (lower[i] <= 0 <= upper[i]):
+            raise ValueError(
+                f"{direction.label} starts at {scales.tolist()}, outside its range "
+                f"{shortest} to {longest}: widen lengthscale_range or start elsewhere"
+            )
+    return lower, upper

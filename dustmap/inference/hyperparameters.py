@@ -1,0 +1,172 @@
+r"""Learning hyperparameters from all observations: damped Newton on the evidence.
+
+In log parameters, with the gradient g by the envelope theorem from antithetic posterior
+samples and the average information A (Gilmour, Thompson & Cullis 1995) for a curvature,
+``θ ← θ + (A + λI)⁻¹ g``, λ ≥ 0 so large that no parameter moves by more than the trust
+radius. Some ten solves for all parameters together: the evidence itself, whose
+determinant is dear and noisy, is never computed. Whether a step gained is told by the
+gradients at both ends, ``½ (g₀ + g₁)ᵀ Δ`` (trapezoidal rule).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.inference.hyperpoint import Hyperpoint
+from dustmap.inference.learning_problem import LearningProblem, LocalShape
+from dustmap.inference.learning_settings import Learning, LearningStep, Learnt
+from dustmap.inference.learning_solve import LinearSolve, Solve
+from dustmap.inference.trust_region import (
+    promised_gain,
+    standard_errors,
+    trusted_step,
+)
+from dustmap.models.base import ForwardModel
+
+OnStep = Callable[[LearningStep], None]
+
+
+class _Climb:
+    """The path uphill: the best point so far, and how far to trust its shape."""
+
+    def __init__(self, problem: LearningProblem) -> None:
+        self.problem = problem
+        self.at = torch.zeros(len(problem.directions), dtype=torch.float64)
+        self.best: LocalShape | None = None
+        self.radius = problem.settings.trust_radius
+        self.promised = math.inf
+        self.bounded = 0
+        self.history: list[LearningStep] = []
+
+    @property
+    def converged(self) -> bool:
+        return self.promised < self.problem.settings.tolerance
+
+    @property
+    def done(self) -> bool:
+        return self.converged or len(self.history) == self.problem.settings.max_steps
+
+    def advance(self) -> None:
+        """One more point; it becomes the best unless the step there lost."""
+        before = self.best
+        tried = self.at if before is None else self._next(before)
+        here = self.problem.local(tried, before)
+        gain, accepted = math.nan, True
+        if before is not None:
+            moved = tried - self.at
+            gain = 0.5 * float((before.slope + here.slope) @ moved)
+            accepted = gain > -self.problem.settings.tolerance
+            self._trust(accepted, float(moved.abs().max()))
+        if accepted:
+            self.at, self.best = tried, here
+        self.promised = self._promise()
+        named = self.problem.named
+        step = LearningStep(
+            parameters=self.problem.at(tried).values(),
+            gradient=named(here.slope),
+            scatter=named(here.scatter.diagonal().sqrt()),
+            predicted_gain=self.promised,
+            gain=gain,
+            accepted=accepted,
+            solved=here.state.converged,
+            products=here.products,
+        )
+        self.history.append(step)
+
+    def result(self) -> Learnt:
+        """The best point, or where it points to if that is near."""
+        best, problem = self.best, self.problem
+        assert best is not None
+        point = problem.at(self._next(best) if self.converged else self.at)
+        inverse = torch.linalg.pinv(best.information, hermitian=True)
+        sampling = (inverse @ best.scatter @ inverse).diagonal().sqrt()
+        return Learnt(
+            model=point.model,
+            common_noise=point.common_noise,
+            parameters=point.values(),
+            errors=problem.named(standard_errors(best.information)),
+            sampling_errors=problem.named(sampling),
+            converged=self.converged,
+            bounded_steps=self.bounded,
+            products=sum(step.products for step in self.history),
+            history=tuple(self.history),
+            state=best.state,
+        )
+
+    def _next(self, best: LocalShape) -> Float[Tensor, " k"]:
+        free = self.problem.free(self.at, best.slope)
+        step = trusted_step(best.slope, best.information, free, self.radius)
+        target = self.at + step
+        bounded = torch.clamp(target, self.problem.lower, self.problem.upper)
+        self.bounded += int(bool((bounded != target).any()))
+        return bounded
+
+    def _promise(self) -> float:
+        assert self.best is not None
+        free = self.problem.free(self.at, self.best.slope)
+        return promised_gain(self.best.slope, self.best.information, free)
+
+    def _trust(self, accepted: bool, length: float) -> None:
+        limit = self.problem.settings.trust_radius
+        self.radius = min(limit, 2 * self.radius) if accepted else 0.5 * length
+
+
+def learn(
+    model: ForwardModel,
+    observations: Float[Tensor, " n"],
+    sigma2: Float[Tensor, " n"],
+    *,
+    settings: Learning,
+    generator: torch.Generator,
+    common_noise: float = 0.0,
+    solve: Solve | None = None,
+    on_step: OnStep | None = None,
+) -> Learnt:
+    """Hyperparameters of largest (collapsed) evidence, and their standard errors.
+
+    Parameters
+    ----------
+    model
+        Where to start; it keeps its grid, functionals and white draws.
+    observations, sigma2
+        ``y_n`` and the catalogue's ``σ_n²``.
+    generator
+        For the white noise behind the samples, one for all points of the path.
+    common_noise
+        ``τ²`` to start from, above zero if it is learnt.
+    solve
+        The posterior at a θ, :class:`LinearSolve` by default. For a model that is not
+        linear: its own solver, whose samples should rest on the same white noise at
+        every θ.
+    on_step
+        Called at every point.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, a value is not positive or a lengthscale starts outside
+        its range.
+    """
+    start = Hyperpoint(model=model, common_noise=common_noise)
+    if solve is None:
+        solve = LinearSolve(
+            observations,
+            pairs=settings.pairs,
+            subgrid_noise=settings.subgrid_noise,
+            solver=settings.solver,
+            residual=settings.residual,
+            preconditioner_rank=settings.preconditioner_rank,
+            seed=int(torch.randint(2**62, (1,), generator=generator)),
+        )
+    problem = LearningProblem(start, observations, sigma2, settings, solve)
+    climb = _Climb(problem)
+    while not climb.done:
+        climb.advance()
+        if on_step is not None:
+            on_step(climb.history[-1])
+    return climb.result()
