@@ -152,6 +152,18 @@ def test_what_the_data_do_not_tell_stays_where_it_was():
     assert max(learnt.errors.values()) <= 0.05 * math.log(10) * (1 + 1e-9)
 
 
+def test_a_tight_prior_holds_against_the_data():
+    model, y, sigma2, generator = problem(6)
+    settings = Learning(prior_std=0.01, names=("lengthscale", "variance"))
+    learnt = learn(
+        away(model), y, sigma2, settings=settings, generator=generator, common_noise=0.1
+    )
+    # The data pull for far more than the tolerance; both pulls balance.
+    assert learnt.converged
+    moved = math.log10(float(learnt.parameters["lengthscale"]) / START["lengthscale"])
+    assert 0.001 < abs(moved) < 0.1
+
+
 def test_samples_of_any_solver_lead_to_the_same_place():
     """Without the draws w, the gradient comes from ``m ± δ`` alone."""
     model, y, sigma2, generator = problem(7)
