@@ -32,6 +32,12 @@ class LinearOperator(ABC):
     ) -> Float[Tensor, "*batch columns"]:
         """``Aᵀ y``."""
 
+    def gram(
+        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
+    ) -> Float[Tensor, "*batch columns"]:
+        """``Aᵀ diag(w) A x``, the normal equations' product."""
+        return self.rmatvec(weights * self.matvec(x))
+
     def to_dense(self) -> Float[Tensor, "rows columns"]:
         """The matrix itself; cost: one product per column."""
         eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)

@@ -44,6 +44,8 @@ class ForwardModel(ABC):
     latent_size: int
     dtype: torch.dtype
     device: torch.device
+    # Whether every prediction is positive: quantiles are then those of a logarithm.
+    positive: bool = False
 
     @property
     @abstractmethod

@@ -66,6 +66,21 @@ def mean_gradient(
     return gradient
 
 
+def log_mean_gradient(
+    mean: Mean, points: Float[Tensor, "f d"], of_logarithm: Float[Tensor, " f"]
+) -> dict[str, Tensor]:
+    """``Σ_i a_i ∂ ln μ(x_i)/∂θ`` for every parameter of the mean."""
+    values = mean_parameters(mean)
+    gradient = {}
+    if AMPLITUDE in values:
+        gradient[AMPLITUDE] = of_logarithm.sum() / values[AMPLITUDE]
+    if SCALE_HEIGHT in values:
+        assert isinstance(mean, ExponentialDisc)
+        height = (points[:, 2] - mean.midplane).abs()
+        gradient[SCALE_HEIGHT] = of_logarithm @ height / values[SCALE_HEIGHT] ** 2
+    return gradient
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeightSlope(Mean):
     """``∂μ/∂h_z = μ |z − z_0| / h_z²`` of a disc."""

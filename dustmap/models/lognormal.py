@@ -1,0 +1,333 @@
+r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on a torus.
+
+``apply(ε) = W ρ`` with ``ρ = ρ_0 exp(A ε)``; its tangent is ``Φ = W diag(ρ) A``. The
+unresolved part of f is small-scale and multiplies the density: a line integral sees
+``κ ∫ ρ² ds`` of it, a point value ``(e^c − 1) ρ²`` (:mod:`dustmap.models.subgrid`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Functionals, LineIntegrals, PointValues, Stack
+from dustmap.grid import Torus
+from dustmap.kernels import Radial
+from dustmap.linalg.operator import LinearOperator
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.gradients import SpectralGradient
+from dustmap.models.mean_parameters import (
+    log_mean_gradient,
+    mean_parameters,
+    mean_with,
+)
+from dustmap.models.means import Mean
+from dustmap.models.subgrid import LocalResidual, local_residual
+from dustmap.projection import Interpolation, projection
+from dustmap.whitening import TorusWhitening
+
+# Change of the logarithm of a lengthscale that κ and c are differentiated with.
+_LOG_STEP = 0.05
+
+
+class LogNormalTangent(LinearOperator):
+    """``Φ = W diag(ρ) A``; a batch of ρ gives every column of a batch its own."""
+
+    def __init__(
+        self,
+        whitening: TorusWhitening,
+        weights: LinearOperator,
+        density: Float[Tensor, "*batch f"],
+    ) -> None:
+        self.shape = (weights.shape[0], whitening.size)
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self._whitening = whitening
+        self._weights = weights
+        self._density = density
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._weights.matvec(self._density * self._whitening.colour(x))
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        pulled = self._density * self._weights.rmatvec(y)
+        return self._whitening.colour_transpose(pulled)
+
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        field = self._density * self._whitening.colour(x)
+        pulled = self._density * self._weights.gram(field, weights)
+        return self._whitening.colour_transpose(pulled)
+
+
+class LogNormal(ForwardModel):
+    """A log-normal density, seen by all observations at once without a solve.
+
+    Parameters
+    ----------
+    whitening
+        ε ↔ f; its refinement r is that of the grid on which f becomes a density.
+    functionals
+        Point values and line integrals; others have no local residual.
+    mean
+        ``ρ_0(x) > 0``, the median of the prior density.
+    interpolation
+        Weights of W.
+    seed
+        Of the white noise behind κ and c.
+
+    Raises
+    ------
+    ValueError
+        If ``ρ_0`` is not positive in the box, or functionals are of another kind.
+    """
+
+    positive = True
+
+    def __init__(
+        self,
+        whitening: TorusWhitening,
+        functionals: Functionals,
+        *,
+        mean: Mean,
+        interpolation: Interpolation = "linear",
+        seed: int = 0,
+    ) -> None:
+        self.whitening = whitening
+        self.mean = mean
+        self.interpolation: Interpolation = interpolation
+        self.latent_size = whitening.size
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self._seed = seed
+        self._log_mean = self._logarithm()
+        self._local: LocalResidual | None = None
+        self._observe(functionals)
+
+    def _observe(self, functionals: Functionals) -> None:
+        self._functionals = functionals
+        self.weights = projection(
+            self.whitening.torus,
+            functionals,
+            refinement=self.whitening.refinement,
+            interpolation=self.interpolation,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._kinds = _kinds(functionals)
+
+    @property
+    def functionals(self) -> Functionals:
+        return self._functionals
+
+    @property
+    def kernel(self) -> Radial:
+        """The covariance of f."""
+        assert isinstance(self.whitening.kernel, Radial)
+        return self.whitening.kernel
+
+    @property
+    def local(self) -> LocalResidual:
+        """What the grid leaves of f (measured when first asked for)."""
+        if self._local is None:
+            self._local = self._measured(self.kernel)
+        return self._local
+
+    def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+        """``ρ`` on the (refined) torus."""
+        return torch.exp(self._log_mean + self.whitening.colour(eps))
+
+    def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
+        return self.weights.matvec(self.density(eps))
+
+    def linearise(self, eps: Float[Tensor, "*batch p"]) -> Linearisation:
+        density = self.density(eps)
+        prediction = self.weights.matvec(density)
+        return Linearisation(
+            prediction=prediction,
+            operator=LogNormalTangent(self.whitening, self.weights, density),
+            variance=self._variance(density, prediction),
+        )
+
+    def _variance(self, density: Tensor, prediction: Tensor) -> Tensor:
+        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``."""
+        line, point = self._factors()
+        return line * self.weights.matvec(density**2) + point * prediction**2
+
+    def residual_draws(
+        self, eps: Float[Tensor, "s p"], generator: torch.Generator
+    ) -> Float[Tensor, "s n"]:
+        """Draws that leave every prediction positive; independent between rows."""
+        density = self.density(eps)
+        prediction = self.weights.matvec(density)
+        variance = self._variance(density, prediction)
+        # A ray without length sees nothing, with no relative scatter of it.
+        size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
+        scatter = torch.log1p(variance / size**2).sqrt()
+        white = torch.randn(scatter.shape, generator=generator, dtype=torch.float64)
+        exponent = scatter * white.to(scatter) - scatter**2 / 2
+        return prediction * torch.expm1(exponent)
+
+    def at(self, functionals: Functionals) -> LogNormal:
+        other = copy.copy(self)
+        other._local = self.local
+        other._observe(functionals)
+        return other
+
+    def parameters(self) -> dict[str, Tensor]:
+        kernel = {n: v.detach() for n, v in self.kernel.parameters().items()}
+        return {**kernel, **mean_parameters(self.mean)}
+
+    def with_parameters(self, values: dict[str, Tensor]) -> LogNormal:
+        """The same torus, W and white noise under other hyperparameters.
+
+        Raises
+        ------
+        ValueError
+            If a name is not among ``parameters()`` or a value is not positive.
+        """
+        unknown = sorted(set(values) - set(self.parameters()))
+        if unknown:
+            raise ValueError(
+                f"there is no hyperparameter {', '.join(unknown)}: there are "
+                f"{', '.join(self.parameters())}"
+            )
+        own = mean_parameters(self.mean)
+        other = copy.copy(self)
+        other.mean = mean_with(self.mean, {n: v for n, v in values.items() if n in own})
+        if other.mean != self.mean:
+            other._log_mean = other._logarithm()
+        kernel = {n: v for n, v in values.items() if n not in own}
+        if kernel:
+            other.whitening = self.whitening.with_kernel(
+                self.kernel.with_parameters(kernel)
+            )
+            other._local = None
+        return other
+
+    def parameter_gradient(
+        self,
+        eps: Float[Tensor, "s p"],
+        of_prediction: Float[Tensor, "s n"],
+        of_variance: Float[Tensor, "s n"],
+    ) -> dict[str, Tensor]:
+        gradient = SpectralGradient(self.whitening, self.whitening.refinement)
+        total = torch.zeros(self.whitening.fine_size, dtype=torch.float64)
+        line, point = self._factors()
+        curved = bool(of_variance.any())
+        # What the factors of the variances are multiplied with, summed over samples.
+        squares = torch.zeros(2, len(line), dtype=torch.float64)
+        for one, a, b in zip(eps, of_prediction, of_variance, strict=True):
+            density = self.density(one)
+            prediction = self.weights.matvec(density)
+            pulled = density * self._pull(a + 2 * b * point * prediction)
+            if curved:
+                pulled = pulled + 2 * density**2 * self._pull(b * line)
+                both = torch.stack([self.weights.matvec(density**2), prediction**2])
+                squares += (b * both).to(torch.float64).cpu()
+            gradient.add_coloured(one[None], pulled[None])
+            total += pulled.to(torch.float64).cpu()
+        of_kernel = gradient.by_parameter()
+        if curved:
+            of_factors = self._factor_gradient(squares)
+            of_kernel = {n: v + of_factors[n] for n, v in of_kernel.items()}
+        return {**of_kernel, **log_mean_gradient(self.mean, self._positions(), total)}
+
+    def _pull(self, cotangent: Tensor) -> Tensor:
+        return self.weights.rmatvec(cotangent.to(self.dtype))
+
+    def _factor_gradient(self, squares: Float[Tensor, "2 n"]) -> dict[str, Tensor]:
+        """``∂/∂θ Σ_n [κ_n s_1n + (e^{c_n} − 1) s_2n]`` by central differences."""
+        gradient = {}
+        for name, value in self.kernel.parameters().items():
+            slopes = torch.zeros(value.numel(), dtype=torch.float64)
+            for entry in range(value.numel()):
+                ends = []
+                for sign in (-1.0, 1.0):
+                    moved = value.detach().clone().reshape(-1)
+                    moved[entry] *= math.exp(sign * _LOG_STEP)
+                    kernel = self.kernel.with_parameters({name: moved.view_as(value)})
+                    factors = self._factors_of(self._measured(kernel))
+                    ends.append(float((torch.stack(factors) * squares).sum()))
+                size = float(value.detach().reshape(-1)[entry])
+                slopes[entry] = (ends[1] - ends[0]) / (2 * _LOG_STEP * size)
+            gradient[name] = slopes.view_as(value)
+        return gradient
+
+    def _measured(self, kernel: Radial) -> LocalResidual:
+        return local_residual(
+            kernel,
+            self.whitening.torus.grid.spacing,
+            refinement=self.whitening.refinement,
+            interpolation=self.interpolation,
+            seed=self._seed,
+        )
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """``κ_n`` and ``e^{c_n} − 1`` per functional; one of them is zero."""
+        line, point = self._factors_of(self.local)
+        place = {"dtype": self.dtype, "device": self.device}
+        return line.to(**place), point.to(**place)
+
+    def _factors_of(self, local: LocalResidual) -> tuple[Tensor, Tensor]:
+        line = torch.zeros(len(self._functionals), dtype=torch.float64)
+        point = torch.zeros_like(line)
+        for rows, part in self._kinds:
+            if isinstance(part, PointValues):
+                grid = self.whitening.torus.grid
+                point[rows] = torch.expm1(local.at(part.points, grid))
+            else:
+                line[rows] = local.line
+        return line, point
+
+    def _positions(self) -> Float[Tensor, "f d"]:
+        return torus_positions(self.whitening.torus, self.whitening.refinement)
+
+    def _logarithm(self) -> Float[Tensor, " f"]:
+        """``ln ρ_0`` on the (refined) torus."""
+        values = self.mean(self._positions())
+        if not bool((values > 0).all()):
+            raise ValueError(
+                "the median of a log-normal density must be positive everywhere, the "
+                f"mean function is {float(values.min()):.3g} at its lowest: use a "
+                "positive mean, or a Gaussian density"
+            )
+        return values.log().to(dtype=self.dtype, device=self.device)
+
+
+def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
+    """Positions of the (refined) torus' points; the nearest of the box for the rest.
+
+    The padding is never looked at: what stands there need only be finite and smooth.
+    """
+    axes = []
+    for axis, n in enumerate(torus.shape):
+        last = (torus.grid.shape[axis] - 1) * refinement
+        index = torch.arange(n * refinement)
+        beyond = torch.where(index - last <= n * refinement - index, last, 0)
+        index = torch.where(index <= last, index, beyond)
+        step = torus.grid.spacing[axis] / refinement
+        axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
+    mesh = torch.meshgrid(*axes, indexing="ij")
+    return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
+
+
+def _kinds(
+    functionals: Functionals, start: int = 0
+) -> list[tuple[slice, PointValues | LineIntegrals]]:
+    """Runs of rows of one kind."""
+    if isinstance(functionals, Stack):
+        runs = []
+        for part in functionals.parts:
+            runs += _kinds(part, start)
+            start += len(part)
+        return runs
+    if not isinstance(functionals, PointValues | LineIntegrals):
+        raise ValueError(
+            "a log-normal density is observed by point values and line integrals, got "
+            f"{type(functionals).__name__}: use a Gaussian density for others"
+        )
+    return [(slice(start, start + len(functionals)), functionals)]
