@@ -94,12 +94,14 @@ class TorusWhitening:
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
-        column = self.periodic(torus.lags())
+        column = _even_column(self.periodic, torus)
         coarse = Circulant.from_first_column(column)
         fine = (
             coarse
             if refinement == 1
-            else Circulant.from_first_column(self.periodic(torus.lags(refinement)))
+            else Circulant.from_first_column(
+                _even_column(self.periodic, torus, refinement)
+            )
         )
         self.report = TorusReport(
             shape=torus.shape,
@@ -220,6 +222,22 @@ class TorusWhitening:
         lags = grid.points() - torch.tensor(grid.origin, dtype=torch.float64)
         plain = self.kernel(lags).reshape(grid.shape)
         return float((column[block] - plain).abs().max() / plain.reshape(-1)[0])
+
+
+def _even_column(
+    kernel: Kernel, torus: Torus, refinement: int = 1
+) -> Float[Tensor, "*n"]:
+    """``k`` at all lags of a torus from the non-negative ones.
+
+    Kernels here are even along every axis: ``2^{-D}`` of the evaluations are enough.
+    """
+    shape = [n * refinement for n in torus.shape]
+    block = tuple(slice(0, n // 2 + 1) for n in shape)
+    column = kernel(torus.lags(refinement)[block])
+    for axis, n in enumerate(shape):
+        mirrored = column.narrow(axis, 1, (n - 1) // 2).flip(axis)
+        column = torch.cat([column, mirrored], dim=axis)
+    return column
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:
