@@ -103,11 +103,12 @@ def _covariance_and_mean(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Information:
-    """The average information, the solves behind it, and their products."""
+    """The average information, the solves behind it, and what became of them."""
 
     matrix: Float[Tensor, "k k"]
     solutions: Float[Tensor, "b p"]
     products: int
+    converged: bool
 
 
 def average_information(
@@ -147,4 +148,5 @@ def average_information(
         matrix=0.5 * gram[:k, :k] + gram[k:, k:],
         solutions=solution.value,
         products=operator.count,
+        converged=bool(solution.converged.all()),
     )

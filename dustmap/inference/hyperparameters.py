@@ -45,10 +45,13 @@ class _Climb:
 
     @property
     def converged(self) -> bool:
-        return self.promised < self.problem.settings.tolerance
+        solved = self.best is not None and self.best.solved
+        return solved and self.promised < self.problem.settings.tolerance
 
     @property
     def done(self) -> bool:
+        if self.history and not self.history[-1].solved:
+            return True
         return self.converged or len(self.history) == self.problem.settings.max_steps
 
     def advance(self) -> None:
@@ -60,7 +63,7 @@ class _Climb:
         if before is not None:
             moved = tried - self.at
             gain = 0.5 * float((before.slope + here.slope) @ moved)
-            accepted = gain > -self.problem.settings.tolerance
+            accepted = here.solved and gain > -self.problem.settings.tolerance
             self._trust(accepted, float(moved.abs().max()))
         if accepted:
             self.at, self.best = tried, here
@@ -73,7 +76,7 @@ class _Climb:
             predicted_gain=self.promised,
             gain=gain,
             accepted=accepted,
-            solved=here.state.converged,
+            solved=here.solved,
             products=here.products,
         )
         self.history.append(step)

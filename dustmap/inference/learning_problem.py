@@ -28,6 +28,7 @@ class LocalShape:
     information: Float[Tensor, "k k"]
     solutions: Float[Tensor, "b p"]
     products: int
+    solved: bool
 
 
 class LearningProblem:
@@ -91,6 +92,7 @@ class LearningProblem:
             + samples.gradient_products
             + change.products
             + information.products,
+            solved=state.converged and information.converged,
         )
 
     def _samples(self, point: Hyperpoint, state: State) -> Samples:

@@ -44,7 +44,7 @@ class Learning:
         Norm of the residual at which solves with Λ stop: an error of the gradient of at
         most so many of the hyperparameters' standard errors.
     solver, preconditioner_rank
-        For Λ.
+        For Λ. The preconditioner is built anew at every point and worth it.
     """
 
     names: tuple[str, ...] | None = None
@@ -58,9 +58,9 @@ class Learning:
     prior_std: float | None = 1.0
     residual: float = 0.1
     solver: ConjugateGradients = field(
-        default_factory=lambda: ConjugateGradients(rtol=1e-2, max_steps=300)
+        default_factory=lambda: ConjugateGradients(rtol=1e-2, max_steps=1000)
     )
-    preconditioner_rank: int = 50
+    preconditioner_rank: int = 200
 
     def __post_init__(self) -> None:
         if self.pairs < 2 or self.max_steps < 1 or self.preconditioner_rank < 0:
@@ -89,8 +89,7 @@ class LearningStep:
     ``gradient`` and its standard errors ``scatter`` are by logarithms, the prior
     included; ``predicted_gain`` is what a Newton step from the best point so far
     promises [nats]; ``gain`` what the step to here brought (``nan`` at the start);
-    ``accepted`` whether it was kept; ``solved`` whether the posterior's solver
-    converged.
+    ``accepted`` whether it was kept; ``solved`` whether all solves there converged.
     """
 
     parameters: dict[str, Tensor]
@@ -109,6 +108,8 @@ class Learnt:
 
     ``errors`` are standard errors of the logarithms from the inverse information
     (``inf`` for what nothing tells), ``sampling_errors`` what the samples add;
+    ``converged`` says whether a Newton step promises less than the tolerance: if not,
+    the steps ran out, or a solve did not converge, which ends the path before it;
     ``bounded_steps`` counts steps that the range of lengthscales cut short;
     ``products`` counts vectors that Φ or Φᵀ was applied to (draws behind ``v_n`` not
     among them). ``state`` is the posterior at the best point of ``history``, a start

@@ -224,6 +224,19 @@ def test_the_path_is_told_step_by_step():
     assert torch.equal(learnt.parameters["variance"], told[1].parameters["variance"])
 
 
+def test_a_solve_that_fails_ends_the_path_before_it():
+    model, y, sigma2, generator = problem(8)
+    settings = Learning(
+        solver=ConjugateGradients(rtol=1e-2, max_steps=3), preconditioner_rank=0
+    )
+    learnt = learn(
+        away(model), y, sigma2, settings=settings, generator=generator, common_noise=0.1
+    )
+    assert not learnt.converged and len(learnt.history) == 1
+    assert not learnt.history[0].solved
+    assert float(learnt.parameters["variance"]) == START["variance"]
+
+
 def test_by_default_everything_above_zero_is_learnt():
     model, y, sigma2, generator = problem(9, mean=False)
     learnt = learn(
