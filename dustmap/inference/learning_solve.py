@@ -113,6 +113,10 @@ class CountedOperator(LinearOperator):
         self.count += y.numel() // y.shape[-1]
         return self.inside.rmatvec(y)
 
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        self.count += 2 * (x.numel() // x.shape[-1])
+        return self.inside.gram(x, weights)
+
 
 class LinearSolve:
     """:data:`Solve` for models that are linear in ε.
