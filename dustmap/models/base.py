@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import FunctionOperator, LinearOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,8 @@ class ForwardModel(ABC):
     device: torch.device
     # Whether every prediction is positive: quantiles are then those of a logarithm.
     positive: bool = False
+    # Whether ``apply`` is linear in ε (and the tangent the same everywhere).
+    linear: bool = False
 
     @property
     @abstractmethod
@@ -59,6 +61,23 @@ class ForwardModel(ABC):
     @abstractmethod
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
         """The model's tangent at ε."""
+
+    def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
+        """``(1/S) Σ_s Φ(ε_s)``."""
+        tangents = [self.linearise(one).operator for one in eps]
+        return FunctionOperator(
+            tangents[0].shape,
+            lambda x: torch.stack([t.matvec(x) for t in tangents]).mean(dim=0),
+            lambda y: torch.stack([t.rmatvec(y) for t in tangents]).mean(dim=0),
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def moved(
+        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
+    ) -> Float[Tensor, " p"]:
+        """``ε + length · step``, or another curve with this tangent at ε."""
+        return eps + length * step
 
     @abstractmethod
     def residual_draws(

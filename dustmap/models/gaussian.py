@@ -44,6 +44,10 @@ class TorusFeatures(LinearOperator):
     def rmatvec(self, y: Tensor) -> Tensor:
         return self._whitening.colour_transpose(self._weights.rmatvec(y))
 
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        seen = self._weights.gram(self._whitening.colour(x), weights)
+        return self._whitening.colour_transpose(seen)
+
 
 class TorusGaussian(ForwardModel):
     r"""``ρ = μ + f`` with f Gaussian on a torus (full batch, solve-free).
@@ -68,6 +72,8 @@ class TorusGaussian(ForwardModel):
     generator
         For those draws.
     """
+
+    linear = True
 
     def __init__(
         self,

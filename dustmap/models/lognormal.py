@@ -157,6 +157,29 @@ class LogNormal(ForwardModel):
         line, point = self._factors()
         return line * self.weights.matvec(density**2) + point * prediction**2
 
+    def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
+        """That of the mean density, in which the tangent is linear."""
+        density = torch.zeros(
+            self.whitening.fine_size, dtype=self.dtype, device=self.device
+        )
+        for one in eps:
+            density += self.density(one) / len(eps)
+        return LogNormalTangent(self.whitening, self.weights, density)
+
+    def moved(
+        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
+    ) -> Float[Tensor, " p"]:
+        """A step that multiplies ρ by ``1 + δ`` where δ, the change of f, is positive.
+
+        That is what the tangent promised; ``exp(δ)`` overshoots it, and long steps
+        would have to be halved for the sake of a few cells.
+        """
+        if self.whitening.refinement != 1:
+            return super().moved(eps, step, length)
+        change = length * self.whitening.colour(step)
+        softer = torch.where(change > 0, torch.log1p(change.clamp(min=0)), change)
+        return eps + self.whitening.whiten(softer)
+
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:

@@ -124,6 +124,8 @@ class RowwiseGaussian(ForwardModel):
         Largest N for which residuals may be drawn (``O(N³)``).
     """
 
+    linear = True
+
     def __init__(
         self,
         whitening: ToeplitzWhitening,

@@ -103,7 +103,7 @@ def local_residual(
         field, eps = fine.prior_draw(generator)
         seen = known.colour(eps)[0].reshape(known.fine_shape)
         for axis, matrix in enumerate(weights):
-            seen = torch.tensordot(matrix, seen, dims=([1], [axis])).movedim(0, axis)
+            seen = (seen.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
         residual = field[0].reshape(fine.fine_shape)[block] - seen
         variance += residual**2 / _DRAWS
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()

@@ -328,5 +328,5 @@ def test_progress_names_every_stage():
         generator=rng(),
         on_step=lambda stage, step, residual: stages.append(stage),
     )
-    expected = ["preconditioner", "mean", "samples 1-2", "samples 3-3"]
+    expected = ["preconditioner", "mean", "misfit", "samples 1-2", "samples 3-3"]
     assert list(dict.fromkeys(stages)) == expected

@@ -1,0 +1,137 @@
+r"""What an observation is uncertain by, beyond its stated error.
+
+``Σ_n = (σ_n² + (b_n L'_n ρ)² + v_n) / w_n``: the stated variance, what an uncertain
+distance does to the extinction, what the grid cannot resolve, and the weight that an
+outlier is left with. The second and the last depend on the field, and are brought up to
+date between Gauss–Newton steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Functionals
+from dustmap.models.base import ForwardModel
+
+# Degrees of freedom that are tried; the last counts as a normal distribution.
+_DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    r"""The noise of N observations.
+
+    Parameters
+    ----------
+    variance
+        ``σ_n²``, common noise included.
+    blur, blur_scale
+        ``(b_n L'_n ρ)²`` is added to the variance, to first order what an error
+        ``σ_d`` of a distance does: with ``L'`` the integral from ``d − σ_d`` to
+        ``d + σ_d`` and ``b = ½``, the density around the star times ``σ_d``.
+    degrees
+        Degrees of freedom ν of a Student-T distribution; ``None`` for a normal one.
+    learn_degrees
+        Take the ν of highest likelihood instead, starting from ``degrees``.
+    """
+
+    variance: Float[Tensor, " n"]
+    blur: Functionals | None = None
+    blur_scale: Float[Tensor, " n"] | None = None
+    degrees: float | None = None
+    learn_degrees: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.blur is None) != (self.blur_scale is None):
+            raise ValueError("blur and blur_scale go together, one of them is missing")
+        if self.blur is not None and len(self.blur) != len(self.variance):
+            raise ValueError(
+                f"blur has {len(self.blur)} rows for {len(self.variance)} observations"
+            )
+        if self.degrees is not None and not self.degrees > 1:
+            raise ValueError(f"degrees must exceed 1, got {self.degrees}")
+
+    @property
+    def depends_on_field(self) -> bool:
+        """Whether Σ changes with what is inferred."""
+        return self.blur is not None or self.degrees is not None
+
+
+class Weighing:
+    """Σ of all observations under one model, brought up to date as ρ improves."""
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        observations: Float[Tensor, " n"],
+        noise: Noise,
+        *,
+        subgrid_noise: bool,
+    ) -> None:
+        place = {"dtype": model.dtype, "device": model.device}
+        self.noise = noise
+        self.subgrid_noise = subgrid_noise
+        self.degrees = noise.degrees
+        self.observations = observations.to(**place)
+        self._stated = noise.variance.to(**place)
+        self._scale = None if noise.blur_scale is None else noise.blur_scale.to(**place)
+        self._blurred = None if noise.blur is None else model.at(noise.blur)
+        self.weights = torch.ones_like(self._stated)
+
+    def normal(
+        self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
+    ) -> Float[Tensor, " n"]:
+        """Σ of a normal distribution: every weight is one; blur is averaged over ε."""
+        total = self._stated
+        if self.subgrid_noise:
+            total = total + variance
+        if self._blurred is not None:
+            assert self._scale is not None
+            for one in eps:
+                blur = self._scale * self._blurred.apply(one)
+                total = total + blur**2 / len(eps)
+        return total
+
+    def total(
+        self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
+    ) -> Float[Tensor, " n"]:
+        """Σ with the weights at hand."""
+        return self.normal(eps, variance) / self.weights
+
+    def settled(
+        self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
+    ) -> bool:
+        """Whether most observations are fitted, so that outliers can be told."""
+        return float((squares / normal).median()) < 1.0
+
+    def reweigh(
+        self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
+    ) -> None:
+        """``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``: a scale mixture of normals.
+
+        ν is that of highest likelihood of the residuals, if it is learnt.
+        """
+        if self.degrees is None:
+            return
+        ratio = (squares / normal).to(torch.float64)
+        if self.noise.learn_degrees:
+            scores = [_student_score(ratio, nu) for nu in _DEGREES]
+            self.degrees = _DEGREES[scores.index(max(scores))]
+        if self.degrees >= _DEGREES[-1]:
+            self.weights = torch.ones_like(self._stated)
+            return
+        weights = (self.degrees + 1) / (self.degrees + ratio)
+        self.weights = weights.to(self._stated)
+
+
+def _student_score(ratio: Float[Tensor, " n"], degrees: float) -> float:
+    """Mean log density of a Student-T, up to the scale's term, at ``r²/Σ``."""
+    half = torch.tensor(degrees / 2, dtype=torch.float64)
+    constant = torch.lgamma(half + 0.5) - torch.lgamma(half)
+    constant = constant - 0.5 * torch.log(2 * half)
+    tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
+    return float(constant - tail.mean())
