@@ -56,15 +56,14 @@ def responses(
     directions: Sequence[Direction],
     state: State,
     samples: Samples,
-    observations: Float[Tensor, " n"],
+    weights: Float[Tensor, " n"],
     sigma2: Float[Tensor, " n"],
 ) -> Responses:
-    """Forward differences of the tangent along every direction."""
+    """Forward differences of the tangent along every direction; ``weights`` are α."""
     noise = point.noise(sigma2)
     # Σ_θ is this sum with or without its second part.
     subgrid = float(samples.subgrid_noise)
     total = noise + subgrid * state.tangent.variance
-    weights = (observations.to(torch.float64) - state.tangent.prediction) / total
     start = _covariance_and_mean(state.tangent, total, weights, state.mean)
     first = samples.values(point, state.tangent, noise)
     # Rounding of predictions that do not depend on a parameter is no response, and
@@ -88,6 +87,45 @@ def responses(
         mean=torch.stack(mean),
         scatter=scatter(first, values, _STEP),
         products=(1 + len(directions)) * (3 + samples.products),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """``α = C⁻¹ (y − mean)`` of the tangent model, and how it was come by."""
+
+    value: Float[Tensor, " n"]
+    products: int
+    converged: bool
+
+
+def tangent_weights(
+    state: State,
+    observations: Float[Tensor, " n"],
+    solver: ConjugateGradients,
+    residual: float,
+) -> Weights:
+    """α at a state: ``Σ⁻¹ (y − apply(m))`` if m solves its tangent's problem.
+
+    The mean of samples of a model that is not linear does not, and what α then has
+    outside the range of C⁻¹ the features would blow up: one more solve.
+    """
+    total = state.total_variance.to(torch.float64)
+    misfit = observations.to(torch.float64) - state.tangent.prediction.to(torch.float64)
+    if state.draws is not None:
+        return Weights(value=misfit / total, products=0, converged=True)
+    operator = CountedOperator(state.tangent.operator)
+    precision = Precision(operator, state.total_variance)
+    pulled = operator.rmatvec((misfit / total).to(operator.dtype))
+    rhs = (pulled - state.mean)[None]
+    solution = within(solver, residual, rhs).solve(
+        precision.matvec, rhs, preconditioner=state.preconditioner
+    )
+    seen = operator.matvec(solution.value)[0].to(torch.float64)
+    return Weights(
+        value=(misfit - seen) / total,
+        products=operator.count,
+        converged=bool(solution.converged.all()),
     )
 
 

@@ -9,7 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dustmap.inference.average_information import average_information, responses
+from dustmap.inference.average_information import (
+    average_information,
+    responses,
+    tangent_weights,
+)
 from dustmap.inference.dual_gradient import DualSamples
 from dustmap.inference.evidence_gradient import PairedSamples
 from dustmap.inference.hyperpoint import Hyperpoint, directions_of, reach
@@ -70,8 +74,11 @@ class LearningProblem:
         state = self.solve(point.model, noise, before.state if before else None)
         samples = self._samples(point, state)
         gradient = samples.gradient(point, state.tangent)
+        weights = tangent_weights(
+            state, self.observations, settings.solver, settings.residual
+        )
         change = responses(
-            point, self.directions, state, samples, self.observations, self.sigma2
+            point, self.directions, state, samples, weights.value, self.sigma2
         )
         information = average_information(
             state,
@@ -90,9 +97,10 @@ class LearningProblem:
             solutions=information.solutions,
             products=state.products
             + samples.gradient_products
+            + weights.products
             + change.products
             + information.products,
-            solved=state.converged and information.converged,
+            solved=state.converged and weights.converged and information.converged,
         )
 
     def _samples(self, point: Hyperpoint, state: State) -> Samples:

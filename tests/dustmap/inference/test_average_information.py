@@ -6,7 +6,11 @@ import pytest
 import torch
 from dense_evidence import TAU2, solved
 
-from dustmap.inference.average_information import average_information, responses
+from dustmap.inference.average_information import (
+    average_information,
+    responses,
+    tangent_weights,
+)
 from dustmap.inference.dual_gradient import DualSamples
 from dustmap.inference.full_batch import Precision
 from dustmap.inference.hyperpoint import COMMON_NOISE, Hyperpoint, directions_of
@@ -56,7 +60,8 @@ def test_the_information_is_that_of_its_definition(subgrid, anisotropic):
         variance=model.variance,
         subgrid_noise=subgrid,
     )
-    change = responses(point, directions, state, samples, y, noise)
+    weights = tangent_weights(state, y, TIGHT, 1e-9).value
+    change = responses(point, directions, state, samples, weights, noise)
     found = average_information(state, change, TIGHT, 1e-9)
     C = covariance(point, noise, subgrid)
     inverse = torch.linalg.inv(C)
@@ -76,6 +81,23 @@ def test_the_information_is_that_of_its_definition(subgrid, anisotropic):
     assert float(torch.linalg.eigvalsh(found.matrix).min()) >= -1e-12
     # Standard errors of the gradient: S draws of w have 1/S of the curvature's trace.
     assert change.scatter.shape == (len(directions),) * 2
+
+
+def test_weights_do_not_depend_on_where_the_tangent_is():
+    model, y, noise, *_ = solved(2, 2, False)
+    point = Hyperpoint(model=model, common_noise=TAU2)
+    state = solve_of(y)(model, point.noise(noise), None)
+    at_the_mean = tangent_weights(state, y, TIGHT, 1e-9)
+    aside = state.mean + 0.3
+    elsewhere = State(
+        mean=aside,
+        deltas=state.deltas,
+        total_variance=state.total_variance,
+        tangent=model.linearise(aside),
+    )
+    found = tangent_weights(elsewhere, y, TIGHT, 1e-10)
+    torch.testing.assert_close(found.value, at_the_mean.value, rtol=1e-6, atol=1e-7)
+    assert at_the_mean.products == 0 < found.products
 
 
 def test_draws_have_the_inverse_covariance():
