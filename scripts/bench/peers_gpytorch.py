@@ -7,6 +7,7 @@ that one step of length 1 with all stars is the optimum (HIP-GP, Wu et al. 2021,
 eqs. S2–S5), at hyperparameters that are given. ``k_un`` and ``k_nn`` are computed once.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import gpytorch
 import numpy as np
 import torch
+from gpytorch.utils.memoize import clear_cache_hook
 from gpytorch.variational import NaturalVariationalDistribution, VariationalStrategy
 from peers_worker import Work, normal_interval, now, read_work, stopwatch
 from torch import Tensor
@@ -77,18 +79,22 @@ def nodes(ends: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return ends[:, None] * fraction[:, None], ends.norm(dim=1)[:, None] * weight
 
 
-def matern32(distance: Tensor, scale: float, variance: float) -> Tensor:
-    """``σ² (1 + √3 r/ℓ) exp(−√3 r/ℓ)``."""
+def matern32(distance: Tensor, scale: float) -> Tensor:
+    """``(1 + √3 r/ℓ) exp(−√3 r/ℓ)``."""
     a = distance.mul(3**0.5 / scale)
-    return variance * (1 + a) * torch.exp(-a)
+    return (1 + a) * torch.exp(-a)
 
 
 class Table:
-    """Covariances of rays and point values with the inducing points."""
+    """Covariances of rays and point values with the inducing points.
+
+    The field has unit variance and a ray's weights carry its standard deviation:
+    GPyTorch adds a jitter to the diagonal that is absolute.
+    """
 
     def __init__(self, work: Work) -> None:
         prior, settings = work.arrays["gaussian_prior"], work.settings
-        self.scale, self.variance = float(prior[0]), float(prior[1]) ** 2
+        self.scale, self.std = float(prior[0]), float(prior[1])
         self.nodes = int(settings["nodes"])
         axes = [
             torch.linspace(float(low), float(high), n, dtype=torch.float64)
@@ -100,9 +106,9 @@ class Table:
         self.points = torch.stack([x.reshape(-1) for x in mesh], dim=1)
 
     def base(self) -> gpytorch.kernels.Kernel:
-        """GPyTorch's own kernel with the given hyperparameters."""
-        kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5))
-        kernel.base_kernel.lengthscale, kernel.outputscale = self.scale, self.variance
+        """GPyTorch's own kernel with the given lengthscale."""
+        kernel = gpytorch.kernels.MaternKernel(nu=1.5)
+        kernel.lengthscale = self.scale
         return kernel.double().requires_grad_(False)
 
     def rays(self, ends: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,18 +118,18 @@ class Table:
         for few in ends.float().split(512):
             x, w = nodes(few, self.nodes)
             r = torch.cdist(x.reshape(-1, 3), points).view(*x.shape[:2], -1)
-            values = matern32(r, self.scale, self.variance)
-            rows.append(torch.einsum("nj,njm->nm", w, values))
+            values = matern32(r, self.scale)
+            rows.append(torch.einsum("nj,njm->nm", self.std * w, values))
         x, w = nodes(ends, self.nodes)
         lag = torch.cdist(x, x)
-        values = matern32(lag, self.scale, self.variance)
+        values = self.std**2 * matern32(lag, self.scale)
         return torch.cat(rows), torch.einsum("ni,nij,nj->n", w, values, w)
 
     def densities(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of point values."""
+        """The same of point values, over the standard deviation."""
         r = torch.cdist(places.float(), self.points.float())
-        cross = matern32(r, self.scale, self.variance)
-        return cross, torch.full((len(places),), self.variance, dtype=torch.float64)
+        ones = torch.ones(len(places), dtype=torch.float64)
+        return matern32(r, self.scale), ones
 
 
 def natural_step(model: RayGP, work: Work, rows: Tensor) -> None:
@@ -145,6 +151,7 @@ def natural_step(model: RayGP, work: Work, rows: Tensor) -> None:
         value = bound(model(rows[batch]), values[batch], noise=noise[batch])
         (-value * len(batch) / count).backward(retain_graph=True)
     optimiser.step()
+    clear_cache_hook(model.variational_strategy)
 
 
 def predict(model: RayGP, cross: Tensor, prior: Tensor, m: int) -> list[np.ndarray]:
@@ -177,6 +184,7 @@ def main() -> None:
         extinction = predict(model, *table.rays(test), m)
         density = predict(model, *table.densities(test), m)
     extinction[0] = extinction[0] + work.arrays["mean_test"]
+    density = [table.std * moment for moment in density]
     density[0] = density[0] + work.arrays["mean_points"]
     work.add(
         f"M = {m}",

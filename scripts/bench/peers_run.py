@@ -65,6 +65,8 @@ class Machine:
 
     def missing(self, modules: Sequence[str]) -> str | None:
         """Why the peers' interpreter cannot import these; ``None`` if it can."""
+        if not modules:
+            return None
         code = "; ".join(f"import {module}" for module in modules)
         try:
             done = subprocess.run(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import scipy.stats
 
 PROBLEM, RECORD = "problem.npz", "record.json"
 # Half-widths of intervals of 68% and 95% in standard deviations.
@@ -118,6 +119,14 @@ def normal_interval(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     return np.stack([mean + s * w * std for w in WIDTHS for s in (-1, 1)])
 
 
-def sample_interval(samples: np.ndarray) -> np.ndarray:
-    """Intervals by mean and standard deviation of samples, shape ``(S, T)``."""
-    return normal_interval(samples.mean(axis=0), samples.std(axis=0))
+def mirrored_interval(samples: np.ndarray) -> np.ndarray:
+    """Intervals from samples in pairs mirrored at the mean, shape ``(S, T)``.
+
+    S/2 pairs are as many degrees of freedom: so few need Student's wider quantiles.
+    """
+    spread = samples.std(axis=0)
+    student = scipy.stats.t(df=len(samples) // 2)
+    factors = [student.ppf(scipy.stats.norm.cdf(w)) for w in WIDTHS]
+    return np.stack(
+        [samples.mean(axis=0) + s * w * spread for w in factors for s in (-1, 1)]
+    )
