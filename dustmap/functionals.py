@@ -20,6 +20,7 @@ from torch import Tensor
 from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule
 
 __all__ = [
+    "BlurredLineIntegrals",
     "Combination",
     "Derivatives",
     "FixedStep",
@@ -223,6 +224,92 @@ class LineIntegrals(Functionals):
             axes=None,
             count=len(self),
         )
+
+
+class BlurredLineIntegrals(Functionals):
+    r"""``E_d[∫_0^d ρ ds]`` over an uncertain distance: every path element counts with
+    the probability that the star is beyond it,
+
+    ``L_n ρ = ∫ P(d > s) ρ(s) ds``, ``d ~ N(d_n, σ_n²)`` between 0 and ``reach_n``.
+
+    Parameters
+    ----------
+    end
+        ``d_n`` times the direction.
+    spread
+        ``σ_n ≥ 0``; zero is a plain line integral.
+    reach
+        Where the distance's distribution is cut off (the box's edge, or infinity);
+        it is also cut at three standard deviations.
+    rule
+        Where along a ray its nodes lie.
+    """
+
+    def __init__(
+        self,
+        end: Float[Tensor, "n d"],
+        spread: Float[Tensor, " n"],
+        reach: Float[Tensor, " n"],
+        rule: Rule,
+        *,
+        index: Int[Tensor, " n"] | None = None,
+    ) -> None:
+        self.end = _matrix(end, "end")
+        self.spread = spread.to(torch.float64)
+        self.reach = reach.to(torch.float64)
+        self.rule = rule
+        self.index = torch.arange(len(self.end)) if index is None else index
+        lengths = torch.linalg.vector_norm(self.end, dim=-1)
+        if not bool((self.spread >= 0).all()) or not bool(
+            (self.reach >= lengths).all()
+        ):
+            raise ValueError(
+                "spread must not be negative, reach not below the distance"
+            )
+        farthest = torch.minimum(self.reach, lengths + 3 * self.spread)
+        stretch = torch.where(lengths > 0, farthest / lengths, 1.0)
+        self.lengths = lengths
+        self._rays = LineIntegrals(stretch[:, None] * self.end, rule, index=self.index)
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+    @property
+    def dimension(self) -> int:
+        return self.end.shape[1]
+
+    def select(self, index: Int[Tensor, " b"]) -> BlurredLineIntegrals:
+        return BlurredLineIntegrals(
+            self.end[index],
+            self.spread[index],
+            self.reach[index],
+            self.rule,
+            index=self.index[index],
+        )
+
+    def nodes(self) -> Nodes:
+        nodes = self._rays.nodes()
+        along = torch.linalg.vector_norm(nodes.points, dim=-1)
+        return Nodes(
+            points=nodes.points,
+            weights=nodes.weights * self._beyond(along, nodes.rows),
+            rows=nodes.rows,
+            axes=None,
+            count=nodes.count,
+        )
+
+    def _beyond(self, along: Float[Tensor, " p"], rows: Int[Tensor, " p"]) -> Tensor:
+        """``P(d > s)`` of the truncated normal distribution at every node."""
+        spread = torch.where(self.spread > 0, self.spread, 1.0)
+
+        def below(s: Tensor, row: Tensor | slice) -> Tensor:
+            return torch.special.ndtr((s - self.lengths[row]) / spread[row])
+
+        every = slice(None)
+        top = below(self._rays.lengths, every)
+        bottom = below(torch.zeros_like(self.lengths), every)
+        chance = (top[rows] - below(along, rows)) / (top - bottom)[rows]
+        return torch.where(self.spread[rows] > 0, chance, 1.0)
 
 
 class Stack(Functionals):

@@ -17,11 +17,29 @@ class Moments:
     """Mean and standard deviation of functionals, in the unit of the functional.
 
     ``std`` contains the conditional variance of what the grid cannot resolve;
-    its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S samples.
+    its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S samples. Of a
+    positive density, ``log_mean`` and ``log_std`` are those of the logarithm.
     """
 
     mean: Float[Tensor, " n"]
     std: Float[Tensor, " n"]
+    log_mean: Float[Tensor, " n"] | None = None
+    log_std: Float[Tensor, " n"] | None = None
+
+    def quantile(self, probability: float) -> Float[Tensor, " n"]:
+        """A quantile of the posterior, by a normal or a log-normal with its moments.
+
+        A handful of samples tells two moments far better than an order statistic. What
+        sees nothing (a ray without length) has quantiles of zero.
+        """
+        if not 0 < probability < 1:
+            raise ValueError(f"a probability lies between 0 and 1, got {probability}")
+        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        if self.log_mean is None or self.log_std is None:
+            return self.mean + z * self.std
+        dark = torch.isinf(self.log_mean)
+        exponent = self.log_mean + z * torch.where(dark, 0.0, self.log_std)
+        return exponent.exp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +77,33 @@ class Posterior:
         """Mean and std of ``L_n ρ``; std is NaN if the posterior has no samples.
 
         ``var = (1/S) Σ_s (apply(ε_s) − mean)² + v_n``, for a linear model with the
-        exact mean, so that S is the divisor. Cost: S + 1 applications, and the draws
-        behind ``v_n``, per ``rows`` functionals.
+        exact mean, so that S is the divisor; a model that is not linear has the mean
+        over its samples, S − 1 for a divisor and the mean of ``v_n(ε_s)``. Cost: S + 1
+        applications, and the draws behind ``v_n``, per ``rows`` functionals.
         """
-        means, stds = [], []
-        for _, part in functionals.chunks(rows):
-            model = self.model.at(part)
-            tangent = model.linearise(self.mean)
-            mean = tangent.prediction.to(torch.float64)
-            total = torch.zeros_like(mean)
-            for sample in self.samples:
-                total += (model.apply(sample).to(torch.float64) - mean) ** 2
-            variance = total / max(len(self.samples), 1) + tangent.variance
-            if not len(self.samples):
-                variance = torch.full_like(mean, float("nan"))
-            means.append(mean.cpu())
-            stds.append(variance.sqrt().cpu())
-        if not means:
-            empty = torch.zeros(0, dtype=torch.float64)
-            return Moments(mean=empty, std=empty)
-        return Moments(mean=torch.cat(means), std=torch.cat(stds))
+        parts = [self._part(part) for _, part in functionals.chunks(rows)]
+        if not parts:
+            parts = [self._part(functionals)]
+        names = ("mean", "std", "log_mean", "log_std")
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        return Moments(
+            **{n: None if c[0] is None else torch.cat(c) for n, c in columns.items()}  # pyright: ignore[reportArgumentType]
+        )
+
+    def _part(self, functionals: Functionals) -> Moments:
+        """Moments of a few functionals."""
+        model = self.model.at(functionals)
+        if not model.linear and len(self.samples):
+            return _moments_of_samples(model, self.samples)
+        tangent = model.linearise(self.mean)
+        mean = tangent.prediction.to(torch.float64)
+        total = torch.zeros_like(mean)
+        for sample in self.samples:
+            total += (model.apply(sample).to(torch.float64) - mean) ** 2
+        variance = total / max(len(self.samples), 1) + tangent.variance
+        if not len(self.samples):
+            variance = torch.full_like(mean, float("nan"))
+        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator
@@ -90,3 +115,29 @@ class Posterior:
         residual = model.residual_draws(self.samples, generator)
         values = torch.stack([model.apply(sample) for sample in self.samples])
         return (values + residual).to(torch.float64).cpu()
+
+
+def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> Moments:
+    """Moments over samples, each with the scatter of what the grid cannot resolve."""
+    count = len(samples)
+    shape = (count, len(model.functionals))
+    values = torch.zeros(shape, dtype=torch.float64, device=model.device)
+    variance = torch.zeros_like(values[0])
+    for row, sample in enumerate(samples):
+        tangent = model.linearise(sample)
+        values[row] = tangent.prediction.to(torch.float64)
+        variance += tangent.variance.to(torch.float64) / count
+    mean = values.mean(dim=0)
+    std = (values.var(dim=0) + variance).sqrt()
+    if not model.positive:
+        return Moments(mean=mean.cpu(), std=std.cpu())
+    logarithm = values.log()
+    dark = mean <= 0
+    relative = torch.where(dark, 0.0, variance / torch.where(dark, 1.0, mean) ** 2)
+    scatter = torch.where(dark, 0.0, logarithm.var(dim=0)) + torch.log1p(relative)
+    return Moments(
+        mean=mean.cpu(),
+        std=std.cpu(),
+        log_mean=logarithm.mean(dim=0).cpu(),
+        log_std=scatter.sqrt().cpu(),
+    )

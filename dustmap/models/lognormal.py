@@ -14,7 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals, LineIntegrals, PointValues, Stack
+from dustmap.functionals import (
+    BlurredLineIntegrals,
+    Functionals,
+    LineIntegrals,
+    PointValues,
+    Stack,
+)
 from dustmap.grid import Torus
 from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
@@ -338,9 +344,7 @@ def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
     return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
 
 
-def _kinds(
-    functionals: Functionals, start: int = 0
-) -> list[tuple[slice, PointValues | LineIntegrals]]:
+def _kinds(functionals: Functionals, start: int = 0) -> list[tuple[slice, Functionals]]:
     """Runs of rows of one kind."""
     if isinstance(functionals, Stack):
         runs = []
@@ -348,7 +352,8 @@ def _kinds(
             runs += _kinds(part, start)
             start += len(part)
         return runs
-    if not isinstance(functionals, PointValues | LineIntegrals):
+    known = PointValues | LineIntegrals | BlurredLineIntegrals
+    if not isinstance(functionals, known):
         raise ValueError(
             "a log-normal density is observed by point values and line integrals, got "
             f"{type(functionals).__name__}: use a Gaussian density for others"
