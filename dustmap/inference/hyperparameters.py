@@ -1,7 +1,8 @@
 r"""Learning hyperparameters from all observations: damped Newton on the evidence.
 
-In log parameters, with the gradient g by the envelope theorem from antithetic posterior
-samples and the average information A (Gilmour, Thompson & Cullis 1995) for a curvature,
+In log parameters, with the gradient g by the envelope theorem from posterior samples and
+the average information A (Gilmour, Thompson & Cullis 1995) for a curvature (for a model
+that is not linear, corrected by the last step's change of g),
 ``θ ← θ + (A + λI)⁻¹ g``, λ ≥ 0 so large that no parameter moves by more than the trust
 radius. Some ten solves for all parameters together: the evidence itself, whose
 determinant is dear and noisy, is never computed. Whether a step gained is told by the
@@ -23,6 +24,7 @@ from dustmap.inference.learning_settings import Learning, LearningStep, Learnt
 from dustmap.inference.learning_solve import LinearSolve, Solve
 from dustmap.inference.trust_region import (
     promised_gain,
+    secant_information,
     standard_errors,
     trusted_step,
 )
@@ -40,6 +42,7 @@ class _Climb:
         self.best: LocalShape | None = None
         self.radius = problem.settings.trust_radius
         self.promised = math.inf
+        self.curvature: Tensor | None = None
         self.bounded = 0
         self.history: list[LearningStep] = []
 
@@ -66,6 +69,12 @@ class _Climb:
             accepted = here.solved and gain > -self.problem.settings.tolerance
             self._trust(accepted, float(moved.abs().max()))
         if accepted:
+            self.curvature = here.information
+            if before is not None and here.state.draws is None:
+                # Of a model that is not linear the information is its tangent's.
+                self.curvature = secant_information(
+                    here.information, tried - self.at, before.slope - here.slope
+                )
             self.at, self.best = tried, here
         self.promised = self._promise()
         named = self.problem.named
@@ -102,8 +111,9 @@ class _Climb:
         )
 
     def _next(self, best: LocalShape) -> Float[Tensor, " k"]:
+        assert self.curvature is not None
         free = self.problem.free(self.at, best.slope)
-        step = trusted_step(best.slope, best.information, free, self.radius)
+        step = trusted_step(best.slope, self.curvature, free, self.radius)
         target = self.at + step
         bounded = torch.clamp(target, self.problem.lower, self.problem.upper)
         self.bounded += int(bool((bounded != target).any()))
@@ -111,8 +121,9 @@ class _Climb:
 
     def _promise(self) -> float:
         assert self.best is not None
+        assert self.curvature is not None
         free = self.problem.free(self.at, self.best.slope)
-        return promised_gain(self.best.slope, self.best.information, free)
+        return promised_gain(self.best.slope, self.curvature, free)
 
     def _trust(self, accepted: bool, length: float) -> None:
         limit = self.problem.settings.trust_radius

@@ -54,6 +54,27 @@ def trusted_step(
     return step
 
 
+def secant_information(
+    information: Float[Tensor, "k k"],
+    step: Float[Tensor, " k"],
+    change: Float[Tensor, " k"],
+) -> Float[Tensor, "k k"]:
+    """A with the curvature that a step has seen: ``A s = g₀ − g₁`` (BFGS).
+
+    (Nocedal & Wright 2006, eq. 6.19.) A step that saw less than a tenth of what A says
+    was too long to tell, or not uphill: A stays.
+    """
+    seen, image = float(step @ change), information @ step
+    said = float(step @ image)
+    if not seen > 0.1 * said > 0:
+        return information
+    return (
+        information
+        - torch.outer(image, image) / said
+        + torch.outer(change, change) / seen
+    )
+
+
 def standard_errors(information: Float[Tensor, "k k"]) -> Float[Tensor, " k"]:
     """``sqrt((A⁻¹)_ii)``; infinite along what A does not know."""
     values, vectors = torch.linalg.eigh(information)

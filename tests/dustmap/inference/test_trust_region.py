@@ -9,6 +9,7 @@ import torch
 
 from dustmap.inference.trust_region import (
     promised_gain,
+    secant_information,
     standard_errors,
     trusted_step,
 )
@@ -58,3 +59,14 @@ def test_what_the_information_does_not_know_has_no_finite_error():
     found = standard_errors(silent)
     torch.testing.assert_close(found[:2], expected)
     assert math.isinf(float(found[2]))
+
+
+def test_the_curvature_that_a_step_saw_is_taken_over():
+    step = torch.tensor([0.2, -0.5], dtype=torch.float64)
+    seen = torch.tensor([0.1, -0.3], dtype=torch.float64)
+    updated = secant_information(A, step, seen)
+    torch.testing.assert_close(updated @ step, seen)
+    assert float(torch.linalg.eigvalsh(updated).min()) > 0
+    torch.testing.assert_close(secant_information(A, step, A @ step), A)
+    # Curvature of the wrong sign tells that the step was too long, not how it is here.
+    assert secant_information(A, step, -seen) is A
