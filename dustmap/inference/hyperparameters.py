@@ -1,8 +1,8 @@
 r"""Learning hyperparameters from all observations: damped Newton on the evidence.
 
-In log parameters, with the gradient g by the envelope theorem from posterior samples and
-the average information A (Gilmour, Thompson & Cullis 1995) for a curvature (for a model
-that is not linear, corrected by the last step's change of g),
+In log parameters, with the gradient g by the envelope theorem from posterior samples
+and the average information A (Gilmour, Thompson & Cullis 1995) for a curvature (for a
+model that is not linear, corrected by the last step's change of g),
 ``θ ← θ + (A + λI)⁻¹ g``, λ ≥ 0 so large that no parameter moves by more than the trust
 radius. Some ten solves for all parameters together: the evidence itself, whose
 determinant is dear and noisy, is never computed. Whether a step gained is told by the
