@@ -19,13 +19,13 @@ from dustmap.linalg.compiled_lanes import (
     times,
     zeros,
 )
-from dustmap.linalg.compiled_tasks import compiled
+from dustmap.linalg.compiled_tasks import compiled, inlined
 
 # Unsigned like the pointers: the sum of a signed and an unsigned integer is a float.
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in (1, 2, 3, 4))
 
 
-@compiled
+@inlined
 def _row_sum(columns, values, x, like, first, last):
     """``Σ_e values_e x[columns_e]``; four sums, as one would wait for itself."""
     a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)

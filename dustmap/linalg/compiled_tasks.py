@@ -26,12 +26,22 @@ def compiled(function: Callable) -> Callable:
     one warning. Floating-point operations keep their order, so that equal calls give
     equal bits.
     """
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         _say_uncached()
-        return numba.njit(**options)(function)
+        return numba.njit(**_OPTIONS)(function)
+
+
+def inlined(function: Callable) -> Callable:
+    """A part of compiled loops that is copied into them instead of being called.
+
+    Passing a few arrays costs more than a short loop over them.
+    """
+    return numba.njit(forceinline=True, **_OPTIONS)(function)
+
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 
 @functools.cache

@@ -45,22 +45,43 @@ class SparseMatrix(RowOperator):
         device: torch.device | str = "cpu",
     ) -> None:
         assert matrix.shape is not None
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-        if self.shape[1] >= 2**31:
-            raise ValueError(f"at most 2³¹ − 1 columns are possible, got {self.shape}")
+        rows, columns = int(matrix.shape[0]), int(matrix.shape[1])
+        if columns >= 2**31:
+            raise ValueError(f"at most 2³¹ − 1 columns are possible, got {columns}")
+        self.shape = (rows, columns)
         self.dtype = dtype
         self.device = torch.device(device)
         self.nonzeros = int(matrix.nnz)
         self._pair: tuple[Tensor, Tensor] | None = None
-        if self.device.type != "cpu":
+        if self.device.type == "cpu":
+            self._rows = Rows(
+                pointers=matrix.indptr.astype(np.uint64),
+                columns=matrix.indices.astype(np.int32, copy=False).view(np.uint32),
+                values=matrix.data.astype(precision(dtype), copy=False),
+                first=0,
+                count=rows,
+            )
+        else:
             self._pair = (
                 _torch_csr(matrix, dtype, self.device),
                 _torch_csr(matrix.T.tocsr(), dtype, self.device),
             )
-            return
-        self._pointers = matrix.indptr.astype(np.uint64)
-        self._columns = matrix.indices.astype(np.int32, copy=False).view(np.uint32)
-        self._values = matrix.data.astype(precision(dtype), copy=False)
+
+    @classmethod
+    def of_rows(
+        cls, rows: Rows, columns: int, *, device: torch.device | str = "cpu"
+    ) -> SparseMatrix:
+        """The matrix of all these rows, which it keeps on the CPU without a copy."""
+        dtype = torch.from_numpy(rows.values[:0]).dtype
+        if torch.device(device).type != "cpu":
+            parts = (rows.values, rows.columns.view(np.int32), rows.pointers)
+            matrix = scipy.sparse.csr_matrix(parts, shape=(rows.count, columns))
+            return cls(matrix, dtype=dtype, device=device)
+        held = cls(scipy.sparse.csr_matrix((0, columns)), dtype=dtype)
+        held.shape = (rows.count, columns)
+        held.nonzeros = int(rows.pointers[-1])
+        held._rows = rows
+        return held
 
     @property
     def bytes(self) -> int:
@@ -71,19 +92,20 @@ class SparseMatrix(RowOperator):
                 for t in (m.crow_indices(), m.col_indices(), m.values())
             ]
             return sum(t.numel() * t.element_size() for t in parts)
-        return self._pointers.nbytes + self._columns.nbytes + self._values.nbytes
+        rows = self._rows
+        return rows.pointers.nbytes + rows.columns.nbytes + rows.values.nbytes
 
     def _parts(self, count: int) -> list[Blocks]:
-        cuts = even_parts(self._pointers, count).tolist()
+        cuts = even_parts(self._rows.pointers, count).tolist()
         return [
             functools.partial(self._block, a, b) for a, b in itertools.pairwise(cuts)
         ]
 
     def _block(self, begin: int, end: int) -> Iterator[Rows]:
         yield Rows(
-            pointers=self._pointers[begin : end + 1],
-            columns=self._columns,
-            values=self._values,
+            pointers=self._rows.pointers[begin : end + 1],
+            columns=self._rows.columns,
+            values=self._rows.values,
             first=begin,
             count=end - begin,
         )

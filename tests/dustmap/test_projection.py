@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import dustmap.projection as subject
+import dustmap.weight_rows as subject
 from dustmap.covariance import inducing_covariance
 from dustmap.functionals import (
     Combination,
@@ -135,7 +135,7 @@ def test_small_chunks_change_nothing(monkeypatch, generator):
         [LineIntegrals(end, FixedStep(step=0.7)), Derivatives(end, 1)],
     )
     whole = projection(torus, rays).to_dense()
-    monkeypatch.setattr(subject, "_WEIGHTS_PER_CHUNK", 100)
+    monkeypatch.setattr(subject, "_WEIGHTS_PER_QUESTION", 100)
     assert torch.equal(projection(torus, rays).to_dense(), whole)
 
 

@@ -1,0 +1,262 @@
+"""The rows of W, made from functionals block by block."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dustmap.corner_weights import Lattice, node_entries, ray_nodes
+from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
+from dustmap.grid import Grid
+from dustmap.linalg.compiled_merge import merged
+from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
+from dustmap.linalg.compiled_tasks import in_parallel, thread_count
+from dustmap.linalg.sparse import SparseMatrix
+
+# Corner weights of a block (12 bytes each): of rays it should stay in the processor's
+# cache; functionals that are asked for their nodes may take long for every question.
+_WEIGHTS_PER_BLOCK = 2**18
+_WEIGHTS_PER_QUESTION = 2**23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rays:
+    """Straight rays with equidistant nodes: these numbers are all that is needed."""
+
+    start: np.ndarray
+    end: np.ndarray
+    lengths: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, rays: LineIntegrals, rule: FixedStep) -> _Rays:
+        counts = torch.ceil(rays.lengths / rule.step).clamp(min=1).to(torch.int64)
+        return cls(
+            start=rays.start.contiguous().numpy(),
+            end=rays.end.contiguous().numpy(),
+            lengths=rays.lengths.numpy(),
+            counts=counts.numpy(),
+        )
+
+    @property
+    def bytes(self) -> int:
+        arrays = (self.start, self.end, self.lengths, self.counts)
+        return sum(a.nbytes for a in arrays)
+
+    def nodes(
+        self, begin: int, end: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Points, weights, no axes, and where each ray's nodes start."""
+        part = slice(begin, end)
+        starts = np.concatenate([[0], np.cumsum(self.counts[part])])
+        points = np.empty((starts[-1], self.start.shape[1]))
+        weights = np.empty(starts[-1])
+        ray_nodes(
+            self.start[part], self.end[part], self.lengths[part], self.counts[part],
+            points, weights,
+        )  # fmt: skip
+        return points, weights, np.empty(0, np.int64), starts
+
+    def inside(self, grid: Grid) -> np.ndarray:
+        """Whether all nodes of a ray are in the box: the first and the last are."""
+        inside = np.ones(len(self.counts), dtype=bool)
+        for last in (0.5, self.counts - 0.5):
+            fraction = (last / self.counts)[:, None]
+            points = self.start + fraction * (self.end - self.start)
+            inside &= grid.contains(torch.from_numpy(points)).numpy()
+        return inside
+
+
+class RecomputedProjection(RowOperator):
+    """W whose weights are computed anew in every product.
+
+    It holds start, end and length of each ray where all functionals are
+    :class:`LineIntegrals` with :class:`FixedStep`; for others it asks them for their
+    nodes, block by block, in every product.
+
+    Parameters
+    ----------
+    lattice
+        The refined torus with its interpolation.
+    grid
+        The box that nodes must lie in.
+    functionals
+        The rows.
+    nonzeros
+        About how many entries W has, each column of a row counted once.
+    dtype
+        Of the products.
+
+    Raises
+    ------
+    ValueError
+        If a node lies outside the box: for rays with a fixed step here, for others in
+        the product that meets it.
+    """
+
+    stored = False
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        grid: Grid,
+        functionals: Functionals,
+        *,
+        nonzeros: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.shape = (len(functionals), lattice.size)
+        if self.shape[1] >= 2**31:
+            raise ValueError(f"at most 2³¹ − 1 columns are possible, got {self.shape}")
+        self.dtype = dtype
+        self.device = torch.device("cpu")
+        self.nonzeros = nonzeros
+        self._type = precision(dtype)
+        self._lattice, self._grid, self._functionals = lattice, grid, functionals
+        self._rays: _Rays | None = None
+        # A subclass may place its nodes elsewhere.
+        if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:
+            self._rays = _Rays.of(functionals, functionals.rule)
+            outside = np.flatnonzero(~self._rays.inside(grid))
+            if len(outside):
+                _require_inside(
+                    grid, functionals.select(torch.from_numpy(outside)).nodes()
+                )
+
+        self._cuts = self._block_cuts()
+        # torch works on all processors for one thread; for several they get in the way.
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """What is held besides the functionals themselves [bytes]."""
+        return 0 if self._rays is None else self._rays.bytes
+
+    def entries(self, count: int, values_type: type) -> list[Blocks]:
+        """All rows in so many parts; a column may occur several times in a row."""
+        bounds = np.linspace(0, len(self._cuts) - 1, count + 1).astype(int).tolist()
+
+        def part(first: int, last: int) -> Iterator[Rows]:
+            for begin, end in itertools.pairwise(self._cuts[first : last + 1].tolist()):
+                yield self._rows(begin, end, values_type)
+
+        return [functools.partial(part, a, b) for a, b in itertools.pairwise(bounds)]
+
+    def _parts(self, count: int) -> list[Blocks]:
+        return self.entries(count, self._type)
+
+    def _block_cuts(self) -> np.ndarray:
+        """Row numbers between which the weights are made together."""
+        total = len(self._functionals)
+        corners = self._lattice.corner_count
+        if self._rays is not None:
+            nodes = max(1, _WEIGHTS_PER_BLOCK // corners)
+            block = np.cumsum(self._rays.counts) // nodes
+            inner = np.flatnonzero(np.diff(block)) + 1
+        else:
+            nodes = max(1, _WEIGHTS_PER_QUESTION // corners)
+            rows = max(1, int(nodes / _nodes_per_row(self._functionals)))
+            inner = np.arange(rows, total, rows)
+        return np.unique(np.concatenate([[0], inner, [total]]))
+
+    def _rows(self, begin: int, end: int, values_type: type) -> Rows:
+        points, weights, axes, starts = self._nodes(begin, end)
+        room = len(points) * self._lattice.corner_count
+        rows = Rows(
+            pointers=np.empty(end - begin + 1, np.uint64),
+            columns=np.empty(room, np.uint32),
+            values=np.empty(room, values_type),
+            first=begin,
+            count=end - begin,
+        )
+        node_entries(
+            points, weights, axes, starts, *self._lattice,
+            rows.pointers, rows.columns, rows.values,
+        )  # fmt: skip
+        return rows
+
+    def _nodes(
+        self, begin: int, end: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Points, weights and axes of the nodes of some rows, and where rows start."""
+        if self._rays is not None:
+            return self._rays.nodes(begin, end)
+        with self._one_at_a_time:
+            nodes = self._functionals.select(torch.arange(begin, end)).nodes()
+            _require_inside(self._grid, nodes)
+        sizes = np.bincount(nodes.rows.numpy(), minlength=nodes.count)
+        axes = np.empty(0) if nodes.axes is None else nodes.axes.numpy()
+        return (
+            nodes.points.contiguous().numpy(),
+            nodes.weights.contiguous().numpy(),
+            axes.astype(np.int64),
+            np.concatenate([[0], np.cumsum(sizes)]),
+        )
+
+
+def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatrix:
+    """W with its rows written out once, equal columns of a row added up in float64.
+
+    Memory: that of the result and of one block per thread.
+    """
+    count = thread_count(projection.nonzeros)
+    parts = projection.entries(count, np.float64)
+    values_type = precision(projection.dtype)
+    pieces: list[list[Rows]] = [[] for _ in parts]
+
+    def task(part: int) -> None:
+        for rows in parts[part]():
+            pieces[part].append(merged(rows, values_type))
+
+    in_parallel(task, len(parts))
+    flat = [rows for piece in pieces for rows in piece]
+    pieces.clear()
+    rows = _joined(flat, projection.shape[0], values_type)
+    return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
+
+
+def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
+    """One after another; a piece is let go as soon as it is copied."""
+    pointers = np.zeros(count + 1, np.uint64)
+    for piece in pieces:
+        at = slice(piece.first + 1, piece.first + piece.count + 1)
+        pointers[at] = pointers[piece.first] + piece.pointers[1:]
+    total = int(pointers[-1])
+    columns, values = np.empty(total, np.uint32), np.empty(total, values_type)
+    while pieces:
+        piece = pieces.pop()
+        start = int(pointers[piece.first])
+        part = slice(start, start + len(piece.columns))
+        columns[part], values[part] = piece.columns, piece.values
+    return Rows(pointers=pointers, columns=columns, values=values, first=0, count=count)
+
+
+def _nodes_per_row(functionals: Functionals) -> float:
+    if not len(functionals):
+        return 1.0
+    sample = sampled(functionals)
+    return max(1.0, len(sample.nodes().rows) / len(sample))
+
+
+def sampled(functionals: Functionals) -> Functionals:
+    """Some 256 of the functionals, evenly spread."""
+    count = len(functionals)
+    return functionals.select(torch.arange(0, count, max(1, count // 256)))
+
+
+def _require_inside(grid: Grid, nodes: Nodes) -> None:
+    outside = ~grid.contains(nodes.points)
+    if bool(outside.any()):
+        rows = torch.unique(nodes.rows[outside])
+        first = nodes.points[outside][0].tolist()
+        raise ValueError(
+            f"{len(rows)} functionals have nodes outside the box "
+            f"{grid.lower} to {grid.upper}, the first at {first}: "
+            "enlarge the box or leave these observations out"
+        )

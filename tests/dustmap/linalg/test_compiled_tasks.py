@@ -1,0 +1,69 @@
+"""Threads and compilation: failures come through, a missing cache is said."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+import dustmap.linalg.compiled_tasks as subject
+from dustmap.linalg.compiled_tasks import compiled, in_parallel
+
+
+def test_every_task_runs_once_and_on_several_threads():
+    seen, barrier = [], threading.Barrier(2, timeout=20)
+
+    def task(part):
+        barrier.wait()
+        seen.append((part, threading.get_ident()))
+
+    in_parallel(task, 2)
+    assert sorted(part for part, _ in seen) == [0, 1]
+    assert len({thread for _, thread in seen}) == 2
+    in_parallel(task, 0)
+
+
+@pytest.mark.parametrize("broken", [0, 3])
+def test_failures_are_raised_once_all_have_ended(broken):
+    ended = []
+
+    def task(part):
+        if part == broken:
+            raise ValueError("no such part")
+        ended.append(part)
+
+    with pytest.raises(ValueError, match="no such part"):
+        in_parallel(task, 4)
+    assert len(ended) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own():
+    in_parallel(lambda part: None, 3)
+    child = os.fork()
+    if child == 0:
+        in_parallel(lambda part: None, 3)
+        os._exit(0)
+    for _ in range(200):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        threading.Event().wait(0.05)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        pytest.fail("the child waits for threads that it does not have")
+    assert status == 0
+
+
+def test_where_nothing_can_be_cached_loops_still_compile_and_say_so_once():
+    # Code that came from no file has no folder to keep its machine code in.
+    found: dict = {}
+    exec(compile("def twice(x):\n    return 2 * x", "<nowhere>", "exec"), found)
+    subject._say_uncached.cache_clear()
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR") as said:
+        functions = [compiled(found["twice"]) for _ in range(2)]
+    assert len(said) == 1
+    assert [f(4) for f in functions] == [8, 8]

@@ -1,0 +1,203 @@
+"""W against a slow double loop, stored and recomputed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import dustmap.weight_rows as subject
+from dustmap.functionals import (
+    Combination,
+    Derivatives,
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    PointValues,
+    Stack,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.linalg.compiled_merge import merged
+from dustmap.linalg.compiled_rows import Rows
+from dustmap.projection import projection
+from dustmap.testing import check_linear_operator
+
+
+def torus_of(dimension):
+    # Not padded along the first axis: the last face's neighbours are the first's.
+    grid = Grid(
+        shape=(5, 6, 4)[:dimension],
+        spacing=(1.0, 0.5, 2.0)[:dimension],
+        origin=(-2.0, -1.2, -3.0)[:dimension],
+    )
+    return Torus(grid=grid, shape=(5, 8, 7)[:dimension])
+
+
+def ends(torus, count, generator):
+    unit = torch.rand(
+        count, torus.grid.dimension, generator=generator, dtype=torch.float64
+    )
+    lower, upper = torch.tensor(torus.grid.lower), torch.tensor(torus.grid.upper)
+    found = lower + unit * (upper - lower).double()
+    # A ray without length, and a corner of the box.
+    found[0], found[1] = 0.0, lower
+    return found
+
+
+def corner(t, interpolation, slope):
+    """Offsets with weights by the definition of the convolution kernels."""
+
+    def hat(s):
+        return (-np.sign(s) if slope else 1 - abs(s)) if abs(s) < 1 else 0.0
+
+    def keys(s):
+        a, sign, s = -0.5, np.sign(s), abs(s)
+        if s < 1:
+            value = (a + 2) * s**3 - (a + 3) * s**2 + 1
+            steep = 3 * (a + 2) * s**2 - 2 * (a + 3) * s
+        elif s < 2:
+            value = a * s**3 - 5 * a * s**2 + 8 * a * s - 4 * a
+            steep = 3 * a * s**2 - 10 * a * s + 8 * a
+        else:
+            return 0.0
+        return sign * steep if slope else value
+
+    kernel = hat if interpolation == "linear" else keys
+    return [(o, kernel(t - o)) for o in range(-1, 3)]
+
+
+def slowly(torus, functionals, refinement, interpolation):
+    """W entry by entry."""
+    shape = [n * refinement for n in torus.shape]
+    nodes = functionals.nodes()
+    W = np.zeros((nodes.count, math.prod(shape)))
+    for j, row in enumerate(nodes.rows.tolist()):
+        axes, along = [], -1 if nodes.axes is None else int(nodes.axes[j])
+        for d, n in enumerate(shape):
+            step = torus.grid.spacing[d] / refinement
+            place = (float(nodes.points[j, d]) - torus.grid.origin[d]) / step
+            base = math.floor(place)
+            scale = 1 / step if d == along else 1.0
+            corners = corner(place - base, interpolation, d == along)
+            axes.append([((base + o) % n, scale * w) for o, w in corners])
+        for choice in itertools.product(*axes):
+            column = np.ravel_multi_index([c[0] for c in choice], shape)
+            weight = math.prod(c[1] for c in choice)
+            W[row, column] += float(nodes.weights[j]) * weight
+    return torch.from_numpy(W)
+
+
+def kinds(torus, generator):
+    end = ends(torus, 15, generator)
+    rays = LineIntegrals(end, FixedStep(step=0.23), start=end.flip(0) * 0.5)
+    slopes = Derivatives(end * 0.99 + 0.003, torch.arange(15) % torus.grid.dimension)
+    quadrature = LineIntegrals(end, GaussLegendre(count=7))
+    mixed = Stack([rays, slopes, Combination([quadrature, slopes], [1.5, -0.3])])
+    return {"rays": rays, "mixed": mixed}
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+@pytest.mark.parametrize("kind", ["rays", "mixed"])
+def test_both_forms_are_the_double_loop(dimension, interpolation, kind, generator):
+    torus = torus_of(dimension)
+    seen = kinds(torus, generator)[kind]
+    for refinement in (1, 3):
+        options = {"refinement": refinement, "interpolation": interpolation}
+        expected = slowly(torus, seen, **options)
+        W = projection(torus, seen, **options)
+        fresh = projection(torus, seen, **options, memory_budget=0.0)
+        assert W.stored
+        assert not fresh.stored
+        assert torch.allclose(W.to_dense(), expected, atol=1e-12)
+        assert torch.allclose(fresh.to_dense(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["rays", "mixed"])
+def test_recomputed_weights_are_an_operator_like_the_stored(
+    dtype, kind, generator, monkeypatch
+):
+    torus = torus_of(3)
+    seen = kinds(torus, generator)[kind]
+    W = projection(torus, seen, dtype=dtype)
+    for name in ("_WEIGHTS_PER_BLOCK", "_WEIGHTS_PER_QUESTION"):
+        monkeypatch.setattr(subject, name, 200)
+    fresh = projection(torus, seen, dtype=dtype, memory_budget=10.0)
+    check_linear_operator(fresh, generator=generator)
+    check_linear_operator(W, generator=generator)
+    weights = torch.rand(len(seen), generator=generator, dtype=dtype)
+    for batch in (1, 3, 20):
+        x = torch.randn(batch, W.shape[1], generator=generator, dtype=dtype)
+        gap = (fresh.gram(x, weights) - W.gram(x, weights)).norm()
+        assert gap < 100 * torch.finfo(dtype).eps * W.gram(x, weights).norm()
+    assert fresh.bytes < W.bytes
+
+
+def test_rows_of_many_threads_and_blocks_come_in_order(generator, monkeypatch):
+    monkeypatch.setattr(subject, "_WEIGHTS_PER_BLOCK", 1000)
+    torus = torus_of(3)
+    rays = LineIntegrals(ends(torus, 2000, generator), FixedStep(step=0.3))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        W = projection(torus, rays)
+        fresh = projection(torus, rays, memory_budget=0.0)
+    finally:
+        torch.set_num_threads(before)
+    one = torch.ones(torus.size, dtype=torch.float64)
+    # Weights of a ray add up to its length, whatever the interpolation.
+    assert torch.allclose(W.matvec(one), rays.lengths, rtol=1e-12)
+    assert torch.allclose(fresh.matvec(one), rays.lengths, rtol=1e-12)
+    slope = torus.lags().reshape(-1, 3)[:, 1].contiguous()
+    assert torch.allclose(W.matvec(slope), fresh.matvec(slope), rtol=1e-11, atol=1e-12)
+
+
+def test_the_budget_decides_and_is_kept(generator):
+    torus = torus_of(3)
+    rays = LineIntegrals(ends(torus, 1000, generator), FixedStep(step=0.3))
+    W = projection(torus, rays, dtype=torch.float32)
+    assert W.bytes == 8 * W.nonzeros + 8 * 1001
+    enough = projection(torus, rays, dtype=torch.float32, memory_budget=1.1 * W.bytes)
+    assert enough.stored
+    short = projection(torus, rays, dtype=torch.float32, memory_budget=0.9 * W.bytes)
+    assert not short.stored
+    assert short.nonzeros == pytest.approx(W.nonzeros, rel=0.05)
+    with pytest.raises(ValueError, match="recomputed on the CPU only"):
+        projection(torus, rays, memory_budget=1.0, device="meta")
+
+
+def test_rays_that_leave_the_box_are_refused_by_both_forms(generator):
+    torus = torus_of(3)
+    end = ends(torus, 300, generator)
+    end[7, 0] = 2.01
+    end[150, 2] = -3.01
+    rays = LineIntegrals(end, FixedStep(step=0.01))
+    for budget in (None, 0.0):
+        with pytest.raises(ValueError, match="functionals have nodes outside the box"):
+            projection(torus, rays, memory_budget=budget)
+    with pytest.raises(ValueError, match="3 dimensions, the grid in 2"):
+        projection(torus_of(2), PointValues(end))
+
+
+def test_equal_columns_become_one_in_ascending_order():
+    rng = np.random.default_rng(4)
+    sizes = [0, 1, 700, 3, 0, 64]
+    pointers = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
+    columns = rng.integers(0, 90, pointers[-1]).astype(np.uint32) * 2**16
+    values = rng.normal(size=len(columns))
+    rows = merged(
+        Rows(pointers=pointers, columns=columns, values=values, first=0, count=6),
+        np.float64,
+    )
+    for r, size in enumerate(sizes):
+        old = slice(int(pointers[r]), int(pointers[r + 1]))
+        new = slice(int(rows.pointers[r]), int(rows.pointers[r + 1]))
+        unique, place = np.unique(columns[old], return_inverse=True)
+        assert rows.columns[new].tolist() == unique.tolist()
+        sums = np.bincount(place, values[old], minlength=len(unique))
+        np.testing.assert_allclose(rows.values[new], sums[: len(unique)], atol=1e-13)
+        assert size == 0 or len(unique) > 0
