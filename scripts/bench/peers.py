@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import torch
-from peers_methods import FULL, METHODS, QUICK, Case, Size
+from peers_methods import FULL, METHODS, QUICK, QUICK_METHODS, Case, Size
 from peers_problem import Mock, make_mock, make_problem
 from peers_report import draw, entries, table
 from peers_run import Machine, Row
@@ -134,9 +134,8 @@ def write(record: dict[str, Any], output: Path) -> str:
 @click.option("--quick", is_flag=True, help="2,000 stars on 16×16×8: a smoke run.")
 @click.option(
     "--methods",
-    default=",".join(METHODS),
-    show_default=True,
-    help="Which ones, in this order, with commas between.",
+    help=f"In this order, with commas between; without it {','.join(METHODS)}, or "
+    f"{','.join(QUICK_METHODS)} if --quick.",
 )
 @click.option(
     "--peers-python",
@@ -158,7 +157,7 @@ def write(record: dict[str, Any], output: Path) -> str:
 )
 def main(
     quick: bool,
-    methods: str,
+    methods: str | None,
     peers_python: str,
     threads: int,
     seed: int,
@@ -166,7 +165,8 @@ def main(
     output: Path,
 ) -> None:
     """Turn a user's mistake into one line and exit status 2."""
-    wanted = methods.split(",")
+    usual = QUICK_METHODS if quick else METHODS
+    wanted = methods.split(",") if methods else list(usual)
     unknown = [name for name in wanted if name not in METHODS]
     if unknown:
         raise click.UsageError(f"--methods {unknown[0]}: choose among {list(METHODS)}")

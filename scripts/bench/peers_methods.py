@@ -22,7 +22,6 @@ class Size:
     truth_spacing: float
     grids: tuple[Shape, ...]
     newton_steps: tuple[int, ...]
-    first_steps: int
     vi_steps: int
     vi_iterations: int
     vi_samples: int
@@ -36,10 +35,9 @@ FULL = Size(
     truth_spacing=20.0,
     grids=((50, 50, 25), (100, 100, 50)),
     newton_steps=(5, 10, 20, 30, 50),
-    first_steps=15,
     vi_steps=10,
-    vi_iterations=2,
-    vi_samples=4,
+    vi_iterations=6,
+    vi_samples=2,
     inducing=(20, 20, 10),
     batch=10_000,
 )
@@ -49,7 +47,6 @@ QUICK = Size(
     truth_spacing=75.0,
     grids=((16, 16, 8),),
     newton_steps=(2, 5),
-    first_steps=2,
     vi_steps=2,
     vi_iterations=1,
     vi_samples=2,
@@ -103,7 +100,6 @@ def _nifty(name: str, mode: str = "") -> Callable[[Case], list[Row]]:
             "height": (300.0, 150.0),
             "seed": case.seed,
             "newton_steps": size.newton_steps,
-            "first_steps": size.first_steps,
             "steps": size.vi_steps,
             "iterations": size.vi_iterations,
             "samples": size.vi_samples,
@@ -162,3 +158,5 @@ METHODS = {
     ),
     "gpytorch": Method(run=_gpytorch, imports=("gpytorch",)),
 }
+# Compilation takes the others longer than a smoke run should.
+QUICK_METHODS = ("dustmap", "nifty", "gpytorch")
