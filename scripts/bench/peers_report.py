@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from peers_run import Row
 
 from pipelines.figures.style import CYCLE, save_figure
@@ -152,6 +153,11 @@ def draw(path: Path, plain: Sequence[dict[str, Any]], title: str) -> None:
         ylabel="RMSE of the noise-free extinction [mag]",
         title=title,
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        # Less than a decade would have a single number by the default.
+        axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(visible=True, which="both", linewidth=0.4, alpha=0.5)
     axes.legend(frameon=False, fontsize="small")
     save_figure(figure, path)
