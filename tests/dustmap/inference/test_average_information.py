@@ -8,10 +8,11 @@ from dense_evidence import TAU2, solved
 
 from dustmap.inference.average_information import (
     average_information,
+    residual_weights,
     responses,
-    tangent_weights,
 )
 from dustmap.inference.dual_gradient import DualSamples
+from dustmap.inference.evidence_gradient import PairedSamples
 from dustmap.inference.full_batch import Precision
 from dustmap.inference.hyperpoint import COMMON_NOISE, Hyperpoint, directions_of
 from dustmap.inference.learning_solve import (
@@ -60,7 +61,7 @@ def test_the_information_is_that_of_its_definition(subgrid, anisotropic):
         variance=model.variance,
         subgrid_noise=subgrid,
     )
-    weights = tangent_weights(state, y, TIGHT, 1e-9).value
+    weights = residual_weights(state, y)
     change = responses(point, directions, state, samples, weights, noise)
     found = average_information(state, change, TIGHT, 1e-9)
     C = covariance(point, noise, subgrid)
@@ -83,21 +84,64 @@ def test_the_information_is_that_of_its_definition(subgrid, anisotropic):
     assert change.scatter.shape == (len(directions),) * 2
 
 
-def test_weights_do_not_depend_on_where_the_tangent_is():
+@pytest.mark.parametrize("subgrid", [False, True])
+def test_weights_of_a_solved_linear_model_are_those_of_the_covariance(subgrid):
     model, y, noise, *_ = solved(2, 2, False)
     point = Hyperpoint(model=model, common_noise=TAU2)
-    state = solve_of(y)(model, point.noise(noise), None)
-    at_the_mean = tangent_weights(state, y, TIGHT, 1e-9)
-    aside = state.mean + 0.3
-    elsewhere = State(
-        mean=aside,
-        deltas=state.deltas,
-        total_variance=state.total_variance,
-        tangent=model.linearise(aside),
+    state = solve_of(y, subgrid_noise=subgrid)(model, point.noise(noise), None)
+    exact = torch.linalg.solve(covariance(point, noise, subgrid), y - model.offset)
+    torch.testing.assert_close(residual_weights(state, y), exact, rtol=1e-6, atol=1e-7)
+
+
+def eliminated(precision, cross, own):
+    """The information of θ in ``[[Λ, G], [Gᵀ, H]]`` after ε has been eliminated."""
+    return own - cross.mT @ torch.linalg.solve(precision, cross)
+
+
+@pytest.mark.parametrize("subgrid", [False, True])
+def test_without_draws_it_is_the_information_of_field_and_parameters_together(subgrid):
+    # m solves nobody's problem: what a variational fit of its samples leaves behind.
+    model, y, noise, *_ = solved(2, 2, False)
+    point = Hyperpoint(model=model, common_noise=TAU2)
+    directions = directions_of(point, NAMES, anisotropic=True)
+    solved_state = solve_of(y, subgrid_noise=subgrid)(model, point.noise(noise), None)
+    mean = solved_state.mean + 0.3
+    total = point.noise(noise) + subgrid * model.variance
+    state = State(
+        mean=mean,
+        deltas=solved_state.deltas,
+        total_variance=total,
+        tangent=model.linearise(mean),
     )
-    found = tangent_weights(elsewhere, y, TIGHT, 1e-10)
-    torch.testing.assert_close(found.value, at_the_mean.value, rtol=1e-6, atol=1e-7)
-    assert at_the_mean.products == 0 < found.products
+    samples = PairedSamples(
+        observations=y,
+        sigma2=noise,
+        mean=mean,
+        deltas=state.deltas,
+        subgrid_noise=subgrid,
+    )
+    weights = residual_weights(state, y)
+    change = responses(point, directions, state, samples, weights, noise)
+    found = average_information(state, change, TIGHT, 1e-9)
+    Phi, residual = model.operator.to_dense(), y - model.apply(mean)
+    of_noise, of_mean = [], []
+    for direction in directions:
+        there, back = (point.moved([direction], [t]) for t in (1e-4, -1e-4))
+        widths = [p.noise(noise) + subgrid * p.model.variance for p in (there, back)]
+        of_noise.append((widths[0] - widths[1]) / 2e-4 * residual / total)
+        change_of = there.model.apply(mean) - back.model.apply(mean)
+        of_mean.append(change_of / 2e-4)
+    precision = Precision(model.operator, total).to_dense()
+    exact = torch.zeros(len(directions), len(directions), dtype=torch.float64)
+    for answers, share in ((of_noise, 0.5), (of_mean, 1.0)):
+        h = torch.stack(answers, dim=1)
+        weighed = h / total[:, None]
+        exact += share * eliminated(precision, Phi.mT @ weighed, h.mT @ weighed)
+    scale = exact.diagonal().sqrt()
+    # Forward differences by 1% of a logarithm.
+    error = (found.matrix - exact).abs() / (scale[:, None] * scale)
+    assert float(error.max()) < 0.03
+    assert change.scatter.shape == (len(directions),) * 2
 
 
 def test_draws_have_the_inverse_covariance():
