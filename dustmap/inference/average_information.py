@@ -3,10 +3,13 @@ r"""Curvature of the evidence in log hyperparameters, without traces.
 With ``C = Φ Φᵀ + Σ``, ``α = C⁻¹ (y − Lμ)`` and ``a_i = (∂C/∂θ_i) α`` the average of
 observed and expected information is ``½ a_iᵀ C⁻¹ a_j`` for parameters of the covariance
 (Gilmour, Thompson & Cullis 1995, Biometrics 51, 1440); for those of the mean it is
-Fisher's ``h_iᵀ C⁻¹ h_j``, ``h_i = ∂(Lμ)/∂θ_i``. A model that is not linear is its
-tangent at the mode: mean ``apply_θ(m) − Φ_θ m``, features ``Φ_θ``, m held fixed.
+Fisher's ``h_iᵀ C⁻¹ h_j``, ``h_i = ∂(Lμ)/∂θ_i``. Every parameter is taken to change
+both, and both derivatives are forward differences.
 
-Every parameter is taken to change both. Both derivatives are forward differences.
+The samples of a model that is not linear do not solve its tangent's problem, and what α
+then has outside the range of C⁻¹ its features would blow up. There the information is
+that of ε and θ together with ε eliminated: ``h_i = ∂ apply_θ(m)/∂θ_i`` with m held
+fixed, and ``a_i = (∂Σ/∂θ_i) Σ⁻¹ (y − apply)`` of the noise alone.
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ def responses(
     # Σ_θ is this sum with or without its second part.
     subgrid = float(samples.subgrid_noise)
     total = noise + subgrid * state.tangent.variance
-    start = _covariance_and_mean(state.tangent, total, weights, state.mean)
+    linear = state.draws is not None
+    here = state.tangent if linear else point.model.linearise(state.mean)
+    start = _parts(here, total, weights, state.mean, linear=linear)
     first = samples.values(point, state.tangent, noise)
     # Rounding of predictions that do not depend on a parameter is no response, and
     # solving for it would cost as much as for one that is.
@@ -73,10 +78,10 @@ def responses(
     for direction in directions:
         moved = point.moved([direction], [_STEP])
         same = moved.model is point.model
-        tangent = state.tangent if same else moved.model.linearise(state.mean)
+        tangent = here if same else moved.model.linearise(state.mean)
         noise = moved.noise(sigma2)
         total = noise + subgrid * tangent.variance
-        there = _covariance_and_mean(tangent, total, weights, state.mean)
+        there = _parts(tangent, total, weights, state.mean, linear=linear)
         covariance.append((there[0] - start[0]) / _STEP)
         change = there[1] - start[1]
         change = torch.zeros_like(change) if change.norm() <= rounding else change
@@ -90,52 +95,28 @@ def responses(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """``α = C⁻¹ (y − mean)`` of the tangent model, and how it was come by."""
-
-    value: Float[Tensor, " n"]
-    products: int
-    converged: bool
-
-
-def tangent_weights(
-    state: State,
-    observations: Float[Tensor, " n"],
-    solver: ConjugateGradients,
-    residual: float,
-) -> Weights:
-    """α at a state: ``Σ⁻¹ (y − apply(m))`` if m solves its tangent's problem.
-
-    The mean of samples of a model that is not linear does not, and what α then has
-    outside the range of C⁻¹ the features would blow up: one more solve.
-    """
-    total = state.total_variance.to(torch.float64)
+def residual_weights(
+    state: State, observations: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """``Σ⁻¹ (y − apply)``: α of a linear model if m solves its problem."""
     misfit = observations.to(torch.float64) - state.tangent.prediction.to(torch.float64)
-    if state.draws is not None:
-        return Weights(value=misfit / total, products=0, converged=True)
-    operator = CountedOperator(state.tangent.operator)
-    precision = Precision(operator, state.total_variance)
-    pulled = operator.rmatvec((misfit / total).to(operator.dtype))
-    rhs = (pulled - state.mean)[None]
-    solution = within(solver, residual, rhs).solve(
-        precision.matvec, rhs, preconditioner=state.preconditioner
-    )
-    seen = operator.matvec(solution.value)[0].to(torch.float64)
-    return Weights(
-        value=(misfit - seen) / total,
-        products=operator.count,
-        converged=bool(solution.converged.all()),
-    )
+    return misfit / state.total_variance.to(torch.float64)
 
 
-def _covariance_and_mean(
-    tangent: Linearisation, total: Tensor, weights: Tensor, mean: Tensor
+def _parts(
+    tangent: Linearisation,
+    total: Tensor,
+    weights: Tensor,
+    mean: Tensor,
+    *,
+    linear: bool,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """``C_θ α`` and ``apply_θ(m) − Φ_θ m``."""
+    """What is differentiated: ``C_θ α`` and mean, or ``Σ_θ α`` and ``apply_θ(m)``."""
+    prediction = tangent.prediction.to(torch.float64)
+    if not linear:
+        return total * weights, prediction
     back = tangent.operator.rmatvec(weights.to(mean.dtype))
     both = tangent.operator.matvec(torch.stack([back, mean])).to(torch.float64)
-    prediction = tangent.prediction.to(torch.float64)
     return both[0] + total * weights, prediction - both[1]
 
 

@@ -350,7 +350,7 @@ class _Search:
         pairs = min(settings.pairs, settings.samples // 2)
         seen, settled = eps[None], False
         if settings.rounds:
-            eps, deltas, _, settled = refine(
+            refined = refine(
                 self.model,
                 self.weighing,
                 eps,
@@ -363,7 +363,8 @@ class _Search:
                 preconditioner=self.preconditioner,
                 on_step=self.on_step,
             )
-            seen = both_signs(eps, deltas)
+            eps, settled = refined.mean, refined.converged
+            seen = both_signs(eps, refined.deltas)
         operator = self.model.mean_tangent(seen)
         variance = averages(self.model, self.weighing.observations, seen).variance
         total = self.weighing.total(seen, variance)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dustmap.inference.average_information import (
     average_information,
+    residual_weights,
     responses,
-    tangent_weights,
 )
 from dustmap.inference.dual_gradient import DualSamples
 from dustmap.inference.evidence_gradient import PairedSamples
@@ -74,12 +74,8 @@ class LearningProblem:
         state = self.solve(point.model, noise, before.state if before else None)
         samples = self._samples(point, state)
         gradient = samples.gradient(point, state.tangent)
-        weights = tangent_weights(
-            state, self.observations, settings.solver, settings.residual
-        )
-        change = responses(
-            point, self.directions, state, samples, weights.value, self.sigma2
-        )
+        weights = residual_weights(state, self.observations)
+        change = responses(point, self.directions, state, samples, weights, self.sigma2)
         information = average_information(
             state,
             change,
@@ -97,10 +93,9 @@ class LearningProblem:
             solutions=information.solutions,
             products=state.products
             + samples.gradient_products
-            + weights.products
             + change.products
             + information.products,
-            solved=state.converged and weights.converged and information.converged,
+            solved=state.converged and information.converged,
         )
 
     def _samples(self, point: Hyperpoint, state: State) -> Samples:

@@ -78,12 +78,9 @@ def both_signs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averages:
-    """What samples of ε predict, on average, and how they miss the observations.
+    """Means over samples: of ``apply``, of ``(y − apply(ε_s))²``, and of ``v_n``."""
 
-    ``squares`` is the mean of ``(y − apply(ε_s))²``, ``slope`` that of
-    ``Φ_sᵀ Σ⁻¹ (y − apply(ε_s))``.
-    """
-
+    prediction: Float[Tensor, " n"]
     squares: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
 
@@ -91,13 +88,15 @@ class Averages:
 def averages(
     model: ForwardModel, y: Float[Tensor, " n"], eps: Float[Tensor, "s p"]
 ) -> Averages:
-    """Mean squared residuals and mean conditional variances over samples."""
-    squares, variance = torch.zeros_like(y), torch.zeros_like(y)
+    """Mean predictions, squared residuals and conditional variances over samples."""
+    total = torch.zeros(3, len(y), dtype=y.dtype, device=y.device)
     for one in eps:
         tangent = model.linearise(one)
-        squares += (y - tangent.prediction) ** 2 / len(eps)
-        variance += tangent.variance / len(eps)
-    return Averages(squares=squares, variance=variance)
+        total[0] += tangent.prediction
+        total[1] += (y - tangent.prediction) ** 2
+        total[2] += tangent.variance
+    prediction, squares, variance = total / len(eps)
+    return Averages(prediction=prediction, squares=squares, variance=variance)
 
 
 def averaged_slope(
@@ -178,6 +177,20 @@ def mean_step(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """m, the deviations, whether both belong together, and what that took.
+
+    ``converged`` says that a first step after new deviations promised next to nothing;
+    ``products`` counts vectors that Φ or Φᵀ was applied to.
+    """
+
+    mean: Float[Tensor, " p"]
+    deltas: Float[Tensor, "s p"]
+    converged: bool
+    products: int
+
+
 def refine(
     model: ForwardModel,
     weighing: Weighing,
@@ -191,7 +204,7 @@ def refine(
     solver: ConjugateGradients,
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
-) -> tuple[Tensor, Tensor, Tensor, bool]:
+) -> Refined:
     """Alternate between samples around m and steps of m.
 
     Parameters
@@ -202,21 +215,16 @@ def refine(
         At most so many times new deviations, and so many steps with each.
     tolerance
         Converged when new deviations make a step promise less than this [nats].
-
-    Returns
-    -------
-    m, the deviations, Σ, and whether a first step after new deviations was that small.
     """
     y = weighing.observations
     deltas = None
     eps = mean[None]
-    converged = False
+    converged, products = False, 0
     half = replace(solver, rtol=max(solver.rtol, 0.1))
-    total = torch.zeros_like(y)
     for _ in range(rounds):
         seen = averages(model, y, eps)
         total = weighing.total(eps, seen.variance)
-        deltas = deviations(
+        solution = deviations(
             model.mean_tangent(eps),
             total,
             white,
@@ -225,7 +233,9 @@ def refine(
             preconditioner=preconditioner,
             start=deltas,
             on_step=on_step,
-        ).value
+        )
+        deltas = solution.value
+        products += 2 * int(solution.iterations.sum())
         for number in range(steps):
             eps = both_signs(mean, deltas)
             seen = averages(model, y, eps)
@@ -243,6 +253,7 @@ def refine(
                 on_step=on_step,
             )
             mean = step.mean
+            products += 2 * step.iterations + 6 * len(eps)
             if on_step is not None:
                 on_step("gain", number, step.promised)
             if step.promised < tolerance:
@@ -253,4 +264,4 @@ def refine(
         if converged:
             break
     assert deltas is not None
-    return mean, deltas, total, converged
+    return Refined(mean=mean, deltas=deltas, converged=converged, products=products)

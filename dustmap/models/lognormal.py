@@ -146,6 +146,14 @@ class LogNormal(ForwardModel):
         """``ρ`` on the (refined) torus."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
+    def _slope(self, density: Tensor) -> Tensor:
+        """``∂ρ/∂f``."""
+        return density
+
+    def _scale(self, density: Tensor) -> Tensor:
+        """What a unit of unresolved f is worth in density."""
+        return density
+
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.weights.matvec(self.density(eps))
 
@@ -154,14 +162,17 @@ class LogNormal(ForwardModel):
         prediction = self.weights.matvec(density)
         return Linearisation(
             prediction=prediction,
-            operator=LogNormalTangent(self.whitening, self.weights, density),
-            variance=self._variance(density, prediction),
+            operator=LogNormalTangent(
+                self.whitening, self.weights, self._slope(density)
+            ),
+            variance=self._variance(self._scale(density)),
         )
 
-    def _variance(self, density: Tensor, prediction: Tensor) -> Tensor:
+    def _variance(self, density: Tensor) -> Tensor:
         """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``."""
         line, point = self._factors()
-        return line * self.weights.matvec(density**2) + point * prediction**2
+        seen = self.weights.matvec(density)
+        return line * self.weights.matvec(density**2) + point * seen**2
 
     def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
         """That of the mean density, in which the tangent is linear."""
@@ -192,7 +203,7 @@ class LogNormal(ForwardModel):
         """Draws that leave every prediction positive; independent between rows."""
         density = self.density(eps)
         prediction = self.weights.matvec(density)
-        variance = self._variance(density, prediction)
+        variance = self._variance(density)
         # A ray without length sees nothing, with no relative scatter of it.
         size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
         scatter = torch.log1p(variance / size**2).sqrt()
@@ -251,14 +262,19 @@ class LogNormal(ForwardModel):
         squares = torch.zeros(2, len(line), dtype=torch.float64)
         for one, a, b in zip(eps, of_prediction, of_variance, strict=True):
             density = self.density(one)
-            prediction = self.weights.matvec(density)
-            pulled = density * self._pull(a + 2 * b * point * prediction)
+            slope, scale = self._slope(density), self._scale(density)
+            pull = self._pull(a)
+            of_field, of_mean = slope * pull, density * pull
             if curved:
-                pulled = pulled + 2 * density**2 * self._pull(b * line)
-                both = torch.stack([self.weights.matvec(density**2), prediction**2])
+                seen = self.weights.matvec(scale)
+                varied = 2 * scale**2 * self._pull(b * line)
+                varied = varied + scale * self._pull(2 * b * point * seen)
+                of_mean = of_mean + varied
+                of_field = of_field + varied if scale is density else of_field
+                both = torch.stack([self.weights.matvec(scale**2), seen**2])
                 squares += (b * both).to(torch.float64).cpu()
-            gradient.add_coloured(one[None], pulled[None])
-            total += pulled.to(torch.float64).cpu()
+            gradient.add_coloured(one[None], of_field[None])
+            total += of_mean.to(torch.float64).cpu()
         of_kernel = gradient.by_parameter()
         if curved:
             of_factors = self._factor_gradient(squares)
@@ -307,10 +323,14 @@ class LogNormal(ForwardModel):
         for rows, part in self._kinds:
             if isinstance(part, PointValues):
                 grid = self.whitening.torus.grid
-                point[rows] = torch.expm1(local.at(part.points, grid))
+                point[rows] = self._point_factor(local.at(part.points, grid))
             else:
                 line[rows] = local.line
         return line, point
+
+    def _point_factor(self, variance: Tensor) -> Tensor:
+        """Relative variance of the density where that of f is ``c``."""
+        return torch.expm1(variance)
 
     def _positions(self) -> Float[Tensor, "f d"]:
         return torus_positions(self.whitening.torus, self.whitening.refinement)

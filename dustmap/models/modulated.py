@@ -1,0 +1,65 @@
+r"""The linear field with the first two moments of a log-normal one.
+
+``ρ = ρ̄(x) (1 + g)`` with g Gaussian: what the evidence of many integrals, which are
+nearly Gaussian themselves, says of mean, relative variance and lengthscale of a density
+holds for any density with these moments. Hyperparameters of a log-normal density are
+learnt here, by linear solves, and carried over (:func:`lognormal_scales`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.kernels import Radial
+from dustmap.models.lognormal import LogNormal
+
+
+class Modulated(LogNormal):
+    """``ρ = ρ̄ (1 + g)``; ``mean`` is ρ̄ > 0, the kernel is that of g."""
+
+    positive = False
+    linear = True
+
+    def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+        return torch.exp(self._log_mean) * (1 + self.whitening.colour(eps))
+
+    def _slope(self, density: Tensor) -> Tensor:
+        return torch.exp(self._log_mean)
+
+    def _scale(self, density: Tensor) -> Tensor:
+        return torch.exp(self._log_mean)
+
+    def _point_factor(self, variance: Tensor) -> Tensor:
+        return variance
+
+    def moved(
+        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
+    ) -> Float[Tensor, " p"]:
+        return eps + length * step
+
+    def residual_draws(
+        self, eps: Float[Tensor, "s p"], generator: torch.Generator
+    ) -> Float[Tensor, "s n"]:
+        variance = self.linearise(eps[0]).variance if len(eps) else self._factors()[0]
+        shape = (len(eps), len(variance))
+        white = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return white.to(variance) * variance.sqrt()
+
+
+def lognormal_scales(kernel: Radial) -> tuple[float, float, float]:
+    r"""Variance, lengthscale factor and median of the log-normal with these moments.
+
+    A log-normal density of relative variance V has ``s² = ln(1 + V)`` for the variance
+    of its logarithm and ``e^{−s²/2}`` times the mean for a median; where the density's
+    correlation is c the logarithm's is ``ln(1 + V c)/s²``, so that it reaches further.
+    The lengthscale times the factor makes both right where ``c = 1/2``.
+    """
+    relative = float(kernel.variance)
+    variance = math.log1p(relative)
+    # ``decay`` is the scaled distance at which a correlation has fallen that far.
+    factor = kernel.decay(0.5) / kernel.decay(math.log1p(0.5 * relative) / variance)
+    return variance, factor, math.exp(-variance / 2)
