@@ -312,9 +312,10 @@ class _Search:
         """Σ at the new ε; outliers are weighed down once most stars are fitted."""
         weighing = self.weighing
         normal = weighing.normal(eps[None], tangent.variance)
-        squares = (weighing.observations - tangent.prediction) ** 2
+        residual = weighing.observations - tangent.prediction
+        squares = residual**2
         if weighing.settled(squares, normal):
-            weighing.reweigh(squares, normal)
+            weighing.reweigh(residual, squares, normal)
         total = normal / weighing.weights
         if self.on_step is not None:
             self.on_step("misfit", steps, float((squares / total).mean()))

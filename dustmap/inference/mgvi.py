@@ -240,7 +240,7 @@ def refine(
             eps = both_signs(mean, deltas)
             seen = averages(model, y, eps)
             normal = weighing.normal(eps, seen.variance)
-            weighing.reweigh(seen.squares, normal)
+            weighing.reweigh(y - seen.prediction, seen.squares, normal)
             total = normal / weighing.weights
             step = mean_step(
                 model,

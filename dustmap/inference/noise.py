@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.functionals import Functionals
@@ -37,6 +37,11 @@ class Noise:
         Degrees of freedom ν of a Student-T distribution; ``None`` for a normal one.
     learn_degrees
         Take the ν of highest likelihood instead, starting from ``degrees``.
+    neighbours
+        For each observation, others that should see nearly the same. What they miss in
+        common is structure that the model cannot follow, and no reason to doubt any of
+        them: a residual counts as far as it differs from their median, and against
+        their scatter (median absolute deviation) where that exceeds Σ.
     """
 
     variance: Float[Tensor, " n"]
@@ -44,6 +49,7 @@ class Noise:
     blur_scale: Float[Tensor, " n"] | None = None
     degrees: float | None = None
     learn_degrees: bool = True
+    neighbours: Int[Tensor, "n k"] | None = None
 
     def __post_init__(self) -> None:
         if (self.blur is None) != (self.blur_scale is None):
@@ -109,14 +115,24 @@ class Weighing:
         return float((squares / normal).median()) < 1.0
 
     def reweigh(
-        self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]
+        self,
+        residual: Float[Tensor, " n"],
+        squares: Float[Tensor, " n"],
+        normal: Float[Tensor, " n"],
     ) -> None:
         """``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``: a scale mixture of normals.
 
-        ν is that of highest likelihood of the residuals, if it is learnt.
+        ``residual`` and ``squares`` are ``E[r_n]`` and ``E[r_n²]``. ν is that of
+        highest likelihood of the residuals, if it is learnt.
         """
         if self.degrees is None:
             return
+        if self.noise.neighbours is not None:
+            around = residual[self.noise.neighbours]
+            centre = around.median(dim=1).values
+            scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
+            squares = squares - residual**2 + (residual - centre) ** 2
+            normal = torch.maximum(normal, scatter**2)
         ratio = (squares / normal).to(torch.float64)
         if self.noise.learn_degrees:
             scores = [_student_score(ratio, nu) for nu in _DEGREES]
