@@ -64,6 +64,7 @@ def _counting_plan(plan: Plan) -> Plan:
     return replace(
         plan,
         engine="full-batch",
+        density="gaussian",
         torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
         refinement=1,
         residual_refinement=1,

@@ -7,28 +7,32 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from dustmap.functionals import (
+    BlurredLineIntegrals,
     FixedStep,
     Functionals,
     GaussLegendre,
     LineIntegrals,
     MonteCarlo,
-    PointValues,
     Rule,
 )
-from dustmap.grid import Torus
+from dustmap.grid import Grid, Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
-from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.inference.noise import Noise
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.projection import Interpolation
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
@@ -88,11 +92,18 @@ def build_model(
         dtype=dtype,
         device=device,
     )
+    interpolation: Interpolation = (
+        "cubic" if plan.interpolation == "cubic" else "linear"
+    )
+    if plan.density == "lognormal":
+        return LogNormal(
+            whitening, functionals, mean=plan.mean.build(), interpolation=interpolation
+        )
     return TorusGaussian(
         whitening,
         functionals,
         mean=plan.mean.build(),
-        interpolation="cubic" if plan.interpolation == "cubic" else "linear",
+        interpolation=interpolation,
         residual_refinement=plan.residual_refinement,
         residual_count=plan.residual_count,
         generator=generator,
@@ -122,6 +133,16 @@ class Data:
     variance: Tensor
     distance_error: Tensor | None = None
 
+    def select(self, rows: Tensor) -> Data:
+        """Some of the stars."""
+        error = self.distance_error
+        return Data(
+            ends=self.ends[rows],
+            extinction=self.extinction[rows],
+            variance=self.variance[rows],
+            distance_error=None if error is None else error[rows],
+        )
+
 
 def run_engine(
     plan: Plan,
@@ -134,62 +155,34 @@ def run_engine(
     on_step: OnStep,
 ) -> Inference:
     """The posterior by the engine the plan names."""
-    variance = data.variance + plan.common_noise**2
-    if data.distance_error is not None:
-        density = plan.mean.build()(data.ends)
-        variance = variance + (density * data.distance_error) ** 2
     if plan.engine == "svi":
+        variance = data.variance + plan.common_noise**2
+        if data.distance_error is not None:
+            density = plan.mean.build()(data.ends)
+            variance = variance + (density * data.distance_error) ** 2
         return _run_svi(plan, data, variance, config, generator, on_step)
     model = build_model(
-        plan, rays(plan, data.ends), dtype=dtype, device=device, generator=generator
+        plan,
+        sight_lines(plan, data),
+        dtype=dtype,
+        device=device,
+        generator=generator,
     )
-    return _run_full_batch(plan, model, data, variance, config, generator, on_step)
-
-
-def _full_batch_settings(
-    plan: Plan, model: ForwardModel, config: FitConfig
-) -> FullBatch:
-    inference = config.inference
-    rank = inference.preconditioner_rank if inference.preconditioner != "none" else 0
-    return FullBatch(
-        solver=ConjugateGradients(
-            rtol=inference.tolerance, max_steps=inference.max_iterations
-        ),
-        samples=inference.samples,
-        sample_rtol=inference.sample_tolerance,
-        subgrid_noise=plan.subgrid_noise,
-        preconditioner_rank=min(rank, model.latent_size),
-    )
-
-
-def _run_full_batch(
-    plan: Plan,
-    model: ForwardModel,
-    data: Data,
-    variance: Tensor,
-    config: FitConfig,
-    generator: torch.Generator,
-    on_step: OnStep,
-) -> Inference:
-    settings = _full_batch_settings(plan, model, config)
-    start = None
-    if data.distance_error is not None:
-        start, density = _first_pass(
-            model, data, variance, settings, generator, on_step
-        )
-        variance = (
-            data.variance + plan.common_noise**2 + (density * data.distance_error) ** 2
-        )
     result = infer(
         model,
         data.extinction,
-        variance,
-        settings=settings,
+        noise_of(plan, data),
+        settings=full_batch_settings(config, model.latent_size),
         generator=generator,
-        start=start,
         on_step=on_step,
     )
     messages = [f"mean: {result.mean_solution.message}"]
+    if not model.linear and not result.converged:
+        messages.append(
+            f"the log-normal fit stopped after {result.newton_steps} Gauss-Newton "
+            "steps and its rounds of samples while steps still promised more than "
+            "0.005 nats per star"
+        )
     if result.sample_solution is not None:
         messages.append(f"samples: {result.sample_solution.message}")
     return Inference(
@@ -199,40 +192,117 @@ def _run_full_batch(
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=tuple(messages),
-        facts=_torus_facts(model),
+        facts={**_torus_facts(model), **_outlier_facts(result)},
     )
 
 
-def _first_pass(
-    model: ForwardModel,
-    data: Data,
-    variance: Tensor,
-    settings: FullBatch,
-    generator: torch.Generator,
-    on_step: OnStep,
-) -> tuple[Tensor, Tensor]:
-    """A mean by the prior's density, and from it the density at the stars."""
-    result = infer(
-        model,
-        data.extinction,
-        variance,
-        settings=replace(settings, samples=0),
-        generator=generator,
-        on_step=lambda stage, step, value: on_step(f"first {stage}", step, value),
+def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:
+    """The stars' line integrals, averaged over their distances where these err."""
+    plain = rays(plan, data.ends)
+    if data.distance_error is None:
+        return plain
+    return BlurredLineIntegrals(
+        data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
     )
-    at_stars = model.at(PointValues(data.ends))
-    return result.mean, at_stars.apply(result.mean).to(torch.float64).cpu()
+
+
+def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
+    """Distance [pc] at which the rays from the observer to these ends leave the box."""
+    distance = torch.linalg.vector_norm(ends, dim=1)
+    cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
+    far = torch.full_like(distance, float("inf"))
+    for axis, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True)):
+        along = cosines[:, axis]
+        face = torch.where(along > 0, high, low)
+        safe = torch.where(along.abs() > 1e-12, along, torch.ones_like(along))
+        reach = torch.where(along.abs() > 1e-12, face / safe, float("inf"))
+        far = torch.minimum(far, reach)
+    # A node on the face itself may land a rounding error beyond it.
+    return torch.maximum(far * (1 - 1e-9), distance)
+
+
+def noise_of(plan: Plan, data: Data) -> Noise:
+    """What the stars' extinctions are uncertain by."""
+    variance = data.variance + plan.common_noise**2
+    degrees = None
+    neighbours = None
+    if plan.outliers:
+        degrees = 4.0 if plan.degrees is None else plan.degrees
+        neighbours = near_stars(data.ends)
+    if data.distance_error is None:
+        return Noise(
+            variance=variance,
+            degrees=degrees,
+            learn_degrees=plan.degrees is None,
+            neighbours=neighbours,
+        )
+    distance = torch.linalg.vector_norm(data.ends, dim=1)
+    outer = torch.minimum(
+        distance + data.distance_error, exit_distances(plan.grid, data.ends)
+    )
+    inner = (distance - data.distance_error).clamp(min=0.0)
+    along = data.ends / distance.clamp(min=1e-12)[:, None]
+    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+    length = (outer - inner).clamp(min=1e-12)
+    return Noise(
+        variance=variance,
+        blur=blur,
+        blur_scale=torch.where(outer > inner, data.distance_error / length, 0.0),
+        degrees=degrees,
+        learn_degrees=plan.degrees is None,
+        neighbours=neighbours,
+    )
+
+
+def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
+    """Stars nearest in direction and logarithm of distance; none if there are few."""
+    if len(ends) <= 2 * count:
+        return None
+    distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
+    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
+    _, index = cKDTree(place).query(place, count + 1)
+    return torch.as_tensor(index[:, 1:])
+
+
+def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
+    """The engine's settings for a vector of this size."""
+    inference = config.inference
+    rank = inference.preconditioner_rank if inference.preconditioner != "none" else 0
+    return FullBatch(
+        solver=ConjugateGradients(
+            rtol=inference.tolerance, max_steps=inference.max_iterations
+        ),
+        samples=inference.samples,
+        sample_rtol=inference.sample_tolerance,
+        subgrid_noise=config.model.subgrid_noise,
+        preconditioner_rank=min(rank, size),
+        newton_tolerance=5e-3,
+    )
+
+
+def _outlier_facts(result: FullBatchResult) -> dict[str, Any]:
+    facts: dict[str, Any] = {"newton_steps": result.newton_steps}
+    if result.degrees is not None:
+        down = result.weights < 0.3
+        facts["student_degrees"] = result.degrees
+        facts["stars_weighed_down"] = int(down.sum())
+    return facts
 
 
 def _torus_facts(model: ForwardModel) -> dict[str, Any]:
-    assert isinstance(model, TorusGaussian)
+    assert isinstance(model, TorusGaussian | LogNormal)
     report = model.whitening.report
+    if isinstance(model, LogNormal):
+        subgrid = {"subgrid_line_variance": model.local.line}
+    else:
+        median = model.variance.to(torch.float64).sqrt().median()
+        subgrid = {"median_subgrid_std": float(median)}
     return {
         "torus_shape": list(report.shape),
         "wrap_error": report.wrap_error,
         "dropped_modes": report.dropped_modes,
         "entries_of_W": model.weights.nonzeros,
-        "median_subgrid_std": float(model.variance.to(torch.float64).sqrt().median()),
+        **subgrid,
     }
 
 

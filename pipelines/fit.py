@@ -6,7 +6,8 @@ import json
 import platform
 import resource
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.engines import Data, Inference, run_engine
 from pipelines.errors import InputError
-from pipelines.plan import Plan, memory_limit
+from pipelines.learning import learn_plan
+from pipelines.plan import Plan, memory_limit, work_of
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions
 from pipelines.progress import Progress, say
@@ -125,10 +127,24 @@ def fit(
     )
     if len(train) < FEWEST:
         raise InputError(f"{source}: only {len(train)} stars lie in the box")
-    _announce(plan, work, speed, config)
     clock.lap("plan")
     records: list[dict[str, Any]] = []
-    result = _infer(plan, train, config, dtype, device, generator, records)
+    data = _data(train, config)
+    place = {"dtype": dtype, "device": device, "generator": generator}
+    with Progress(description="scales") as progress:
+        on_step = _recorder(records, progress, config)
+        learned = learn_plan(plan, data, config, **place, on_step=on_step)
+    if learned is not None:
+        plan = learned.plan
+        kernel = plan.build_kernel()
+        work = work_of(plan.grid, kernel, train.distance, config)
+    clock.lap("scales")
+    _announce(plan, work, speed, config)
+    with Progress(description="inference") as progress:
+        on_step = _recorder(records, progress, config)
+        result = run_engine(plan, data, config, **place, on_step=on_step)
+    if learned is not None:
+        result = replace(result, facts={**result.facts, "learning": learned.facts})
     clock.lap("inference")
     predictions = predict_columns(result.plan, _posterior(result, config), test)
     held_out = held_out_score(predictions, test, result.plan)
@@ -197,10 +213,12 @@ def _announce(
     )
     mean = plan.mean
     shape = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
+    lognormal = plan.density == "lognormal"
+    unit, kind = (" of ln density", "median") if lognormal else (" mag/pc", "mean")
     say(
-        f"prior: {plan.kernel}, lengthscale "
-        f"{' x '.join(f'{s:.4g}' for s in plan.lengthscale)} pc, std {plan.std:.4g} "
-        f"mag/pc; mean: {mean.kind} {mean.value:.4g} mag/pc{shape}; common noise "
+        f"prior: {plan.density}, {plan.kernel}, lengthscale "
+        f"{' x '.join(f'{s:.4g}' for s in plan.lengthscale)} pc, std {plan.std:.4g}"
+        f"{unit}; {kind}: {mean.kind} {mean.value:.4g} mag/pc{shape}; common noise "
         f"{plan.common_noise:.4g} mag"
     )
     for note in plan.notes:
@@ -220,19 +238,11 @@ def _announce(
         )
 
 
-def _infer(
-    plan: Plan,
-    stars: Stars,
-    config: FitConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    generator: torch.Generator,
-    records: list[dict[str, Any]],
-) -> Inference:
+def _data(stars: Stars, config: FitConfig) -> Data:
     assert stars.extinction is not None
     assert stars.extinction_error is not None
     with_errors = stars.distance_error is not None and config.model.distance_errors
-    data = Data(
+    return Data(
         ends=torch.as_tensor(stars.positions()),
         extinction=torch.as_tensor(stars.extinction),
         variance=torch.as_tensor(stars.extinction_error**2),
@@ -240,32 +250,38 @@ def _infer(
             torch.as_tensor(distance_errors(stars)) if with_errors else None
         ),
     )
-    with Progress(description="inference") as progress:
 
-        def on_step(stage: str, step: int, value: float) -> None:
-            finite = value == value
-            if finite:
-                key = "bound" if stage == "svi bound" else "residual"
-                records.append(
-                    {
-                        "stage": stage,
-                        "iteration": step,
-                        key: value,
-                        "tolerance": config.inference.tolerance,
-                    }
-                )
-            shown = f"{value:.2e}" if finite else "-"
-            progress.update(stage=stage, step=step, value=shown)
 
-        return run_engine(
-            plan,
-            data,
-            config,
-            dtype=dtype,
-            device=device,
-            generator=generator,
-            on_step=on_step,
-        )
+# What the number that comes with a stage is, where it is no relative residual.
+_VALUES = {
+    "svi bound": "bound",
+    "misfit": "misfit",
+    "scales misfit": "misfit",
+    "gain": "promised_gain",
+    "scales": "promised_gain",
+}
+
+
+def _recorder(
+    records: list[dict[str, Any]], progress: Progress, config: FitConfig
+) -> Callable[[str, int, float], None]:
+    """Keeps every iteration, and shows it."""
+    started = time.perf_counter()
+
+    def on_step(stage: str, step: int, value: float) -> None:
+        finite = value == value
+        kind = _VALUES.get(stage, "residual")
+        if finite:
+            record = {"stage": stage, "iteration": step, kind: value}
+            if kind == "residual":
+                record["tolerance"] = config.inference.tolerance
+            record["seconds"] = round(time.perf_counter() - started, 3)
+            records.append(record)
+        if finite:
+            progress.show(**{kind: f"{value:.2e}"})
+        progress.update(stage=stage, step=step)
+
+    return on_step
 
 
 def _write(

@@ -35,7 +35,10 @@ _SOLVE_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPlan:
-    """The mean function: kind, density at the Sun's place [mag/pc], scales [pc]."""
+    """The mean function: kind, density at the Sun's place [mag/pc], scales [pc].
+
+    Of a lognormal density it is the median.
+    """
 
     kind: str = "zero"
     value: float = 0.0
@@ -71,8 +74,10 @@ class EmbeddingPlan:
 class Plan:
     """Everything that defines the model of a fit; JSON through `as_dict`.
 
-    ``lengthscale`` [pc] per axis and ``std`` [mag/pc] of the kernel, ``common_noise``
-    [mag], ``ray_step`` in cells; ``notes`` say in words what was chosen and why.
+    ``lengthscale`` [pc] per axis and ``std`` of the kernel ([mag/pc], or pure for the
+    logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
+    cells, ``degrees`` of freedom of the Student-T noise of ``outliers`` (learnt if
+    ``None``); ``notes`` say in words what was chosen and why.
     """
 
     grid: Grid
@@ -83,6 +88,9 @@ class Plan:
     mean: MeanPlan
     common_noise: float
     engine: str = "full-batch"
+    density: str = "gaussian"
+    outliers: bool = False
+    degrees: float | None = None
     refinement: int = 1
     residual_refinement: int = 2
     residual_count: int = 16

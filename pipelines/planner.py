@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from dustmap.inference.search import (
     search,
 )
 from dustmap.kernels import KERNELS
+from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines import cost
 from pipelines.config import FitConfig
@@ -66,7 +67,10 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorChoice:
-    """Scales of the prior, in pc, mag/pc and mag."""
+    """Scales of the prior, in pc, mag/pc and mag.
+
+    Of a lognormal density ``std`` is that of the logarithm, ``mean`` the median.
+    """
 
     lengthscale: tuple[float, float, float]
     std: float
@@ -128,6 +132,9 @@ def make_plan(
         mean=prior.mean,
         common_noise=prior.common_noise,
         engine=config.inference.engine,
+        density=config.density,
+        outliers=config.model.outliers and not svi,
+        degrees=config.model.degrees,
         refinement=config.model.refinement,
         residual_refinement=residual_refinement(config.model.refinement),
         interpolation=config.model.interpolation,
@@ -177,6 +184,43 @@ def _embedding(config: FitConfig, std: float) -> EmbeddingPlan:
 def choose_prior(
     catalogue: Catalogue, config: FitConfig, generator: torch.Generator
 ) -> PriorChoice:
+    """Scales of the prior; of a lognormal density those with the same two moments."""
+    if config.density == "gaussian":
+        return choose_moments(catalogue, config, generator)
+    given = config.prior.std
+    # What is given is the logarithm's: the moments are searched without it.
+    free = config.model_copy(
+        update={"prior": config.prior.model_copy(update={"std": None})}
+    )
+    return as_lognormal(choose_moments(catalogue, free, generator), config, given)
+
+
+def as_lognormal(
+    moments: PriorChoice, config: FitConfig, std: float | None
+) -> PriorChoice:
+    """The lognormal density with these moments, or with this std of its logarithm.
+
+    A lengthscale that is given is the logarithm's already.
+    """
+    mean = moments.mean
+    relative = (
+        moments.std / mean.value if std is None else math.sqrt(math.expm1(std**2))
+    )
+    kernel = KERNELS[config.prior.kernel](lengthscale=1.0, variance=relative**2)
+    variance, factor, median = lognormal_scales(kernel)
+    factor = 1.0 if config.prior.lengthscale is not None else factor
+    x, y, z = (factor * scale for scale in moments.lengthscale)
+    return replace(
+        moments,
+        lengthscale=(x, y, z),
+        std=math.sqrt(variance),
+        mean=_with_value(mean, median * mean.value),
+    )
+
+
+def choose_moments(
+    catalogue: Catalogue, config: FitConfig, generator: torch.Generator
+) -> PriorChoice:
     """Lengthscale, amplitude, mean and common noise by the evidence of a subset.
 
     What the configuration gives is kept. Without ``inference.search`` what is open
@@ -209,7 +253,12 @@ def choose_prior(
             mean=_with_value(mean, value),
             common_noise=config.model.common_noise or 0.0,
         )
-    return _search_prior(catalogue, config, fixed, generator)
+    found = _search_prior(catalogue, config, fixed, generator)
+    if config.density == "lognormal" and not found.mean.value > 0:
+        note = "mean density: that of all sight lines, since a lognormal needs one"
+        mean = _with_value(MeanPlan(kind="constant"), density)
+        found = replace(found, mean=mean, notes=(*found.notes, note))
+    return found
 
 
 def mean_density(catalogue: Catalogue) -> float:

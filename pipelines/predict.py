@@ -16,11 +16,12 @@ from pipelines.engines import rays
 from pipelines.plan import Plan
 from pipelines.run import Run, read_run
 
+# Quantiles of the posterior by the name of their column: the median and one sigma.
+QUANTILES = {"p16": 0.15865525, "p50": 0.5, "p84": 0.84134475}
+_KINDS = ("mean", "std", *QUANTILES)
 UNITS = {
-    "extinction_mean": "mag",
-    "extinction_std": "mag",
-    "density_mean": "mag/pc",
-    "density_std": "mag/pc",
+    **{f"extinction_{kind}": "mag" for kind in _KINDS},
+    **{f"density_{kind}": "mag/pc" for kind in _KINDS},
     "l": "deg",
     "b": "deg",
     "distance": "pc",
@@ -32,7 +33,7 @@ _ROWS = 131_072
 def predict_columns(
     plan: Plan, posterior: Posterior, stars: Stars
 ) -> dict[str, np.ndarray]:
-    """Mean and std of the noise-free extinction [mag] and of the density [mag/pc].
+    """Mean, std, p16, p50, p84 of noise-free extinction [mag] and density [mag/pc].
 
     One entry per star, in order. Stars outside the box get NaN and
     ``inside = False``. Standard deviations contain what the grid cannot resolve.
@@ -42,14 +43,18 @@ def predict_columns(
     where = inside.numpy()
     columns = {
         name: np.full(len(stars), np.nan)
-        for name in ("extinction_mean", "extinction_std", "density_mean", "density_std")
+        for name in UNITS
+        if name.startswith(("extinction", "density"))
     }
     ends = positions[inside]
     if len(ends):
         # One call: both share the draws behind the sub-grid variance.
         both = Stack([rays(plan, ends), PointValues(ends)])
         moments = posterior.moments(both, rows=_ROWS)
-        for name, part in (("mean", moments.mean), ("std", moments.std)):
+        parts = {"mean": moments.mean, "std": moments.std}
+        for name, probability in QUANTILES.items():
+            parts[name] = moments.quantile(probability)
+        for name, part in parts.items():
             integrals, values = part.numpy().reshape(2, -1)
             columns[f"extinction_{name}"][where] = integrals
             columns[f"density_{name}"][where] = values

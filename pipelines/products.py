@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,14 @@ import torch
 
 import dustmap
 from dustmap.functionals import PointValues
+from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.engines import rays
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
+from pipelines.predict import QUANTILES
 from pipelines.progress import Progress
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
@@ -41,9 +43,13 @@ def map_cube(run: Run) -> Cube:
         moments = _inducing_moments(run.posterior, model)
     else:
         moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
+    values = {"mean": moments.mean, "std": moments.std}
+    if moments.log_mean is not None:
+        # The mean of a lognormal grows without bound where no star looks: the median
+        # does not.
+        values |= {name: moments.quantile(p) for name, p in QUANTILES.items()}
     arrays = {
-        "mean": _cube_order(moments.mean.numpy(), grid.shape),
-        "std": _cube_order(moments.std.numpy(), grid.shape),
+        **{n: _cube_order(v.numpy(), grid.shape) for n, v in values.items()},
         "support": _cube_order(run.support.numpy().reshape(-1), grid.shape),
     }
     x, y, z = (grid.axis(d).numpy() for d in range(3))
@@ -188,6 +194,12 @@ def cumulative(
         total[inside] = values.to(torch.float64).cpu()
         return total.cumsum(dim=0)
 
+    if not model.linear:
+        mean, variance = _moments_along(model, posterior, summed)
+        return (
+            _scattered(mean[inside], inside),
+            _scattered(variance[inside].sqrt(), inside),
+        )
     mean = summed(model.apply(posterior.mean))
     variance = torch.zeros(shape, dtype=torch.float64)
     for sample in posterior.samples:
@@ -203,6 +215,30 @@ def cumulative(
         _scattered(mean[inside], inside),
         _scattered(variance[inside].sqrt(), inside),
     )
+
+
+def _moments_along(
+    model: ForwardModel,
+    posterior: Posterior,
+    summed: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance over samples of what rays have seen so far.
+
+    What the grid cannot resolve of different segments is independent: it adds up.
+    """
+    samples = posterior.samples
+    if not len(samples):
+        mean = summed(model.apply(posterior.mean))
+        return mean, torch.full_like(mean, float("nan"))
+    count = len(samples)
+    first = second = unresolved = torch.zeros(())
+    for sample in samples:
+        tangent = model.linearise(sample)
+        seen = summed(tangent.prediction)
+        first, second = first + seen / count, second + seen**2 / count
+        unresolved = unresolved + summed(tangent.variance) / count
+    spread = (second - first**2).clamp(min=0.0) * count / max(count - 1, 1)
+    return first, spread + unresolved
 
 
 def _scattered(values: torch.Tensor, inside: torch.Tensor) -> np.ndarray:

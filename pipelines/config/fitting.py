@@ -59,7 +59,9 @@ class PriorConfig(Settings):
         default=None, description="correlation length, one number or [x, y, z] [pc]"
     )
     std: Auto[Positive] = Field(
-        default=None, description="standard deviation of the field [mag/pc]"
+        default=None,
+        description="standard deviation of the field: of the logarithm of a lognormal "
+        "density, of a gaussian one in mag/pc",
     )
     mean: Literal["auto", "constant", "exponential-disc", "zero"] = Field(
         default="auto", description="mean density"
@@ -93,8 +95,11 @@ class PriorConfig(Settings):
 class ModelConfig(Settings):
     """From the field to what the stars see."""
 
-    density: Literal["gaussian"] = Field(
-        default="gaussian", description="how the density follows from the field"
+    density: Auto[Literal["lognormal", "gaussian"]] = Field(
+        default=None,
+        description="how the density follows from the field: positive as the "
+        "exponential of it, or the field itself; lognormal when auto, with the engine "
+        "svi gaussian",
     )
     refinement: Annotated[int, Field(ge=1, le=4)] = Field(
         default=1, description="points of the quadrature grid per grid point and axis"
@@ -115,8 +120,18 @@ class ModelConfig(Settings):
     )
     distance_errors: bool = Field(
         default=True,
-        description="add what distance errors do to the extinction to the stars' "
-        "noise: density times distance error, to first order",
+        description="average sight lines over the stars' distance errors, and add what "
+        "these do to the extinction to the noise: density around the star times "
+        "distance error",
+    )
+    outliers: bool = Field(
+        default=True,
+        description="stars far from the fit count less: Student-T instead of normal "
+        "noise",
+    )
+    degrees: Auto[Annotated[float, Field(gt=1)]] = Field(
+        default=None,
+        description="degrees of freedom of the Student-T noise; learnt when auto",
     )
     common_noise: Auto[NonNegative] = Field(
         default=None,
@@ -162,6 +177,14 @@ class InferenceConfig(Settings):
     )
     search: bool = Field(
         default=True, description="search coarsely for hyperparameters that are auto"
+    )
+    learn: bool = Field(
+        default=True,
+        description="learn hyperparameters that are auto from the gradient of the "
+        "evidence, after the search",
+    )
+    anisotropic: bool = Field(
+        default=False, description="learn one lengthscale per axis"
     )
 
     @model_validator(mode="after")
@@ -246,3 +269,30 @@ class FitConfig(Settings):
     svi: SviConfig = SviConfig()
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> FitConfig:
+        if self.density == "gaussian":
+            return self
+        if self.inference.engine == "svi":
+            raise ValueError(
+                'engine svi has no lognormal density: set model.density = "gaussian"'
+            )
+        if self.inference.samples % 2:
+            raise ValueError(
+                f"inference.samples = {self.inference.samples}: samples of a lognormal "
+                "density come in pairs, take an even number"
+            )
+        if self.prior.mean == "zero":
+            raise ValueError(
+                'prior.mean = "zero" cannot be the median of a lognormal density: '
+                'choose another or model.density = "gaussian"'
+            )
+        return self
+
+    @property
+    def density(self) -> str:
+        """``lognormal`` or ``gaussian``."""
+        if self.model.density is not None:
+            return self.model.density
+        return "gaussian" if self.inference.engine == "svi" else "lognormal"

@@ -22,6 +22,9 @@ FRAME = {
 _TITLES = {
     "mean": "posterior mean of the extinction density",
     "std": "posterior std of the extinction density",
+    "p16": "posterior 16% quantile of the extinction density",
+    "p50": "posterior median of the extinction density",
+    "p84": "posterior 84% quantile of the extinction density",
     "support": "sight-line length per cell [cell sizes]",
     "density": "true extinction density",
 }
