@@ -206,7 +206,7 @@ class LogNormal(ForwardModel):
         variance = self._variance(density)
         # A ray without length sees nothing, with no relative scatter of it.
         size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
-        scatter = torch.log1p(variance / size**2).sqrt()
+        scatter = torch.log1p((variance.sqrt() / size) ** 2).sqrt()
         white = torch.randn(scatter.shape, generator=generator, dtype=torch.float64)
         exponent = scatter * white.to(scatter) - scatter**2 / 2
         return prediction * torch.expm1(exponent)
