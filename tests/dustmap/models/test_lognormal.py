@@ -1,0 +1,419 @@
+"""The log-normal density against dense loops, and its gradients against differences."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import dense_torus
+import numpy as np
+import pytest
+import torch
+from reference import conditional_features
+
+from dustmap.functionals import (
+    BlurredLineIntegrals,
+    Derivatives,
+    GaussLegendre,
+    LineIntegrals,
+    PointValues,
+    Stack,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import Matern32
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+from dustmap.testing import check_forward_model
+from dustmap.whitening import TorusWhitening
+
+DISC = ExponentialDisc(
+    value=0.7, scale_height=0.8, scale_length=3.0, centre_distance=8.0, midplane=0.1
+)
+RULE = GaussLegendre(count=5)
+
+
+def rng(seed=1):
+    return torch.Generator().manual_seed(seed)
+
+
+def seen(dimension, seed=3):
+    """Points, line integrals and blurred ones, one after another."""
+    ends = dense_torus.inside(dimension, 5, seed + 2)
+    spread = 0.1 * torch.linalg.vector_norm(ends, dim=1)
+    return Stack(
+        [
+            PointValues(dense_torus.inside(dimension, 5, seed)),
+            LineIntegrals(dense_torus.inside(dimension, 8, seed + 1), RULE),
+            # Within the box, which is convex and holds the observer.
+            BlurredLineIntegrals(
+                0.7 * ends, spread, torch.linalg.vector_norm(ends, dim=1), RULE
+            ),
+        ]
+    )
+
+
+def model_of(
+    dimension=2,
+    refinement=1,
+    *,
+    dtype=torch.float64,
+    variance=0.8,
+    isotropic=False,
+    mean=None,
+    functionals=None,
+    **options,
+):
+    _, _, spacing, ratio = dense_torus.SETTINGS[dimension]
+    scales = [q * h for q, h in zip(ratio, spacing, strict=True)]
+    kernel = Matern32(lengthscale=0.9 if isotropic else scales, variance=variance)
+    whitening = TorusWhitening(
+        kernel, dense_torus.torus(dimension), refinement=refinement, dtype=dtype
+    )
+    return LogNormal(
+        whitening,
+        seen(dimension) if functionals is None else functionals,
+        mean=ConstantMean(value=0.6) if mean is None else mean,
+        **options,
+    )
+
+
+def normal(model, seed=2, *, count=None):
+    shape = (model.latent_size,) if count is None else (count, model.latent_size)
+    return torch.randn(shape, generator=rng(seed), dtype=torch.float64).to(model.dtype)
+
+
+CASES = [
+    (1, 1, "linear", torch.float64),
+    (2, 1, "linear", torch.float32),
+    (2, 1, "cubic", torch.float64),
+    (2, 2, "linear", torch.float64),
+    (2, 2, "cubic", torch.float32),
+    (3, 1, "linear", torch.float64),
+    (3, 2, "linear", torch.float32),
+]
+
+
+@pytest.mark.parametrize(("dimension", "refinement", "weights", "dtype"), CASES)
+def test_it_is_a_forward_model(dimension, refinement, weights, dtype, generator):
+    mean = DISC if dimension == 3 else ConstantMean(value=0.6)
+    model = model_of(
+        dimension,
+        refinement,
+        dtype=dtype,
+        # Draws that are nearly normal, as the checker's errors take for granted.
+        variance=0.3,
+        mean=mean,
+        interpolation=weights,
+    )
+    check_forward_model(model, generator, draws=1000)
+
+
+@functools.cache
+def dense_colour(dimension, refinement):
+    """``A = K_fu K_uu⁻¹ K_uu^{1/2}`` of the oracle, and the points of the box."""
+    K_fu, K_uu = (
+        dense_torus.torus_covariance("matern32", dimension, refinement, every)
+        for every in ((1, refinement), (refinement, refinement))
+    )
+    root = conditional_features(K_fu, K_uu) / math.sqrt(dense_torus.VARIANCE)
+    box = dense_torus.torus(dimension).grid
+    return root, box
+
+
+def dense_density(model, mean, eps):
+    """``ρ_0(x_i) exp Σ_j A_ij ε_j`` at the points of the box, zero elsewhere."""
+    dimension, r = model.functionals.dimension, model.whitening.refinement
+    A, box = dense_colour(dimension, r)
+    shape = tuple(n * r for n in model.whitening.torus.shape)
+    rho = np.zeros(len(A))
+    for i, place in enumerate(np.ndindex(*shape)):
+        if any(p > (n - 1) * r for p, n in zip(place, box.shape, strict=True)):
+            continue
+        x = np.array(box.origin) + np.array(place) * np.array(box.spacing) / r
+        value = float(mean(torch.tensor(x)[None])[0])
+        scale = math.sqrt(float(model.kernel.variance))
+        rho[i] = value * math.exp(scale * sum(a * e for a, e in zip(A[i], eps)))
+    return rho
+
+
+@pytest.mark.parametrize(
+    ("dimension", "refinement"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]
+)
+def test_predictions_are_sums_over_the_exponential_of_a_dense_field(
+    dimension, refinement
+):
+    mean: Mean = DISC if dimension == 3 else ConstantMean(value=0.6)
+    model = model_of(dimension, refinement, mean=mean)
+    eps = normal(model)
+    rho = dense_density(model, mean, eps.tolist())
+    W = model.weights.to_dense().numpy()
+    np.testing.assert_allclose(model.apply(eps), W @ rho, rtol=1e-6)
+    A, _ = dense_colour(dimension, refinement)
+    tangent = W @ (rho[:, None] * A) * math.sqrt(float(model.kernel.variance))
+    found = model.linearise(eps).operator.to_dense().numpy()
+    assert np.abs(found - tangent).max() < 1e-6 * np.abs(tangent).max()
+
+
+def test_unresolved_variances_are_those_of_lines_and_of_points():
+    model = model_of(2)
+    eps = normal(model)
+    W = model.weights.to_dense().numpy()
+    rho = dense_density(model, ConstantMean(value=0.6), eps.tolist())
+    exact = model.local.line * (W @ rho**2)
+    points = dense_torus.inside(2, 5, 3)
+    c = model.local.at(points, model.whitening.torus.grid).numpy()
+    assert (c > 1e-3).all()
+    exact[:5] = np.expm1(c) * (W[:5] @ rho) ** 2
+    np.testing.assert_allclose(model.linearise(eps).variance, exact, rtol=1e-6)
+
+
+def test_the_tangent_of_the_mean_density_is_the_mean_tangent():
+    model = model_of(2, 2)
+    eps = normal(model, count=3)
+    found = model.mean_tangent(eps).to_dense()
+    each = torch.stack([model.linearise(one).operator.to_dense() for one in eps])
+    torch.testing.assert_close(found, each.mean(dim=0), rtol=1e-10, atol=1e-12)
+
+
+def test_products_of_the_tangent_with_weights_are_its_own():
+    model = model_of(2)
+    operator = model.linearise(normal(model)).operator
+    Phi, x = operator.to_dense(), normal(model, seed=6, count=2)
+    weights = torch.rand(len(Phi), generator=rng(5), dtype=torch.float64)
+    exact = x @ (Phi.mT * weights) @ Phi
+    torch.testing.assert_close(operator.gram(x, weights), exact, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("refinement", [1, 2])
+def test_a_move_begins_along_its_step(refinement):
+    model = model_of(2, refinement)
+    eps, step = normal(model), normal(model, seed=4)
+    slopes = [(model.moved(eps, step, t) - eps) / t for t in (1e-5, 5e-6)]
+    # Richardson's extrapolation: the curve bends where the density rises.
+    slope = 2 * slopes[1] - slopes[0]
+    torch.testing.assert_close(slope, step, rtol=1e-6, atol=1e-6)
+
+
+def test_a_move_never_overshoots_what_its_tangent_promised():
+    model = model_of(2)
+    eps, step = normal(model), 2 * normal(model, seed=4)
+    start, change = model.density(eps), model.whitening.colour(step)
+    rising = change > 0
+    assert bool(rising.any()) and bool((~rising).any())
+    for length in (1.0, 0.25):
+        moved = model.density(model.moved(eps, step, length))
+        promised = start * (1 + length * change)
+        torch.testing.assert_close(moved[rising], promised[rising], rtol=1e-9, atol=0)
+        straight = model.density(eps + length * step)
+        assert bool((straight[rising] > promised[rising]).all())
+        torch.testing.assert_close(moved[~rising], straight[~rising], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("variance", [0.8, 9.0])
+def test_predictions_are_positive_with_what_the_grid_cannot_resolve(variance):
+    model = model_of(2, variance=variance)
+    assert model.positive and not model.linear
+    eps = normal(model, count=200)
+    prediction = model.apply(eps)
+    assert float(prediction.min()) > 0
+    assert float((prediction + model.residual_draws(eps, rng(3))).min()) > 0
+
+
+def test_residual_draws_are_log_normal_with_the_variance_told():
+    model, count = model_of(2), 20_000
+    eps = normal(model)
+    tangent = model.linearise(eps)
+    variance, prediction = tangent.variance, tangent.prediction
+    draws = model.residual_draws(eps.expand(count, -1), rng(3))
+    z = draws.mean(dim=0) / (variance / count).sqrt()
+    assert float(z.abs().max()) < 4.5
+    # Excess kurtosis of a log-normal distribution.
+    w = 1 + variance / prediction**2
+    kurtosis = w**4 + 2 * w**3 + 3 * w**2 - 3
+    z = (draws.var(dim=0) / variance - 1) / ((kurtosis - 1) / count).sqrt()
+    assert float(z.abs().max()) < 4.5 and 0.5 < float(z.std()) < 1.5
+    logarithm = (1 + draws / prediction).log()
+    z = (logarithm.var(dim=0) / w.log() - 1) * math.sqrt(count / 2)
+    assert float(z.abs().max()) < 4.5
+    correlation = torch.corrcoef(draws.mT) - torch.eye(len(variance))
+    assert float(correlation.abs().max()) < 5 / math.sqrt(count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_ray_without_length_sees_nothing_without_scatter(dtype):
+    ends = torch.cat([torch.zeros(1, 2), dense_torus.inside(2, 2, 4)])
+    model = model_of(2, dtype=dtype, functionals=LineIntegrals(ends, RULE))
+    eps = normal(model, count=3)
+    tangent = model.linearise(eps[0])
+    assert float(tangent.prediction[0]) == float(tangent.variance[0]) == 0.0
+    draws = model.residual_draws(eps, rng(3))
+    assert bool((draws[:, 0] == 0).all()) and bool((draws[:, 1:] != 0).all())
+
+
+def weighed(model, eps, a, b):
+    total = (a * model.apply(eps)).sum()
+    for one, weights in zip(eps, b, strict=True):
+        total = total + (weights * model.linearise(one).variance).sum()
+    return float(total)
+
+
+def slope_of(model, name, place, eps, a, b, step):
+    value = model.parameters()[name]
+
+    def at(steps):
+        moved = value.clone()
+        moved.view(-1)[place] *= math.exp(steps * step)
+        return weighed(model.with_parameters({name: moved}), eps, a, b)
+
+    slope = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
+    return slope / float(value.reshape(-1)[place])
+
+
+def small_model(dimension, refinement=1, *, isotropic=False, mean=None):
+    """A few points only: every difference measures the unresolved part anew."""
+    spacing = (1.0, 0.8, 1.2)[:dimension]
+    shape, torus = {1: ((8,), (11,)), 2: ((5, 6), (8, 7)), 3: ((3, 4, 3), (5, 6, 4))}[
+        dimension
+    ]
+    grid = Grid(shape=shape, spacing=spacing, origin=(-1.0,) * dimension)
+    lower, upper = torch.tensor(grid.lower), torch.tensor(grid.upper)
+
+    def draw(count, seed):
+        unit = torch.rand(count, dimension, generator=rng(seed), dtype=torch.float64)
+        return lower + unit * (upper - lower)
+
+    scales = 1.1 if isotropic else [1.6, 1.3, 1.8][:dimension]
+    return LogNormal(
+        TorusWhitening(
+            Matern32(lengthscale=scales, variance=0.5),
+            Torus(grid=grid, shape=torus),
+            refinement=refinement,
+        ),
+        Stack([LineIntegrals(draw(5, 1), RULE), PointValues(draw(4, 2))]),
+        mean=ConstantMean(value=0.4) if mean is None else mean,
+    )
+
+
+GRADIENTS = [
+    (1, 1, False, None),
+    (2, 1, False, None),
+    (2, 1, True, None),
+    (2, 2, False, None),
+    (3, 1, True, DISC),
+]
+
+
+@pytest.mark.parametrize(("dimension", "refinement", "isotropic", "mean"), GRADIENTS)
+def test_gradients_are_those_of_predictions(dimension, refinement, isotropic, mean):
+    model = small_model(dimension, refinement, isotropic=isotropic, mean=mean)
+    eps, n = normal(model, count=3), len(model.functionals)
+    a = torch.randn(3, n, generator=rng(7), dtype=torch.float64)
+    # The variance is known from the start, so that differences do not measure it.
+    gradient = model.parameter_gradient(eps, a, torch.zeros_like(a))
+    names = {"lengthscale", "variance", "mean"} | ({"scale_height"} if mean else set())
+    assert set(gradient) == set(model.parameters()) == names
+
+    def seen_by(moved):
+        return float((a * moved.apply(eps)).sum())
+
+    for name, value in model.parameters().items():
+        assert gradient[name].shape == value.shape
+        for place in range(value.numel()):
+            ends = []
+            for steps in (2, 1, -1, -2):
+                moved = value.clone()
+                moved.view(-1)[place] *= math.exp(steps * 1e-3)
+                ends.append(seen_by(model.with_parameters({name: moved})))
+            exact = (8 * (ends[1] - ends[2]) - ends[0] + ends[3]) / 12e-3
+            found = gradient[name].reshape(-1)[place] * value.reshape(-1)[place]
+            assert float(found) == pytest.approx(exact, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "isotropic", "mean"),
+    [(1, False, None), (2, False, None), (2, True, None)],
+)
+def test_gradients_are_those_of_variances(dimension, isotropic, mean):
+    model = small_model(dimension, isotropic=isotropic, mean=mean)
+    eps, n = normal(model, count=2), len(model.functionals)
+    a, b = torch.randn(2, 2, n, generator=rng(7), dtype=torch.float64)
+    for of_prediction, of_variance in ((0 * a, b), (a, b)):
+        gradient = model.parameter_gradient(eps, of_prediction, of_variance)
+        for name, value in model.parameters().items():
+            for place in range(value.numel()):
+                exact = slope_of(
+                    model, name, place, eps, of_prediction, of_variance, 0.01
+                )
+                found = float(gradient[name].reshape(-1)[place])
+                # κ and c are differentiated by steps of 5%.
+                assert found == pytest.approx(exact, rel=2e-3)
+
+
+def test_other_parameters_keep_the_weights_and_are_those_of_a_new_model():
+    model = model_of(2)
+    values = {
+        "variance": torch.tensor(1.3, dtype=torch.float64),
+        "lengthscale": torch.tensor([0.8, 0.7], dtype=torch.float64),
+        "mean": torch.tensor(0.9, dtype=torch.float64),
+    }
+    other = model.with_parameters(values)
+    assert other.weights is model.weights
+    assert other.functionals is model.functionals
+    new = LogNormal(
+        TorusWhitening(
+            Matern32(lengthscale=[0.8, 0.7], variance=1.3), dense_torus.torus(2)
+        ),
+        model.functionals,
+        mean=ConstantMean(value=0.9),
+    )
+    eps = normal(model)
+    found, exact = other.linearise(eps), new.linearise(eps)
+    torch.testing.assert_close(found.prediction, exact.prediction, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.variance, exact.variance, rtol=1e-9, atol=0)
+    # The model that it was made from has not changed.
+    assert model.parameters()["mean"] == 0.6 and float(model.kernel.variance) == 0.8
+
+
+def test_another_mean_measures_nothing_anew():
+    model = model_of(2)
+    local = model.local
+    other = model.with_parameters({"mean": torch.tensor(1.2, dtype=torch.float64)})
+    assert other.local is local and model.at(PointValues(torch.zeros(1, 2))).local
+    assert model.at(PointValues(torch.zeros(1, 2))).local is local
+    eps = normal(model)
+    torch.testing.assert_close(
+        other.apply(eps), 2 * model.apply(eps), rtol=1e-12, atol=0
+    )
+
+
+def test_what_stands_in_the_padding_is_never_seen():
+    model = model_of(2)
+    eps = normal(model)
+    before = model.apply(eps)
+    shape, box = model.whitening.torus.shape, dense_torus.torus(2).grid.shape
+    outside = torch.ones(shape, dtype=torch.bool)
+    outside[tuple(slice(0, n) for n in box)] = False
+    assert bool(outside.any())
+    model._log_mean = torch.where(outside.reshape(-1), 50.0, model._log_mean)
+    torch.testing.assert_close(model.apply(eps), before, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_median_that_is_not_positive_is_refused(value):
+    with pytest.raises(ValueError, match=r"must be positive everywhere.*lowest"):
+        model_of(2, mean=ConstantMean(value=value))
+
+
+def test_derivatives_are_refused():
+    x = dense_torus.inside(2, 3, 3)
+    functionals = Stack([PointValues(x), Derivatives(x, 0)])
+    with pytest.raises(ValueError, match=r"point values and line.*got Derivatives"):
+        model_of(2, functionals=functionals)
+
+
+def test_parameters_that_do_not_exist_are_refused():
+    model = model_of(2)
+    with pytest.raises(ValueError, match=r"no hyperparameter height.*lengthscale"):
+        model.with_parameters({"height": torch.tensor(1.0)})
+    with pytest.raises(ValueError, match="must be positive"):
+        model.with_parameters({"mean": torch.tensor(-1.0)})
