@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import erf
+from scipy.stats import truncnorm
 
 from dustmap.functionals import (
+    BlurredLineIntegrals,
     Combination,
     Derivatives,
     FixedStep,
@@ -238,3 +240,116 @@ def test_what_makes_no_sense_is_refused(generator):
         GaussLegendre(count=0)
     with pytest.raises(ValueError, match="step"):
         FixedStep(step=0.0)
+
+
+def blurred(rule, *, share=0.15, reach=math.inf, count=30):
+    """Rays of 20 to 170, of which every sixth has a distance without error."""
+    end = draw_ends(count)
+    length = torch.linalg.vector_norm(end, dim=1)
+    spread = torch.where(torch.arange(count) % 6 > 0, share * length, 0.0)
+    limit = torch.full((count,), float("inf")).double()
+    return BlurredLineIntegrals(end, spread, torch.minimum(reach * length, limit), rule)
+
+
+def expected_powers(rays, power):
+    """``E[d^(p+1)]/(p+1)``: what the density ``s^p`` gives on average over distances."""
+    values = []
+    for d, sigma, reach in zip(rays.lengths, rays.spread, rays.reach, strict=True):
+        d, sigma, reach = float(d), float(sigma), float(reach)
+        if sigma == 0:
+            moment = d ** (power + 1)
+        else:
+            top = min(3.0, (reach - d) / sigma)
+            moment = truncnorm(-d / sigma, top, loc=d, scale=sigma).moment(power + 1)
+        values.append(moment / (power + 1))
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def see_power(rays, power):
+    return see(rays, lambda x: torch.linalg.vector_norm(x, dim=1) ** power)
+
+
+@pytest.mark.parametrize("reach", [math.inf, 1.2])
+@pytest.mark.parametrize("share", [0.003, 0.15, 0.6])
+def test_uncertain_distances_see_the_expected_extinction(share, reach):
+    step = 2.0
+    rays = blurred(FixedStep(step=step), share=share, reach=reach)
+    constant = expected_powers(rays, 0)
+    torch.testing.assert_close(see_power(rays, 0), constant, rtol=1e-9, atol=0)
+    for power in (1, 2, 3):
+        exact = expected_powers(rays, power)
+        # Nodes are up to a quarter of an element beside what is left of it.
+        steepest = power * torch.minimum(rays.reach, rays.lengths + 3 * rays.spread)
+        allowed = 0.25 * step**2 * steepest ** (power - 1) * power + 1e-3 * exact
+        assert bool(((see_power(rays, power) - exact).abs() <= allowed).all())
+
+
+@pytest.mark.parametrize("power", [0, 1, 2])
+def test_random_nodes_see_the_expected_extinction_on_average(power, generator):
+    rule = MonteCarlo.draw(30, 20_000, generator)
+    rays = blurred(rule, reach=1.2)
+    exact = expected_powers(rays, power)
+    assert float((see_power(rays, power) / exact - 1).abs().max()) < 0.04
+    assert float((see_power(rays, power) / exact - 1).abs().mean()) < 0.01
+
+
+@pytest.mark.parametrize("rule", [GaussLegendre(count=4), FixedStep(step=7.0)])
+def test_nearly_certain_distances_are_plain_line_integrals(rule):
+    # Errors that are far smaller than a path element are no reason to miss it.
+    end = draw_ends(30)
+    plain = see_power(LineIntegrals(end, rule), 1)
+    length = torch.linalg.vector_norm(end, dim=1)
+    certain = BlurredLineIntegrals(end, 0 * length, 1.3 * length, rule)
+    for name in ("points", "weights", "rows"):
+        found = getattr(certain.nodes(), name)
+        assert torch.equal(found, getattr(LineIntegrals(end, rule).nodes(), name))
+    nearly = BlurredLineIntegrals(end, 1e-4 * length, 1.3 * length, rule)
+    torch.testing.assert_close(see_power(nearly, 1), plain, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("reach", [1.0, 1.1, math.inf])
+def test_no_node_lies_beyond_reach_or_three_deviations(reach):
+    for rule in (FixedStep(step=3.0), GaussLegendre(count=9)):
+        rays = blurred(rule, reach=reach)
+        nodes = rays.nodes()
+        along = torch.linalg.vector_norm(nodes.points, dim=1)
+        farthest = torch.minimum(rays.reach, rays.lengths + 3 * rays.spread)
+        assert bool((along <= farthest[nodes.rows]).all())
+        beyond = along > rays.lengths[nodes.rows]
+        assert bool(beyond.any()) == (reach > 1)
+        assert float(nodes.weights.min()) > -1e-12
+        whole = LineIntegrals((farthest / rays.lengths)[:, None] * rays.end, rule)
+        assert bool((nodes.weights <= whole.nodes().weights * (1 + 1e-9)).all())
+
+
+def test_selected_uncertain_rays_keep_their_nodes(generator):
+    for rule in (FixedStep(step=7.0), MonteCarlo.draw(30, 6, generator)):
+        rays = blurred(rule, reach=1.2)
+        nodes = rays.nodes()
+        index = torch.tensor([17, 3, 0, 29])
+        part = rays.select(index).select(torch.tensor([1, 0])).nodes()
+        assert part.count == 2
+        for row, number in enumerate((3, 17)):
+            chosen, own = nodes.rows == number, part.rows == row
+            assert torch.equal(part.points[own], nodes.points[chosen])
+            torch.testing.assert_close(
+                part.weights[own], nodes.weights[chosen], rtol=1e-9, atol=1e-10
+            )
+
+
+def test_an_uncertain_ray_without_length_sees_nothing():
+    end = torch.zeros(2, 3)
+    end[1, 0] = 1.0
+    for rule in (GaussLegendre(count=3), FixedStep(step=0.5)):
+        rays = BlurredLineIntegrals(end, torch.full((2,), 0.1), torch.ones(2), rule)
+        seen = see_power(rays, 0)
+        assert float(seen[0]) == 0.0 and 0.8 < float(seen[1]) < 1.0
+
+
+@pytest.mark.parametrize(("spread", "reach"), [(-0.1, 2.0), (0.1, 0.5)])
+def test_uncertain_distances_that_cannot_be_are_refused(spread, reach):
+    end = torch.tensor([[1.0, 0.0, 0.0]])
+    with pytest.raises(ValueError, match="spread must not be negative, reach not"):
+        BlurredLineIntegrals(
+            end, torch.tensor([spread]), torch.tensor([reach]), FixedStep(step=0.1)
+        )
