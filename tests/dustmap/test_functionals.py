@@ -252,7 +252,7 @@ def blurred(rule, *, share=0.15, reach=math.inf, count=30):
 
 
 def expected_powers(rays, power):
-    """``E[d^(p+1)]/(p+1)``: what the density ``s^p`` gives on average over distances."""
+    """``E[d^(p+1)]/(p+1)``: what the density ``s^p`` gives on average."""
     values = []
     for d, sigma, reach in zip(rays.lengths, rays.spread, rays.reach, strict=True):
         d, sigma, reach = float(d), float(sigma), float(reach)
