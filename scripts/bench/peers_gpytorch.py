@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from gpytorch.utils.memoize import clear_cache_hook
 from gpytorch.variational import NaturalVariationalDistribution, VariationalStrategy
-from peers_worker import Work, normal_interval, now, read_work, stopwatch
+from peers_worker import Work, now, read_work, stopwatch
+from scoring import normal_interval
 from torch import Tensor
 
 

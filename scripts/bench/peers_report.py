@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from peers_run import Row
+from scoring import score
 
 from pipelines.figures.style import CYCLE, save_figure
 
@@ -31,43 +32,6 @@ _HEADER = (
     "CPU / dustmap",
     "RMSE / dustmap",
 )
-
-
-def score(
-    prediction: dict[str, np.ndarray], truth: dict[str, np.ndarray]
-) -> dict[str, float]:
-    """How good a prediction of the noise-free extinction and of the density is.
-
-    Coverages are fractions of the truth inside the intervals; the correlation of the
-    logarithms is that of the stars with a positive predicted density.
-
-    Raises
-    ------
-    ValueError
-        If a prediction is not finite at some star.
-    """
-    for name, values in prediction.items():
-        if not np.isfinite(values).all():
-            raise ValueError(f"{name} is not finite at some of the test stars")
-    error = prediction["extinction"] - truth["extinction"]
-    density, true = prediction["density"], truth["density"]
-    positive = density > 0
-    scores = {
-        "rmse": float(np.sqrt(np.mean(error**2))),
-        "mae": float(np.mean(np.abs(error))),
-        "density_r": float(np.corrcoef(density, true)[0, 1]),
-        "density_log_r": float(
-            np.corrcoef(np.log(density[positive]), np.log(true[positive]))[0, 1]
-        ),
-        "density_negative": float(np.mean(density < 0)),
-    }
-    for name in truth:
-        if f"{name}_interval" in prediction:
-            ends = prediction[f"{name}_interval"]
-            for level, (low, high) in zip((68, 95), (ends[:2], ends[2:]), strict=True):
-                held = (low <= truth[name]) & (truth[name] <= high)
-                scores[f"{name}_coverage_{level}"] = float(np.mean(held))
-    return scores
 
 
 def entries(rows: Sequence[Row], truth: dict[str, np.ndarray]) -> list[dict[str, Any]]:

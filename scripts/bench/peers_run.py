@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 from peers_problem import HALF, Mock
-from peers_worker import RECORD, WIDTHS, Seconds, normal_interval
+from peers_worker import RECORD, Seconds
+from scoring import read_prediction
 
 from pipelines.catalog.schema import read_table
 from pipelines.errors import InputError
 
 _HERE = Path(__file__).resolve().parent
-_COLUMNS = ("mean", "std", "p16", "p50", "p84")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,35 +156,6 @@ def run_dustmap(
             facts=facts,
         )
     ]
-
-
-def read_prediction(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Point estimates are means; intervals by quantiles where there are any.
-
-    The interval of 95% follows from the quantiles p16, p50 and p84 by stretching both
-    halves 1.96 times, in the logarithm where all are positive.
-    """
-    found: dict[str, np.ndarray] = {}
-    for quantity in ("extinction", "density"):
-        held = {
-            name: columns[f"{quantity}_{name}"]
-            for name in _COLUMNS
-            if f"{quantity}_{name}" in columns
-        }
-        found[quantity] = held["mean"]
-        quantiles = [held[name] for name in ("p16", "p50", "p84") if name in held]
-        if len(quantiles) == 3:
-            found[f"{quantity}_interval"] = _stretched(*quantiles)
-        else:
-            found[f"{quantity}_interval"] = normal_interval(held["mean"], held["std"])
-    return found
-
-
-def _stretched(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> np.ndarray:
-    positive = bool((low > 0).all())
-    a, m, b = (np.log(x) if positive else x for x in (low, middle, high))
-    ends = np.stack([end for w in WIDTHS for end in (m + w * (a - m), m + w * (b - m))])
-    return np.exp(ends) if positive else ends
 
 
 def run_peer(

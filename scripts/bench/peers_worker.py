@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import scipy.stats
+from scoring import WIDTHS
 
 PROBLEM, RECORD = "problem.npz", "record.json"
-# Half-widths of intervals of 68% and 95% in standard deviations.
-WIDTHS = (1.0, 1.96)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +111,6 @@ def read_work() -> Work:
     with np.load(chosen.folder / PROBLEM) as stored:
         arrays = {name: stored[name] for name in stored.files}
     return Work(arrays=arrays, settings=chosen.settings, output=chosen.output)
-
-
-def normal_interval(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Symmetric intervals, shape ``(4, T)``."""
-    return np.stack([mean + s * w * std for w in WIDTHS for s in (-1, 1)])
 
 
 def mirrored_interval(samples: np.ndarray) -> np.ndarray:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
-import platform
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import numba
 import torch
+from report import machine, table
 from torch import Tensor
 
 from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals
@@ -136,29 +134,6 @@ def product_times(name: str, shrink: int, repeats: int) -> list[dict]:
             row["recomputed [MiB]"] = fresh.bytes / 2**20
             rows.append(row)
     return rows
-
-
-def table(rows: list[dict]) -> str:
-    """Rows of equal keys in Markdown."""
-
-    def text(value: object) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    lines = [" | ".join(rows[0]), " | ".join("---" for _ in rows[0])]
-    lines += [" | ".join(text(value) for value in row.values()) for row in rows]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-def machine() -> dict:
-    """What the times were taken on."""
-    return {
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load averages": os.getloadavg(),
-        "torch": torch.__version__,
-        "numba": numba.__version__,
-    }
 
 
 def compile_time() -> float:

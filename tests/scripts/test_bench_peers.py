@@ -116,7 +116,7 @@ def test_the_gaussian_prior_has_the_scales_of_the_stars(bench):
 
 def test_scores_of_a_known_error(bench):
     from peers_report import score
-    from peers_worker import normal_interval
+    from scoring import normal_interval
 
     truth = {"extinction": np.array([1.0, 2, 3, 4]), "density": np.arange(1.0, 5)}
     mean = truth["extinction"] + np.array([1.5, -1.5, 0.5, 2.5])

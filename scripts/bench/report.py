@@ -1,0 +1,167 @@
+"""What the benchmarks share: machine, Markdown tables, the folder of results."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from pipelines.figures.style import save_figure
+from pipelines.store import atomic_file
+
+Row = dict[str, Any]
+_PACKAGES = ("dustmap", "torch", "numpy", "scipy", "numba")
+
+
+def machine() -> Row:
+    """What the times were taken on, and what else was running."""
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load averages": list(os.getloadavg()),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    if facts.is_file():
+        for line in facts.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark has."""
+    options = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    options.add_argument("--quick", action="store_true", help="tiny: a smoke run")
+    options.add_argument("--seed", type=int, default=1)
+    return options
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows in Markdown, a column for every key that any of them has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names)]
+    lines += [[_text(row.get(name)) for name in names] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return "×".join(map(str, value))
+    return str(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """One benchmark's results: ``NAME.json``, ``NAME.md`` and ``NAME.png``.
+
+    Parameters
+    ----------
+    name
+        Of the files.
+    about
+        What was done, for the reader of the table.
+    settings
+        Of this run.
+    tables
+        Rows by title.
+    notes
+        Lines under the tables.
+    """
+
+    name: str
+    about: str
+    settings: Row
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    before: Row = field(default_factory=machine)
+
+    @classmethod
+    def of(cls, name: str, about: str | None, options: argparse.Namespace) -> Report:
+        """A report on this command line; its folder and ``work`` in it are made."""
+        (options.output / "work").mkdir(parents=True, exist_ok=True)
+        settings = {
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in vars(options).items()
+        }
+        return cls(name=name, about=about or "", settings=settings)
+
+    def write(self, output: Path, draw: Callable[[Figure], None] | None = None) -> None:
+        """Write all files and print the tables."""
+        command = shlex.join(["python", *sys.argv])
+        after = list(os.getloadavg())
+        record = {
+            "name": self.name,
+            "command": command,
+            "settings": self.settings,
+            "machine": self.before,
+            "load averages after": after,
+            "tables": self.tables,
+            "notes": self.notes,
+        }
+        text = json.dumps(plain(record), indent=1, allow_nan=False)
+        parts = [self._head(command, after)]
+        parts += [f"**{t}**\n\n{table(rows)}" for t, rows in self.tables.items()]
+        if self.notes:
+            parts.append("".join(f"- {note}\n" for note in self.notes))
+        for suffix, content in (("json", text), ("md", "\n".join(parts))):
+            path = output / f"{self.name}.{suffix}"
+            with atomic_file(path, overwrite=True) as temporary:
+                temporary.write_text(content.rstrip() + "\n", encoding="utf-8")
+        if draw is not None:
+            figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+            draw(figure)
+            save_figure(figure, output / f"{self.name}.png")
+        print("\n".join(parts))
+
+    def _head(self, command: str, after: Sequence[float]) -> str:
+        facts = dict(self.before)
+        loads = facts.pop("load averages")
+        listing = ", ".join(f"{name} {value}" for name, value in facts.items())
+        return (
+            f"{' '.join(self.about.split())}\n\n"
+            f"- `{command}`\n- {listing}\n"
+            f"- load average {_loads(loads)} before, {_loads(after)} after\n"
+        )
+
+
+def _loads(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.2f}" for value in values)
+
+
+def plain(value: Any) -> Any:
+    """The same for strict JSON: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,73 @@
+"""Every benchmark runs in its smallest size and records what it is for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
+SCORES = ("RMSE [mag]", "A in 68%", "A in 95%", "r(ρ)", "r(ln ρ)", "ρ in 68%")
+
+
+def run(name, output, *arguments):
+    """The record of a smoke run; its tables and machine are there."""
+    command = [sys.executable, str(BENCH / f"{name}.py"), "--quick", "--output"]
+    done = subprocess.run(
+        [*command, str(output), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((output / f"{name}.json").read_text())
+    assert (output / f"{name}.md").read_text().strip() == done.stdout.strip()
+    assert (output / f"{name}.png").is_file()
+    assert record["machine"]["cores"] >= 1 and record["settings"]["quick"]
+    return record["tables"]
+
+
+def test_mock(tmp_path):
+    tables = run("mock", tmp_path)
+    (scores,), verbs, parts = tables.values()
+    assert all(name in scores for name in SCORES)
+    assert scores["RMSE [mag]"] < 0.4 and scores["test stars"] == 500
+    assert [row["verb"] for row in verbs] == ["simulate", "fit", "predict"]
+    assert all(0.05 < row["peak [GiB]"] < 4 for row in verbs)
+    assert sum(row["of the fit"] for row in parts[:-1]) == pytest.approx(1)
+
+
+def dust_field(folder):
+    """A slab of constant density in the layout of the real file."""
+    rng = np.random.default_rng(0)
+    count = 65_000
+    b = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
+    distance = rng.uniform(0.1, 1.0, count)
+    height = distance * np.abs(np.sin(np.radians(b)))
+    inside = np.minimum(1.0, 0.2 / np.maximum(height, 1e-9))
+    av = 1.5 * distance * inside
+    plain = {
+        "l": rng.uniform(0, 360, count), "b": b, "dist_kpc": distance,
+        "av_true": av, "av_obs": av + 0.05 * rng.standard_normal(count),
+        "av_sigma": np.full(count, 0.05), "plx_obs_mas": 1 / distance,
+        "plx_sigma_mas": np.full(count, 0.02),
+        "rho_true_mag_per_kpc": np.where(height < 0.2, 1.5, 0.0),
+    }  # fmt: skip
+    np.savez(folder / "semi_synthetic_75k.npz", **plain)
+
+
+def test_semi_synthetic(tmp_path):
+    dust_field(tmp_path)
+    arguments = ["--data", tmp_path, "--spacing", 150, "--parallax"]
+    rows, _ = run("semi_synthetic", tmp_path / "out", *arguments).values()
+    own, *others = rows
+    assert own["method"] == "dustmap" and all(name in own for name in SCORES)
+    assert own["RMSE [mag]"] < 0.15 and own["r(ρ)"] > 0.5
+    assert len(others) == 3
+    assert all(row["test stars"] == own["test stars"] for row in others)
+    assert others[0]["RMSE / dustmap"] == pytest.approx(
+        others[0]["RMSE [mag]"] / own["RMSE [mag]"]
+    )
