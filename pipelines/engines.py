@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -171,7 +172,7 @@ def run_engine(
     result = infer(
         model,
         data.extinction,
-        noise_of(plan, data),
+        noise_of(plan, data, learn_common=learns_common(plan, config)),
         settings=full_batch_settings(config, model.latent_size),
         generator=generator,
         on_step=on_step,
@@ -185,8 +186,9 @@ def run_engine(
         )
     if result.sample_solution is not None:
         messages.append(f"samples: {result.sample_solution.message}")
+    common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
-        plan=plan,
+        plan=replace(plan, common_noise=common),
         mean=result.mean,
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
@@ -221,7 +223,16 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
     return torch.maximum(far * (1 - 1e-9), distance)
 
 
-def noise_of(plan: Plan, data: Data) -> Noise:
+def learns_common(plan: Plan, config: FitConfig) -> bool:
+    """Whether the common noise is learnt in the fit itself.
+
+    In the linear model that a lognormal density's scales are learnt in, it would take
+    in what dense clouds do to the stars behind them.
+    """
+    return plan.density == "lognormal" and config.model.common_noise is None
+
+
+def noise_of(plan: Plan, data: Data, *, learn_common: bool = False) -> Noise:
     """What the stars' extinctions are uncertain by."""
     variance = data.variance + plan.common_noise**2
     degrees = None
@@ -234,6 +245,7 @@ def noise_of(plan: Plan, data: Data) -> Noise:
             variance=variance,
             degrees=degrees,
             learn_degrees=plan.degrees is None,
+            learn_common=learn_common,
             neighbours=neighbours,
         )
     distance = torch.linalg.vector_norm(data.ends, dim=1)
@@ -250,6 +262,7 @@ def noise_of(plan: Plan, data: Data) -> Noise:
         blur_scale=torch.where(outer > inner, data.distance_error / length, 0.0),
         degrees=degrees,
         learn_degrees=plan.degrees is None,
+        learn_common=learn_common,
         neighbours=neighbours,
     )
 

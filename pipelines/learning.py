@@ -29,6 +29,7 @@ from pipelines.engines import (
     Data,
     build_model,
     full_batch_settings,
+    learns_common,
     noise_of,
     sight_lines,
 )
@@ -221,7 +222,7 @@ def _learned(plan: Plan, found: Learnt, config: FitConfig, stars: int) -> Learne
         ),
         common_noise=(
             math.hypot(plan.common_noise, math.sqrt(found.common_noise))
-            if "common_noise" in names
+            if "common_noise" in names and not learns_common(plan, config)
             else plan.common_noise
         ),
         notes=(*plan.notes, *notes),

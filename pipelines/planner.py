@@ -215,6 +215,8 @@ def as_lognormal(
         lengthscale=(x, y, z),
         std=math.sqrt(variance),
         mean=_with_value(mean, median * mean.value),
+        # Learnt in the fit, where dense clouds do not pass for noise.
+        common_noise=config.model.common_noise or 0.0,
     )
 
 

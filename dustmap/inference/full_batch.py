@@ -39,8 +39,6 @@ __all__ = ["FullBatch", "FullBatchResult", "Noise", "OnStep", "Precision", "infe
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
 _FORCING = 0.1
-# A preconditioner is worth its sketch when solves take more iterations than this.
-_MANY = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +111,7 @@ class FullBatchResult:
     distance errors and outliers' weights included); ``residuals`` are the true relative
     residuals of the mean and of every sample; ``prediction`` is ``apply(m)`` at the
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
-    its ν, ``None`` if the noise is normal.
+    its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt.
     """
 
     mean: Float[Tensor, " p"]
@@ -126,6 +124,7 @@ class FullBatchResult:
     converged: bool
     weights: Float[Tensor, " n"]
     degrees: float | None = None
+    common_noise: float = 0.0
 
 
 def infer(
@@ -192,6 +191,7 @@ def infer(
         and (sample_solution is None or bool(sample_solution.converged.all())),
         weights=weighing.weights,
         degrees=weighing.degrees,
+        common_noise=weighing.common,
     )
 
 
@@ -240,6 +240,7 @@ class _Search:
         self.generator = generator
         self.on_step = on_step
         self.preconditioner: NystromPreconditioner | None = None
+        self.iterations = 0
 
     def tangent(self, eps: Tensor) -> tuple[Linearisation, Tensor]:
         """The tangent at ε, and Σ with the weights at hand."""
@@ -251,12 +252,11 @@ class _Search:
         settings, y = self.settings, self.weighing.observations
         inexact = not self.model.linear or self.weighing.noise.depends_on_field
         tangent, total = self.tangent(eps)
-        solution, converged, steps, sketched = None, False, 0, -settings.newton_steps
+        solution, converged, steps = None, False, 0
         while steps < settings.newton_steps and not converged:
             precision = Precision(tangent.operator, total)
-            if self._worth_it(solution, steps - sketched):
+            if self._worth_it():
                 self.sketch(precision)
-                sketched = steps
             solution = newton_step(
                 tangent,
                 precision,
@@ -268,6 +268,7 @@ class _Search:
                 preconditioner=self.preconditioner,
                 on_step=self.on_step,
             )
+            self.iterations += int(solution.iterations.max())
             eps, gain = backtrack(self.model, tangent, y, total, eps, solution.value[0])
             steps += 1
             tangent = self.model.linearise(eps)
@@ -282,19 +283,20 @@ class _Search:
         assert solution is not None
         return eps, steps, converged, solution
 
-    def _worth_it(self, solution: Solution | None, age: int) -> bool:
+    def _worth_it(self) -> bool:
         """Whether to sketch a preconditioner now: at once if the model is linear."""
-        if self.settings.preconditioner_rank == 0:
+        rank = self.settings.preconditioner_rank
+        if rank == 0:
             return False
         if self.model.linear:
             return self.preconditioner is None
-        # Tangents change with every step: wait for a solve that is hard.
-        slow = solution is not None and int(solution.iterations.max()) > _MANY
-        return slow and age > 2
+        # Tangents change with every step: a sketch pays after so many iterations.
+        return self.iterations > rank
 
     def sketch(self, precision: Precision) -> None:
         """A Nyström preconditioner of this precision."""
         rank = min(self.settings.preconditioner_rank, precision.shape[0])
+        self.iterations = 0
         if rank == 0:
             return
         if self.on_step is not None:

@@ -8,6 +8,7 @@ date between Gauss–Newton steps.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,10 @@ from dustmap.models.base import ForwardModel
 
 # Degrees of freedom that are tried; the last counts as a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
+
+
+# The median of χ² with one degree of freedom.
+_MEDIAN = 0.4549364
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,10 @@ class Noise:
         Degrees of freedom ν of a Student-T distribution; ``None`` for a normal one.
     learn_degrees
         Take the ν of highest likelihood instead, starting from ``degrees``.
+    learn_common
+        Learn a common variance ``τ²`` that is added to every Σ: as much as makes the
+        median of ``r²/Σ`` that of a normal distribution. Structure that a model cannot
+        follow concerns a minority, and leaves the median alone.
     neighbours
         For each observation, others that should see nearly the same. What they miss in
         common is structure that the model cannot follow, and no reason to doubt any of
@@ -49,6 +58,7 @@ class Noise:
     blur_scale: Float[Tensor, " n"] | None = None
     degrees: float | None = None
     learn_degrees: bool = True
+    learn_common: bool = False
     neighbours: Int[Tensor, "n k"] | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +74,7 @@ class Noise:
     @property
     def depends_on_field(self) -> bool:
         """Whether Σ changes with what is inferred."""
-        return self.blur is not None or self.degrees is not None
+        return self.blur is not None or self.degrees is not None or self.learn_common
 
 
 class Weighing:
@@ -82,6 +92,7 @@ class Weighing:
         self.noise = noise
         self.subgrid_noise = subgrid_noise
         self.degrees = noise.degrees
+        self.common = 0.0
         self.observations = observations.to(**place)
         self._stated = noise.variance.to(**place)
         self._scale = None if noise.blur_scale is None else noise.blur_scale.to(**place)
@@ -92,7 +103,7 @@ class Weighing:
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Σ of a normal distribution: every weight is one; blur is averaged over ε."""
-        total = self._stated
+        total = self._stated + self.common
         if self.subgrid_noise:
             total = total + variance
         if self._blurred is not None:
@@ -125,15 +136,21 @@ class Weighing:
         ``residual`` and ``squares`` are ``E[r_n]`` and ``E[r_n²]``. ν is that of
         highest likelihood of the residuals, if it is learnt.
         """
-        if self.degrees is None:
-            return
+        own, scatter = squares, None
         if self.noise.neighbours is not None:
             around = residual[self.noise.neighbours]
             centre = around.median(dim=1).values
             scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
-            squares = squares - residual**2 + (residual - centre) ** 2
+            # The median of k independent residuals has π/2k of their variance.
+            share = 1 + math.pi / 2 / around.shape[1]
+            own = squares - residual**2 + (residual - centre) ** 2 / share
+        if self.noise.learn_common:
+            self.common = _common_variance(own, normal - self.common)
+        if self.degrees is None:
+            return
+        if scatter is not None:
             normal = torch.maximum(normal, scatter**2)
-        ratio = (squares / normal).to(torch.float64)
+        ratio = (own / normal).to(torch.float64)
         if self.noise.learn_degrees:
             scores = [_student_score(ratio, nu) for nu in _DEGREES]
             self.degrees = _DEGREES[scores.index(max(scores))]
@@ -142,6 +159,18 @@ class Weighing:
             return
         weights = (self.degrees + 1) / (self.degrees + ratio)
         self.weights = weights.to(self._stated)
+
+
+def _common_variance(squares: Float[Tensor, " n"], known: Float[Tensor, " n"]) -> float:
+    """The ``τ² ≥ 0`` at which the median of ``r²/(Σ + τ²)`` is that of ``χ²_1``."""
+    low, high = 0.0, float(squares.max())
+    if float((squares / known).median()) <= _MEDIAN:
+        return 0.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        above = float((squares / (known + middle)).median()) > _MEDIAN
+        low, high = (middle, high) if above else (low, middle)
+    return low
 
 
 def _student_score(ratio: Float[Tensor, " n"], degrees: float) -> float:

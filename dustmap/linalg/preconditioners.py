@@ -11,6 +11,10 @@ from torch import Tensor
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.toeplitz import extend, restrict
 
+# Above this many times their number, random vectors need no orthogonalisation: their
+# Gram matrix is the identity to some ten per cent.
+_TALL = 200
+
 
 class CirculantPreconditioner:
     """The box's block of ``C⁻¹`` as an approximate ``K⁻¹`` (HIP-GP, eq. 21–22).
@@ -64,7 +68,11 @@ class NystromPreconditioner:
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
-        basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
+        if size < _TALL * rank:
+            basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
+        else:
+            # Random directions in many dimensions are orthogonal as they are.
+            basis = sketch / size**0.5
         image = torch.cat([product(part) for part in basis.split(block)])
         # The shift keeps the core matrix positive definite to rounding.
         norm = torch.linalg.matrix_norm(image.to(torch.float64))
