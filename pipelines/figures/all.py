@@ -43,7 +43,8 @@ def plot_run(run: Path, folder: Path, *, nside: int | None = None) -> list[Path]
     }
     records = _records(fitted)
     if records:
-        quantity = "residual" if "residual" in records[0] else "bound"
+        quantity = "residual" if any("residual" in r for r in records) else "bound"
+        records = [record for record in records if quantity in record]
         label = "relative residual" if quantity == "residual" else "bound"
         figures["convergence"] = convergence(
             records, quantity=quantity, label=label, log=quantity == "residual"

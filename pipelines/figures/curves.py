@@ -25,6 +25,9 @@ def convergence(
 ) -> Figure:
     """Draw one curve per stage of ``quantity`` against the iteration.
 
+    A stage whose iterations begin again, as those of repeated solves do, is drawn as a
+    curve for each.
+
     Parameters
     ----------
     records
@@ -50,8 +53,7 @@ def convergence(
         drawable = np.isfinite(values) & ((values > 0) | (not log))
         hidden += int((~drawable).sum())
         axes.plot(
-            iteration[drawable],
-            values[drawable],
+            *_parted(iteration[drawable], values[drawable]),
             label=f"{stage} ({len(points)})",
             marker="o" if len(points) < 40 and len(curves) <= len(CYCLE) else None,
             markersize=2.5,
@@ -85,6 +87,12 @@ def _by_stage(
         point = (float(record["iteration"]), float(record[quantity]))
         curves.setdefault(str(record["stage"]), []).append(point)
     return curves
+
+
+def _parted(iteration: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points with a gap wherever the iterations begin again."""
+    begins = np.nonzero(np.diff(iteration) <= 0)[0] + 1
+    return np.insert(iteration, begins, np.nan), np.insert(values, begins, np.nan)
 
 
 def _line_style(number: int, count: int) -> dict[str, Any]:
