@@ -22,6 +22,8 @@ from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.engines import Data, Inference, run_engine
 from pipelines.errors import InputError
+from pipelines.figures.history import history
+from pipelines.figures.style import save_figure
 from pipelines.learning import learn_plan
 from pipelines.plan import Plan, memory_limit, work_of
 from pipelines.planner import make_plan
@@ -141,7 +143,8 @@ def fit(
     clock.lap("scales")
     _announce(plan, work, speed, config)
     with Progress(description="inference") as progress:
-        on_step = _recorder(records, progress, config)
+        expected = cost.seconds(work, speed) if plan.engine == "full-batch" else 0.0
+        on_step = _recorder(records, progress, config, expected)
         result = run_engine(plan, data, config, **place, on_step=on_step)
     if learned is not None:
         result = replace(result, facts={**result.facts, "learning": learned.facts})
@@ -167,6 +170,8 @@ def fit(
         )
         lines = [json.dumps(record) + "\n" for record in records]
         (folder / "metrics.jsonl").write_text("".join(lines))
+        if any("seconds" in record for record in records):
+            save_figure(history(records), folder / "convergence.png")
         if len(test):
             write_predictions(folder / "held_out.parquet", test, predictions, {})
         write_manifest(folder)
@@ -263,19 +268,28 @@ _VALUES = {
 
 
 def _recorder(
-    records: list[dict[str, Any]], progress: Progress, config: FitConfig
+    records: list[dict[str, Any]],
+    progress: Progress,
+    config: FitConfig,
+    expected: float = 0.0,
 ) -> Callable[[str, int, float], None]:
     """Keeps every iteration, and shows it."""
     started = time.perf_counter()
+    before = records[-1]["seconds"] if records else 0.0
 
     def on_step(stage: str, step: int, value: float) -> None:
+        # Of the expected time; nothing is promised beyond it.
+        if expected:
+            left = expected - (time.perf_counter() - started)
+            progress.show(left=f"{left:.0f} s" if left > 0 else "longer than expected")
         finite = value == value
         kind = _VALUES.get(stage, "residual")
         if finite:
             record = {"stage": stage, "iteration": step, kind: value}
             if kind == "residual":
                 record["tolerance"] = config.inference.tolerance
-            record["seconds"] = round(time.perf_counter() - started, 3)
+            passed = time.perf_counter() - started
+            record["seconds"] = round(before + passed, 3)
             records.append(record)
         if finite:
             progress.show(**{kind: f"{value:.2e}"})

@@ -5,6 +5,7 @@
 ``config.toml``        the configuration as it was used
 ``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
 ``metrics.jsonl``      one record per solver iteration that was reported
+``convergence.png``    the same as a picture
 ``stars.parquet``      the stars that were fitted (at most 200,000 of them)
 ``held_out.parquet``   predictions for the stars kept back
 ``manifest.json``      hashes of all of these; ``COMPLETE`` is written last

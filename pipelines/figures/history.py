@@ -1,0 +1,80 @@
+"""How a fit went in time: residuals of its solves, misfit of the stars, gains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipelines.figures.style import CYCLE
+
+Records = Sequence[Mapping[str, Any]]
+
+# What each panel shows: key of the records, label of its axis.
+_PANELS = (
+    ("residual", "relative residual of a solve"),
+    ("misfit", "mean squared residual / variance"),
+    ("promised_gain", "what a step promised [nats]"),
+)
+
+
+def history(records: Records) -> Figure:
+    """One panel per kind of number against the seconds since the fit began.
+
+    Parameters
+    ----------
+    records
+        As in ``metrics.jsonl``: each with ``stage``, ``seconds`` and one of
+        ``residual``, ``misfit`` and ``promised_gain``; others are left out.
+
+    Raises
+    ------
+    ValueError
+        If no record can be drawn.
+    """
+    panels = [
+        (key, label, [r for r in records if r.get(key) is not None and "seconds" in r])
+        for key, label in _PANELS
+    ]
+    panels = [panel for panel in panels if panel[2]]
+    if not panels:
+        raise ValueError("no record holds a residual, a misfit or a gain to draw")
+    figure = Figure(figsize=(6.4, 1.1 + 1.9 * len(panels)))
+    figure.set_layout_engine("constrained")
+    every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    stages = list(dict.fromkeys(_kind(r["stage"]) for r in records))
+    for axes, (key, label, chosen) in zip(every, panels, strict=True):
+        _panel(axes, key, chosen, stages)
+        axes.set_ylabel(label, fontsize="small")
+    every[-1].set_xlabel("time since the fit began [s]")
+    return figure
+
+
+def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
+    axes.set_yscale("log")
+    for number, stage in enumerate(stages):
+        own = [r for r in records if _kind(r["stage"]) == stage and r[key] > 0]
+        if not own:
+            continue
+        time = np.array([r["seconds"] for r in own], dtype=np.float64)
+        value = np.array([r[key] for r in own], dtype=np.float64)
+        axes.plot(
+            time,
+            value,
+            ".",
+            markersize=3 if len(own) > 40 else 5,
+            color=CYCLE[number % len(CYCLE)],
+            label=f"{stage} ({len(own)})",
+        )
+    limits = {r["tolerance"] for r in records if "tolerance" in r}
+    if len(limits) == 1:
+        axes.axhline(limits.pop(), color="0.4", linewidth=0.8, linestyle="dashed")
+    axes.legend(fontsize="x-small", frameon=False, ncols=3, loc="best")
+
+
+def _kind(stage: str) -> str:
+    """The stage without the numbers of the samples it solved for."""
+    return stage.rstrip("0123456789- ")
