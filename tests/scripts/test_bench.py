@@ -1,6 +1,7 @@
 """Every benchmark runs in its smallest size and records what it is for."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,17 @@ def test_semi_synthetic(tmp_path):
     assert others[0]["RMSE / dustmap"] == pytest.approx(
         others[0]["RMSE [mag]"] / own["RMSE [mag]"]
     )
+
+
+@pytest.mark.data
+def test_real_folds(tmp_path):
+    from_data = os.environ.get("DUSTMAP_DATA", BENCH.parents[2] / "shared/data")
+    if not (Path(from_data) / "clusters_hunt2023.csv.gz").is_file():
+        pytest.skip(f"{from_data} has no clusters_hunt2023.csv.gz")
+    rows, fits = run("real_folds", tmp_path, "--data", from_data).values()
+    assert len(fits) == 1 and len(rows) == 8
+    assert {row["objects"] for row in rows} == {"clusters", "stars"}
+    for row in rows:
+        assert 0.5 < row["r"] < 1 and row["number"] > 700
+        assert row["RMSE [mag]"] < row["scatter [mag]"]
+    assert rows[0]["in 68%"] < rows[0]["in 95%"]
