@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import dense_torus
 import numpy as np
@@ -159,6 +160,20 @@ def test_what_neighbours_miss_together_is_not_held_against_them():
     assert float(together.weights[60:].median()) > 0.9
     for weighing in (alone, together):
         assert float(weighing.weights[59]) < 0.1
+
+
+@pytest.mark.parametrize("excess", [0.0, 3.0])
+def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
+    # In standard deviations; a tenth is far off and says nothing of the others.
+    residual = math.sqrt(1 + excess) * quantiles(scipy.stats.norm(), 1000)
+    weighing = reweighed(residual, learn_common=True)
+    assert weighing.common == pytest.approx(4 * excess, rel=0.01, abs=0.02)
+    far = np.append(residual, np.full(100, 30.0))
+    spoilt = reweighed(far, learn_common=True).common
+    assert 4 * excess - 0.02 <= spoilt < 4 * excess + 0.35 * 4 * (1 + excess)
+    exact = weighing._stated + weighing.common
+    found = weighing.normal(torch.zeros(1, 1), torch.zeros_like(exact))
+    torch.testing.assert_close(found, exact)
 
 
 @pytest.mark.parametrize(

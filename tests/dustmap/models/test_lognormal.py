@@ -20,7 +20,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.kernels import Matern32
-from dustmap.models.lognormal import LogNormal
+from dustmap.models.lognormal import LogNormal, torus_positions
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.testing import check_forward_model
 from dustmap.whitening import TorusWhitening
@@ -296,6 +296,24 @@ def test_what_stands_in_the_padding_is_never_seen():
     assert bool(outside.any())
     model._log_mean = torch.where(outside.reshape(-1), 50.0, model._log_mean)
     torch.testing.assert_close(model.apply(eps), before, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("refinement", [1, 2])
+def test_the_padding_stands_where_the_nearest_face_is(refinement):
+    torus = dense_torus.torus(2)
+    found = torus_positions(torus, refinement)
+    for place, at in zip(
+        np.ndindex(*(n * refinement for n in torus.shape)), found.tolist(), strict=True
+    ):
+        for axis, steps in enumerate(place):
+            h = torus.grid.spacing[axis] / refinement
+            faces = torus.grid.lower[axis], torus.grid.upper[axis]
+            x = faces[0] + steps * h
+            if x > faces[1] + 1e-9:
+                # Round the torus it is so far to the first face.
+                back = faces[0] + torus.shape[axis] * torus.grid.spacing[axis] - x
+                x = faces[1] if x - faces[1] <= back + 1e-9 else faces[0]
+            assert at[axis] == pytest.approx(x, abs=1e-9)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
