@@ -18,6 +18,14 @@ _ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
 # Iterations a column takes before its relative residual is 1e-3, with the Nyström
 # preconditioner, on catalogues of a few per cent noise.
 _ITERATIONS = 300
+# Of a lognormal fit: iterations of the Gauss-Newton steps to the mode; columns times
+# iterations of one round of samples and steps of the mean, and how many rounds;
+# iterations of a final pair of samples.
+_MODE_ITERATIONS, _ROUND_COLUMNS, _ROUNDS, _SAMPLE_ITERATIONS = 400, 700, 3, 130
+# Python, torch, numba and the rest, once a fit has begun [bytes]; a star's columns,
+# neighbours and places in memory [bytes]; W of averaged sight lines and of distance
+# errors, relative to that of plain ones.
+_PROGRAM, _PER_STAR, _OF_DISTANCES = 0.55e9, 800.0, 1.2
 # A block of vectors larger than this [bytes] no longer stays in the processor's cache,
 # and every pass over it then takes this much longer than `measure` sees: 0.74 s for an
 # iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 327,000.
@@ -50,6 +58,7 @@ class Work:
     dimension: int = 3
     interpolation: str = "linear"
     tolerance: float = 1e-3
+    lognormal: bool = False
 
     @property
     def entries(self) -> float:
@@ -113,8 +122,12 @@ def seconds(work: Work, speed: Speed) -> float:
         + 4 * work.rank * work.torus_points * speed.flop
         + 20 * work.torus_points * speed.entry
     )
-    if work.block * fine * work.itemsize > _CACHE:
+    if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
         column *= _BEYOND_CACHE
+    if work.lognormal:
+        rounds = _ROUNDS if work.samples else 0
+        sampled = _SAMPLE_ITERATIONS * work.samples / 2
+        return (_MODE_ITERATIONS + rounds * _ROUND_COLUMNS + sampled) * column
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
     residual = work.torus_points * work.residual_refinement**work.dimension
@@ -126,17 +139,25 @@ def memory(work: Work) -> dict[str, float]:
     """Bytes at the peak of the fit, by part."""
     item, points = work.itemsize, work.torus_points
     fine = points * work.refinement**work.dimension
-    residual_points = points * work.residual_refinement**work.dimension
-    ratio = work.residual_refinement / work.refinement
-    per_entry = 2 * (4 + item)
-    return {
-        "program and libraries": 0.45e9,
-        "projection W and its transpose": work.entries * per_entry,
-        "projection for the sub-grid variance": work.entries * ratio * per_entry
-        + 6 * residual_points * item,
-        "grid spectra": 4 * (points + fine) * item,
+    per_entry = 4 + item
+    columns = min(work.block, max(work.samples // 2, 4))
+    parts = {
+        "program and libraries": _PROGRAM,
+        "catalogue": _PER_STAR * work.stars,
+        "projection W": _OF_DISTANCES * work.entries * per_entry,
+        "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
-        "solver vectors": work.block * (7 * points + 3 * fine) * item,
+    }
+    if not work.lognormal:
+        residual_points = points * work.residual_refinement**work.dimension
+        ratio = work.residual_refinement / work.refinement
+        parts["sub-grid variance"] = (
+            work.entries * ratio * per_entry + 6 * residual_points * item
+        )
+        columns = min(work.block, max(work.samples, 1))
+    return {
+        **parts,
+        "solver vectors": columns * (7 * points + 3 * fine) * item,
         "posterior samples": 2 * (work.samples + 1) * points * item,
     }
 

@@ -212,6 +212,7 @@ def work_of(
         itemsize=8 if config.inference.dtype == "float64" else 4,
         interpolation=config.model.interpolation,
         tolerance=config.inference.tolerance,
+        lognormal=config.density == "lognormal",
     )
 
 

@@ -72,19 +72,24 @@ class NystromPreconditioner:
             basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
         else:
             # Random directions in many dimensions are orthogonal as they are.
-            basis = sketch / size**0.5
-        image = torch.cat([product(part) for part in basis.split(block)])
+            basis = sketch.div_(size**0.5)
+        image = torch.empty_like(basis)
+        for first in range(0, rank, block):
+            some = slice(first, first + block)
+            image[some] = product(basis[some])
         # The shift keeps the core matrix positive definite to rounding.
         norm = torch.linalg.matrix_norm(image.to(torch.float64))
         if not norm > 0:
             return cls(basis[:0], norm.new_zeros(0))
         shift = torch.finfo(dtype).eps * size**0.5 * norm
-        image = image + shift.to(dtype) * basis
+        image.add_(basis, alpha=float(shift))
         core = (basis @ image.mT).to(torch.float64)
+        del basis
         values, vectors = torch.linalg.eigh((core + core.mT) / 2)
         kept = values > 10 * torch.finfo(dtype).eps * values.max()
         root = vectors[:, kept] / values[kept].sqrt()
         factor = root.mT.to(dtype) @ image
+        del image
         gram = (factor @ factor.mT).to(torch.float64)
         squares, rotation = torch.linalg.eigh((gram + gram.mT) / 2)
         squares, rotation = squares.flip(0), rotation.flip(1)

@@ -18,7 +18,10 @@ _PANELS = (
     ("residual", "relative residual of a solve"),
     ("misfit", "mean squared residual / variance"),
     ("promised_gain", "what a step promised [nats]"),
+    ("bound", "lower bound of the evidence [nats]"),
 )
+# Of either sign.
+_LINEAR = ("bound",)
 
 
 def history(records: Records) -> Figure:
@@ -28,7 +31,7 @@ def history(records: Records) -> Figure:
     ----------
     records
         As in ``metrics.jsonl``: each with ``stage``, ``seconds`` and one of
-        ``residual``, ``misfit`` and ``promised_gain``; others are left out.
+        ``residual``, ``misfit``, ``promised_gain`` and ``bound``; others are left out.
 
     Raises
     ------
@@ -41,7 +44,9 @@ def history(records: Records) -> Figure:
     ]
     panels = [panel for panel in panels if panel[2]]
     if not panels:
-        raise ValueError("no record holds a residual, a misfit or a gain to draw")
+        raise ValueError(
+            "no record holds a residual, a misfit, a gain or a bound to draw"
+        )
     figure = Figure(figsize=(6.4, 1.1 + 1.9 * len(panels)))
     figure.set_layout_engine("constrained")
     every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -54,9 +59,11 @@ def history(records: Records) -> Figure:
 
 
 def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
-    axes.set_yscale("log")
+    linear = key in _LINEAR
+    axes.set_yscale("linear" if linear else "log")
+    drawable = [r for r in records if linear or r[key] > 0]
     for number, stage in enumerate(stages):
-        own = [r for r in records if _kind(r["stage"]) == stage and r[key] > 0]
+        own = [r for r in drawable if _kind(r["stage"]) == stage]
         if not own:
             continue
         time = np.array([r["seconds"] for r in own], dtype=np.float64)
@@ -72,7 +79,8 @@ def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
     limits = {r["tolerance"] for r in records if "tolerance" in r}
     if len(limits) == 1:
         axes.axhline(limits.pop(), color="0.4", linewidth=0.8, linestyle="dashed")
-    axes.legend(fontsize="x-small", frameon=False, ncols=3, loc="best")
+    if drawable:
+        axes.legend(fontsize="x-small", frameon=False, ncols=3, loc="best")
 
 
 def _kind(stage: str) -> str:

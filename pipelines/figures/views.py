@@ -38,7 +38,11 @@ _FLAT = 0.55
 
 
 def face_on(cube: Cube) -> Figure:
-    """Draw the extinction through the whole box, seen from the north Galactic pole."""
+    """Draw the extinction through the whole box, seen from the north Galactic pole.
+
+    It is that of the mean density, or of the median where the cube has it: the mean of
+    a lognormal density grows without bound where no star looks.
+    """
     return _integrated(cube, across="x", up="y", along="z")
 
 
@@ -48,12 +52,14 @@ def edge_on(cube: Cube) -> Figure:
 
 
 def density_slice(cube: Cube, truth: Cube | None = None) -> Figure:
-    """Draw the density in the plane nearest z = 0: truth (if given), mean and std.
+    """Draw the density in the plane nearest z = 0: truth (if given), map and std.
 
-    Truth and mean have one colour scale; the standard deviation has its own.
+    The map is the median where the cube has it, else the mean. Truth and map have one
+    colour scale; the standard deviation has its own.
     """
     cubes = [] if truth is None else [("truth", truth, _density_name(truth))]
-    cubes.append(("map", cube, _density_name(cube)))
+    title = "map (median)" if "p50" in cube.arrays else "map"
+    cubes.append((title, cube, _density_name(cube)))
     factor, unit = density_unit(_plane(cube, _density_name(cube)), cube.unit)
     planes = [_plane(one, name) * factor for _, one, name in cubes]
     scale = signed_scale(*planes)
@@ -96,7 +102,8 @@ def _integrated(cube: Cube, *, across: str, up: str, along: str) -> Figure:
     if "support" in cube.arrays:
         _draw_support(axes, cube, axis, across=across, up=up)
     low, high = (signed_text(edge) for edge in _edges(getattr(cube, along)))
-    label = f"extinction, {low} < ${along}$ < {high} pc [mag]"
+    what = "extinction of the median density" if name == "p50" else "extinction"
+    label = f"{what}, {low} < ${along}$ < {high} pc [mag]"
     if ratio >= _FLAT:
         colour_bar(axes, drawn, scale, label)
     else:
@@ -106,11 +113,11 @@ def _integrated(cube: Cube, *, across: str, up: str, along: str) -> Figure:
 
 
 def _density_name(cube: Cube) -> str:
-    for name in ("mean", "density"):
+    for name in ("p50", "mean", "density"):
         if name in cube.arrays:
             return name
     raise ValueError(
-        f"the cube has arrays {sorted(cube.arrays)}; expected mean or density"
+        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
     )
 
 

@@ -71,8 +71,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
             "positions": "ingest mock.parquet --preset mock --positions "
             "-o positions.parquet",
+            # Learning takes longer than all the rest, and has tests of its own.
             "fit": "fit stars.parquet -o run --set box.spacing=120 "
-            "--set inference.samples=8",
+            "--set inference.samples=8 --set inference.learn=false",
             "predict": "predict run stars.parquet -o predicted.parquet",
             "export": "export run --zarr map.zarr --fits map.fits "
             "--healpix map.healpix.fits --nside 16",
@@ -100,6 +101,16 @@ def cloud_report(cloud_stars: Path) -> FitReport:
 def cloud_run(cloud_report: FitReport) -> Run:
     """What that fit left behind."""
     return read_run(cloud_report.output)
+
+
+@pytest.fixture(scope="session")
+def positive_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same field by a lognormal density, the default."""
+    folder = tmp_path_factory.mktemp("positive")
+    write_stars(folder / "stars.parquet", one_cloud.catalogue(800), overwrite=False)
+    config = FitConfig.model_validate(one_cloud.positive_settings())
+    fit(folder / "stars.parquet", folder / "run", config)
+    return read_run(folder / "run")
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,10 @@ def at(
 
 
 def settings(scale: float = 1.0, dust: float = 1.0, **inference) -> dict:
-    """A fit's configuration with every scale given: nothing is searched for."""
+    """A Gaussian fit's configuration with every scale given: nothing is searched for.
+
+    Without outliers its answer is that of one linear solve.
+    """
     box = {
         axis: [low * scale, high * scale]
         for axis, (low, high) in zip("xyz", BOX, strict=True)
@@ -76,9 +79,17 @@ def settings(scale: float = 1.0, dust: float = 1.0, **inference) -> dict:
             "mean": "constant",
             "mean_density": EVEN * dust / scale,
         },
-        "model": {"common_noise": 0.0},
+        "model": {"density": "gaussian", "outliers": False, "common_noise": 0.0},
         "inference": {"samples": 24, **inference},
     }
+
+
+def positive_settings(**inference) -> dict:
+    """The same for a lognormal density, with weights against outliers."""
+    plain = settings(**{"samples": 16, **inference})
+    plain["prior"]["std"] = 1.5
+    plain["model"] = {"common_noise": 0.0, "degrees": 8.0}
+    return plain
 
 
 def directions(count: int, seed: int = 2) -> np.ndarray:

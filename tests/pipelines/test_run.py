@@ -20,6 +20,7 @@ from pipelines.run import State, check_output, read_run, write_json, write_state
 FILES = [
     "COMPLETE",
     "config.toml",
+    "convergence.png",
     "held_out.parquet",
     "manifest.json",
     "metrics.jsonl",
