@@ -1,7 +1,6 @@
 """Every benchmark runs in its smallest size and records what it is for."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,14 +74,24 @@ def test_semi_synthetic(tmp_path):
 
 
 @pytest.mark.data
-def test_real_folds(tmp_path):
-    from_data = os.environ.get("DUSTMAP_DATA", BENCH.parents[2] / "shared/data")
-    if not (Path(from_data) / "clusters_hunt2023.csv.gz").is_file():
-        pytest.skip(f"{from_data} has no clusters_hunt2023.csv.gz")
-    rows, fits = run("real_folds", tmp_path, "--data", from_data).values()
+def test_real_folds(tmp_path, data_dir):
+    rows, fits = run("real_folds", tmp_path, "--data", data_dir).values()
     assert len(fits) == 1 and len(rows) == 8
     assert {row["objects"] for row in rows} == {"clusters", "stars"}
     for row in rows:
         assert 0.5 < row["r"] < 1 and row["number"] > 700
         assert row["RMSE [mag]"] < row["scatter [mag]"]
     assert rows[0]["in 68%"] < rows[0]["in 95%"]
+
+
+def test_calibration(tmp_path):
+    coverage, ranks = run("calibration", tmp_path).values()
+    assert {row["model"] for row in coverage} == {"gaussian", "lognormal"}
+    for row in coverage:
+        assert 0.2 < row["in 50%"] < row["in 68%"] < row["in 95%"] <= 1
+        assert row["catalogues"] == 2 and row["not converged"] == 0
+        assert row["r"] > 0.3
+    for row in ranks:
+        assert len(row["bins"]) == 16
+        assert sum(row["bins"]) == pytest.approx(1, abs=1e-3)
+        assert 0.3 < row["mean rank"] < 0.7
