@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -274,7 +275,10 @@ def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
     place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
     _, index = cKDTree(place).query(place, count + 1)
-    return torch.as_tensor(index[:, 1:])
+    # Among stars at one place a star need not be the first that is found.
+    drop = index == np.arange(len(ends))[:, None]
+    drop[~drop.any(axis=1), -1] = True
+    return torch.as_tensor(index[~drop].reshape(len(ends), count))
 
 
 def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
