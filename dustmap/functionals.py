@@ -8,7 +8,6 @@ kinds mix freely in one data set.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from torch import Tensor
 from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule
 
 __all__ = [
-    "BlurredLineIntegrals",
     "Combination",
     "Derivatives",
     "FixedStep",
@@ -92,7 +90,14 @@ class Functionals(ABC):
             yield slice(start, stop), self.select(torch.arange(start, stop))
 
 
-def _matrix(x: Tensor, name: str) -> Tensor:
+def position_matrix(x: Tensor, name: str) -> Tensor:
+    """Positions (float64), checked.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not ``(n, d)`` with d = 1..3 or a value is not finite.
+    """
     if x.ndim != 2 or not 1 <= x.shape[1] <= 3:
         raise ValueError(
             f"{name} must have shape (n, d) with d = 1..3, got {tuple(x.shape)}"
@@ -106,7 +111,7 @@ class PointValues(Functionals):
     """``L_n ρ = ρ(x_n)``."""
 
     def __init__(self, points: Float[Tensor, "n d"]) -> None:
-        self.points = _matrix(points, "points")
+        self.points = position_matrix(points, "points")
 
     def __len__(self) -> int:
         return len(self.points)
@@ -135,7 +140,7 @@ class Derivatives(Functionals):
     def __init__(
         self, points: Float[Tensor, "n d"], axes: Int[Tensor, " n"] | int
     ) -> None:
-        self.points = _matrix(points, "points")
+        self.points = position_matrix(points, "points")
         axes = torch.as_tensor(axes).expand(len(self.points))
         if len(axes) and not bool(((axes >= 0) & (axes < self.dimension)).all()):
             raise ValueError(f"axes must lie in 0..{self.dimension - 1}")
@@ -185,12 +190,11 @@ class LineIntegrals(Functionals):
         start: Float[Tensor, "n d"] | None = None,
         index: Int[Tensor, " n"] | None = None,
     ) -> None:
-        self.end = _matrix(end, "end")
+        self.end = position_matrix(end, "end")
         if start is None:
             start = torch.zeros_like(self.end)
-        self.start = _matrix(start.reshape(-1, self.dimension), "start").expand_as(
-            self.end
-        )
+        start = position_matrix(start.reshape(-1, self.dimension), "start")
+        self.start = start.expand_as(self.end)
         self.rule = rule
         self.index = torch.arange(len(self.end)) if index is None else index
 
@@ -225,122 +229,6 @@ class LineIntegrals(Functionals):
             axes=None,
             count=len(self),
         )
-
-
-class BlurredLineIntegrals(Functionals):
-    r"""``E_d[∫_0^d ρ ds]`` over an uncertain distance: every path element counts with
-    the probability that the star is beyond it,
-
-    ``L_n ρ = ∫ P(d > s) ρ(s) ds``, ``d ~ N(d_n, σ_n²)`` between 0 and ``reach_n``.
-
-    Parameters
-    ----------
-    end
-        ``d_n`` times the direction.
-    spread
-        ``σ_n ≥ 0``; zero is a plain line integral.
-    reach
-        Where the distance's distribution is cut off (the box's edge, or infinity);
-        it is also cut at three standard deviations.
-    rule
-        Where along a ray its nodes lie.
-    """
-
-    def __init__(
-        self,
-        end: Float[Tensor, "n d"],
-        spread: Float[Tensor, " n"],
-        reach: Float[Tensor, " n"],
-        rule: Rule,
-        *,
-        index: Int[Tensor, " n"] | None = None,
-    ) -> None:
-        self.end = _matrix(end, "end")
-        self.spread = spread.to(torch.float64)
-        self.reach = reach.to(torch.float64)
-        self.rule = rule
-        self.index = torch.arange(len(self.end)) if index is None else index
-        lengths = torch.linalg.vector_norm(self.end, dim=-1)
-        if not bool((self.spread >= 0).all()) or not bool(
-            (self.reach >= lengths).all()
-        ):
-            raise ValueError(
-                "spread must not be negative, reach not below the distance"
-            )
-        farthest = torch.minimum(self.reach, lengths + 3 * self.spread)
-        stretch = torch.where(lengths > 0, farthest / lengths, 1.0)
-        self.lengths = lengths
-        self._rays = LineIntegrals(stretch[:, None] * self.end, rule, index=self.index)
-
-    def __len__(self) -> int:
-        return len(self.end)
-
-    @property
-    def dimension(self) -> int:
-        return self.end.shape[1]
-
-    def select(self, index: Int[Tensor, " b"]) -> BlurredLineIntegrals:
-        return BlurredLineIntegrals(
-            self.end[index],
-            self.spread[index],
-            self.reach[index],
-            self.rule,
-            index=self.index[index],
-        )
-
-    def nodes(self) -> Nodes:
-        nodes = self._rays.nodes()
-        if isinstance(self.rule, MonteCarlo):
-            along = torch.linalg.vector_norm(nodes.points, dim=-1)
-            weights = nodes.weights * self._beyond(along, nodes.rows)
-        else:
-            weights = self._element_weights(nodes)
-        # A ray without length has no direction that its end could lie in.
-        blurred = ((self.spread > 0) & (self.lengths > 0))[nodes.rows]
-        return Nodes(
-            points=nodes.points,
-            weights=torch.where(blurred, weights, nodes.weights),
-            rows=nodes.rows,
-            axes=None,
-            count=nodes.count,
-        )
-
-    def _element_weights(self, nodes: Nodes) -> Float[Tensor, " p"]:
-        """``∫ P(d > s) ds`` over the path element that each node stands for.
-
-        P falls within σ_n, which may be far less than an element: its value at the node
-        would then be off by up to half an element, this is right for a constant ρ.
-        """
-        summed = torch.cumsum(nodes.weights, 0)
-        before = torch.cumsum(self._rays.lengths, 0) - self._rays.lengths
-        far = summed - before[nodes.rows]
-        near = far - nodes.weights
-        return self._path(far, nodes.rows) - self._path(near, nodes.rows)
-
-    def _path(self, s: Float[Tensor, " p"], rows: Int[Tensor, " p"]) -> Tensor:
-        """``∫_0^s P(d > t) dt`` of the truncated normal distribution, up to a constant.
-
-        From ``∫ Φ(z) dz = z Φ(z) + φ(z)``.
-        """
-        spread = torch.where(self.spread > 0, self.spread, 1.0)[rows]
-        z = (s - self.lengths[rows]) / spread
-        density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        below = spread * (z * torch.special.ndtr(z) + density)
-        top, bottom = self._ends()
-        return (top[rows] * s - below) / (top - bottom)[rows]
-
-    def _beyond(self, along: Float[Tensor, " p"], rows: Int[Tensor, " p"]) -> Tensor:
-        """``P(d > s)`` of the truncated normal distribution at every node."""
-        spread = torch.where(self.spread > 0, self.spread, 1.0)[rows]
-        top, bottom = self._ends()
-        below = torch.special.ndtr((along - self.lengths[rows]) / spread)
-        return (top[rows] - below) / (top - bottom)[rows]
-
-    def _ends(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The normal distribution function where it is cut off."""
-        spread = torch.where(self.spread > 0, self.spread, 1.0)
-        top = torch.special.ndtr((self._rays.lengths - self.lengths) / spread)
-        return top, torch.special.ndtr(-self.lengths / spread)
 
 
 class Stack(Functionals):

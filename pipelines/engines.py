@@ -12,8 +12,8 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
-    BlurredLineIntegrals,
     FixedStep,
     Functionals,
     GaussLegendre,
@@ -99,7 +99,12 @@ def build_model(
     )
     if plan.density == "lognormal":
         return LogNormal(
-            whitening, functionals, mean=plan.mean.build(), interpolation=interpolation
+            whitening,
+            functionals,
+            mean=plan.mean.build(),
+            interpolation=interpolation,
+            # CUDA has stored weights only.
+            memory_budget=plan.weights_budget if device.type == "cpu" else None,
         )
     return TorusGaussian(
         whitening,

@@ -29,6 +29,8 @@ _FINEST = 4.0
 _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 # Cost of one of the published engine's rows per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
+# Fraction of the memory that W may take before it is recomputed instead.
+WEIGHTS_SHARE = 0.5
 # Fraction of the time budget that the solves may take.
 _SOLVE_SHARE = 0.7
 
@@ -76,8 +78,9 @@ class Plan:
 
     ``lengthscale`` [pc] per axis and ``std`` of the kernel ([mag/pc], or pure for the
     logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
-    cells, ``degrees`` of freedom of the Student-T noise of ``outliers`` (learnt if
-    ``None``); ``notes`` say in words what was chosen and why.
+    cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
+    instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
+    (learnt if ``None``); ``notes`` say in words what was chosen and why.
     """
 
     grid: Grid
@@ -97,6 +100,7 @@ class Plan:
     interpolation: str = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
+    weights_budget: float | None = None
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 

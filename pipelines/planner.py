@@ -25,12 +25,14 @@ from pipelines.config import FitConfig
 from pipelines.plan import (
     RESOLVED,
     SCALE_LENGTH,
+    WEIGHTS_SHARE,
     EmbeddingPlan,
     MeanPlan,
     Plan,
     choose_box,
     finest_spacing,
     make_grid,
+    memory_limit,
     residual_refinement,
     resolution_note,
     round_spacing,
@@ -140,6 +142,7 @@ def make_plan(
         interpolation=config.model.interpolation,
         ray_step=config.model.ray_step,
         subgrid_noise=config.model.subgrid_noise,
+        weights_budget=memory_limit(config) * WEIGHTS_SHARE,
         embedding=_embedding(config, prior.std),
         notes=(*notes, *prior.notes),
     )

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
-    BlurredLineIntegrals,
     Functionals,
     LineIntegrals,
     PointValues,
@@ -84,6 +84,8 @@ class LogNormal(ForwardModel):
         Weights of W.
     seed
         Of the white noise behind κ and c.
+    memory_budget
+        W is recomputed in every product where it would take more [bytes].
 
     Raises
     ------
@@ -101,8 +103,10 @@ class LogNormal(ForwardModel):
         mean: Mean,
         interpolation: Interpolation = "linear",
         seed: int = 0,
+        memory_budget: float | None = None,
     ) -> None:
         self.whitening = whitening
+        self.memory_budget = memory_budget
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
@@ -122,6 +126,7 @@ class LogNormal(ForwardModel):
             interpolation=self.interpolation,
             dtype=self.dtype,
             device=self.device,
+            memory_budget=self.memory_budget,
         )
         self._kinds = _kinds(functionals)
 

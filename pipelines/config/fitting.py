@@ -283,6 +283,12 @@ class FitConfig(Settings):
                 f"inference.samples = {self.inference.samples}: samples of a lognormal "
                 "density come in pairs, take an even number"
             )
+        if self.model.interpolation == "cubic":
+            raise ValueError(
+                'model.interpolation = "cubic" has negative weights, with which a '
+                "lognormal density would not stay positive: take linear, or "
+                'model.density = "gaussian"'
+            )
         if self.prior.mean == "zero":
             raise ValueError(
                 'prior.mean = "zero" cannot be the median of a lognormal density: '

@@ -10,8 +10,8 @@ import torch
 from scipy.special import erf
 from scipy.stats import truncnorm
 
+from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
-    BlurredLineIntegrals,
     Combination,
     Derivatives,
     FixedStep,

@@ -11,7 +11,8 @@ import pytest
 import scipy.stats
 import torch
 
-from dustmap.functionals import BlurredLineIntegrals, GaussLegendre, LineIntegrals
+from dustmap.blurred import BlurredLineIntegrals
+from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.noise import Noise, Weighing
 from dustmap.linalg.cg import ConjugateGradients

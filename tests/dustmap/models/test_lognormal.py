@@ -11,8 +11,8 @@ import pytest
 import torch
 from reference import conditional_features
 
+from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
-    BlurredLineIntegrals,
     Derivatives,
     GaussLegendre,
     LineIntegrals,
