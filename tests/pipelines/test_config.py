@@ -22,7 +22,7 @@ from pipelines.errors import InputError
 MODELS = [FitConfig, SimulateConfig]
 
 
-def refusal(overrides, model=FitConfig, path=None):
+def refusal(overrides, model: type[FitConfig | SimulateConfig] = FitConfig, path=None):
     with pytest.raises(InputError) as caught:
         load_config(model, path, overrides)
     message = str(caught.value)
@@ -103,7 +103,8 @@ def test_bare_words_are_strings(text):
         ("model.subgrid_noise=1", ["model.subgrid_noise", "true or false", "got 1"]),
         ("model.ray_step=1.5", ["model.ray_step", "less than or equal to 1", "1.5"]),
         ("model.refinement=5", ["model.refinement", "equal to 4", "got 5"]),
-        ("model.density=lognormal", ["model.density", "'gaussian'", "'lognormal'"]),
+        ("model.density=normal", ["model.density", "'lognormal'", "'gaussian'"]),
+        ("model.degrees=1", ["model.degrees", "greater than 1", "got 1"]),
         ("inference.seed=1.5", ["inference.seed", "integer", "1.5"]),
         ("inference.samples=true", ["inference.samples", "integer", "true"]),
         ("inference.samples=-1", ["inference.samples", "equal to 0", "-1"]),
@@ -131,12 +132,37 @@ def test_a_wrong_override_is_refused_in_one_line(override, words):
         (["prior.mean=zero", "prior.mean_density=1e-3"], ["mean_density", "zero"]),
         (["prior.mean=constant", "prior.scale_height=9"], ["scale_height"]),
         (["box.x=[-1,1]", "box.x.y=3"], ["box.x is a value"]),
+        (
+            ["model.density=lognormal", "inference.engine=svi"],
+            ["engine svi has no lognormal density", 'model.density = "gaussian"'],
+        ),
+        (["inference.samples=7"], ["inference.samples = 7", "pairs", "even number"]),
+        (["prior.mean=zero"], ["prior.mean", "median", 'model.density = "gaussian"']),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides, words):
     message = refusal(overrides)
     for word in ["--set", *words]:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "density"),
+    [
+        ([], "lognormal"),
+        (["model.density=gaussian"], "gaussian"),
+        (["inference.engine=svi"], "gaussian"),
+        (
+            ["inference.engine=svi", "inference.samples=7", "prior.mean=zero"],
+            "gaussian",
+        ),
+        (["model.density=gaussian", "inference.samples=7"], "gaussian"),
+        (["model.density=gaussian", "prior.mean=zero"], "gaussian"),
+        (["model.density=lognormal", "inference.samples=0"], "lognormal"),
+    ],
+)
+def test_the_density_follows_from_the_engine_unless_given(overrides, density):
+    assert load_config(FitConfig, None, overrides).density == density
 
 
 @pytest.mark.parametrize(
