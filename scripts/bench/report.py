@@ -145,7 +145,9 @@ class Report:
         facts = dict(self.before)
         loads = facts.pop("load averages")
         listing = ", ".join(f"{name} {value}" for name, value in facts.items())
+        smoke = "**A smoke run: its numbers mean nothing.** "
         return (
+            f"{smoke if self.settings.get('quick') else ''}"
             f"{' '.join(self.about.split())}\n\n"
             f"- `{command}`\n- {listing}\n"
             f"- load average {_loads(loads)} before, {_loads(after)} after\n"
