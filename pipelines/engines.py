@@ -41,6 +41,10 @@ from pipelines.errors import InputError
 from pipelines.plan import Plan
 from pipelines.progress import say
 
+# What a step may still promise when a lognormal fit is done [nats per star]: an error of
+# 0.14 posterior standard deviations in each direction that a star fixes.
+_NEWTON_TOLERANCE = 1e-2
+
 # Called with stage, step and relative residual (or bound).
 OnStep = Callable[[str, int, float], None]
 
@@ -188,7 +192,7 @@ def run_engine(
         messages.append(
             f"the log-normal fit stopped after {result.newton_steps} Gauss-Newton "
             "steps and its rounds of samples while steps still promised more than "
-            "0.005 nats per star"
+            f"{_NEWTON_TOLERANCE} nats per star"
         )
     if result.sample_solution is not None:
         messages.append(f"samples: {result.sample_solution.message}")
@@ -298,7 +302,7 @@ def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
         sample_rtol=inference.sample_tolerance,
         subgrid_noise=config.model.subgrid_noise,
         preconditioner_rank=min(rank, size),
-        newton_tolerance=5e-3,
+        newton_tolerance=_NEWTON_TOLERANCE,
     )
 
 

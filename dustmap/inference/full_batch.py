@@ -293,12 +293,14 @@ class _Search:
         # Tangents change with every step: a sketch pays after so many iterations.
         return self.iterations > rank
 
-    def sketch(self, precision: Precision) -> None:
-        """A Nyström preconditioner of this precision."""
+    def sketch(self, precision: Precision) -> NystromPreconditioner | None:
+        """A Nyström preconditioner of this precision, kept from now on."""
         rank = min(self.settings.preconditioner_rank, precision.shape[0])
         self.iterations = 0
         if rank == 0:
-            return
+            return None
+        # The old one makes room first.
+        self.preconditioner = None
         if self.on_step is not None:
             self.on_step("preconditioner", rank, float("nan"))
         self.preconditioner = NystromPreconditioner.build(
@@ -309,6 +311,7 @@ class _Search:
             dtype=precision.dtype,
             device=precision.device,
         )
+        return self.preconditioner
 
     def _reweighed(self, tangent: Linearisation, eps: Tensor, steps: int) -> Tensor:
         """Σ at the new ε; outliers are weighed down once most stars are fitted."""
@@ -347,7 +350,7 @@ class _Search:
         settings = self.settings
         seed = int(torch.randint(2**62, (1,), generator=self.generator))
         white = White(seed=seed)
-        if self.preconditioner is None and settings.preconditioner_rank:
+        if not settings.rounds:
             tangent, total = self.tangent(eps)
             self.sketch(Precision(tangent.operator, total))
         pairs = min(settings.pairs, settings.samples // 2)
@@ -363,7 +366,7 @@ class _Search:
                 steps=settings.steps,
                 tolerance=settings.newton_tolerance * len(self.weighing.observations),
                 solver=settings.sample_solver,
-                preconditioner=self.preconditioner,
+                sketch=self.sketch,
                 on_step=self.on_step,
             )
             eps, settled = refined.mean, refined.converged

@@ -11,6 +11,7 @@ function that can be minimised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +26,8 @@ from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
 _HALVINGS = 12
+
+Sketch = Callable[[Precision], NystromPreconditioner | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +205,7 @@ def refine(
     steps: int,
     tolerance: float,
     solver: ConjugateGradients,
-    preconditioner: NystromPreconditioner | None,
+    sketch: Sketch,
     on_step: OnStep | None,
 ) -> Refined:
     """Alternate between samples around m and steps of m.
@@ -215,17 +218,24 @@ def refine(
         At most so many times new deviations, and so many steps with each.
     tolerance
         Converged when new deviations make a step promise less than this [nats].
+    sketch
+        Makes the preconditioner: at the mode, and anew around the first samples, whose
+        mean density is another.
     """
     y = weighing.observations
     deltas = None
     eps = mean[None]
     converged, products = False, 0
     half = replace(solver, rtol=max(solver.rtol, 0.1))
-    for _ in range(rounds):
+    preconditioner = None
+    for number_of_round in range(rounds):
         seen = averages(model, y, eps)
         total = weighing.total(eps, seen.variance)
+        operator = model.mean_tangent(eps)
+        if number_of_round < 2:
+            preconditioner = sketch(Precision(operator, total))
         solution = deviations(
-            model.mean_tangent(eps),
+            operator,
             total,
             white,
             range(pairs),

@@ -70,7 +70,12 @@ class VariationalSolve:
         weighing = Weighing(
             model, self.observations, given, subgrid_noise=settings.subgrid_noise
         )
-        preconditioner = self._sketch(model, weighing, mean)
+        kept: list[NystromPreconditioner | None] = [None]
+
+        def sketch(precision: Precision) -> NystromPreconditioner | None:
+            kept[0] = self._sketch(precision)
+            return kept[0]
+
         refined = refine(
             model,
             weighing,
@@ -81,7 +86,7 @@ class VariationalSolve:
             steps=settings.steps,
             tolerance=settings.newton_tolerance * len(self.observations),
             solver=settings.sample_solver,
-            preconditioner=preconditioner,
+            sketch=sketch,
             on_step=self.on_step,
         )
         eps = both_signs(refined.mean, refined.deltas)
@@ -95,24 +100,19 @@ class VariationalSolve:
                 operator=model.mean_tangent(eps),
                 variance=seen.variance,
             ),
-            preconditioner=preconditioner,
+            preconditioner=kept[0],
             products=refined.products,
         )
 
-    def _sketch(
-        self, model: ForwardModel, weighing: Weighing, mean: Float[Tensor, " p"]
-    ) -> NystromPreconditioner | None:
-        rank = min(self.settings.preconditioner_rank, model.latent_size)
+    def _sketch(self, precision: Precision) -> NystromPreconditioner | None:
+        rank = min(self.settings.preconditioner_rank, precision.shape[0])
         if rank == 0:
             return None
-        tangent = model.linearise(mean)
-        total = weighing.total(mean[None], tangent.variance)
-        precision = Precision(tangent.operator, total)
         return NystromPreconditioner.build(
             precision.data_term,
-            model.latent_size,
+            precision.shape[0],
             rank,
             torch.Generator().manual_seed(self.seed),
-            dtype=model.dtype,
-            device=model.device,
+            dtype=precision.dtype,
+            device=precision.device,
         )
