@@ -87,6 +87,7 @@ def test_real_folds(tmp_path, data_dir):
 def test_calibration(tmp_path):
     coverage, ranks = run("calibration", tmp_path).values()
     assert {row["model"] for row in coverage} == {"gaussian", "lognormal"}
+    assert {row["truth"] for row in coverage} == {"as assumed", "twice as fine"}
     for row in coverage:
         assert 0.2 < row["in 50%"] < row["in 68%"] < row["in 95%"] <= 1
         assert row["catalogues"] == 2 and row["not converged"] == 0
