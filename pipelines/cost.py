@@ -23,9 +23,9 @@ _ITERATIONS = 300
 # iterations of a final pair of samples.
 _MODE_ITERATIONS, _ROUND_COLUMNS, _ROUNDS, _SAMPLE_ITERATIONS = 400, 700, 3, 130
 # Python, torch, numba, and the search and learning of scales before the fit [bytes]; a
-# star's columns, neighbours and places [bytes]: from peaks of 1.27 GiB for 94,161 stars
-# and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors, relative to
-# that of plain ones.
+# star's columns, neighbours and places [bytes]: from peaks of 1.27 GiB for 94,161
+# stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
+# relative to that of plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # A block of vectors larger than this [bytes] no longer stays in the processor's cache,
 # and every pass over it then takes this much longer than `measure` sees: 0.74 s for an

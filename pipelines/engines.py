@@ -41,8 +41,8 @@ from pipelines.errors import InputError
 from pipelines.plan import Plan
 from pipelines.progress import say
 
-# What a step may still promise when a lognormal fit is done [nats per star]: an error of
-# 0.14 posterior standard deviations in each direction that a star fixes.
+# What a step may still promise when a lognormal fit is done [nats per star]: an error
+# of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
 
 # Called with stage, step and relative residual (or bound).
