@@ -169,7 +169,7 @@ def draw(figure: Figure, rows: list[Row]) -> None:
         marker = "o" if row["engine"].startswith("full") else "s"
         axes.plot(row["inference [s]"], row["RMSE [mag]"], marker, label=row["engine"])
     axes.set(
-        xscale="log",
+        xlim=(0, 1.1 * max(row["inference [s]"] for row in rows)),
         xlabel="wall time of the inference [s]",
         ylabel="RMSE of the noise-free extinction [mag]",
         ylim=(0, 1.2 * max(row["RMSE [mag]"] for row in rows)),
