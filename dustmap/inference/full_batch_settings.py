@@ -1,0 +1,96 @@
+"""Settings of the full-batch engine, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.linalg.cg import ConjugateGradients, Solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullBatch:
+    """Settings of the full-batch engine.
+
+    Parameters
+    ----------
+    solver
+        Conjugate gradients on Λ.
+    samples
+        S, the number of posterior samples; even where the model is not linear, since
+        they come in antithetic pairs there.
+    subgrid_noise
+        Add the conditional variance ``v_n`` to the noise (FITC-like objective)
+        instead of only charging for it in the bound.
+    preconditioner_rank
+        Rank of the randomised Nyström preconditioner; 0 for none.
+    newton_steps
+        Limit on Gauss–Newton steps.
+    newton_tolerance
+        What a step may still promise at convergence, in nats per observation: 1e-3 is
+        an error of the mode of 0.045 posterior standard deviations in each direction
+        that an observation fixes.
+    block
+        Samples solved together: bounds the memory.
+    sample_rtol
+        Relative residual at which a sample is done; that of ``solver`` if ``None``.
+        The error of a sample is far below the scatter of S of them long before that
+        of the mean may stop.
+    pairs, rounds, steps
+        Of metric Gaussian variational inference: pairs of samples that the objective is
+        averaged over, rounds with new samples (0: samples at the mode), and steps of
+        the mean in each.
+    """
+
+    solver: ConjugateGradients = field(default_factory=ConjugateGradients)
+    samples: int = 32
+    subgrid_noise: bool = True
+    preconditioner_rank: int = 0
+    newton_steps: int = 20
+    newton_tolerance: float = 1e-3
+    block: int = 16
+    sample_rtol: float | None = None
+    pairs: int = 4
+    rounds: int = 4
+    steps: int = 4
+
+    def __post_init__(self) -> None:
+        if self.samples < 0 or self.preconditioner_rank < 0 or self.rounds < 0:
+            raise ValueError(
+                "samples, preconditioner_rank and rounds must not be negative"
+            )
+        if min(self.newton_steps, self.block, self.pairs, self.steps) < 1:
+            raise ValueError("newton_steps, block, pairs and steps must be at least 1")
+
+    @property
+    def sample_solver(self) -> ConjugateGradients:
+        """Conjugate gradients for samples."""
+        if self.sample_rtol is None:
+            return self.solver
+        return replace(self.solver, rtol=self.sample_rtol)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullBatchResult:
+    """Mean and samples of ε given the data, with what the solver says of them.
+
+    ``noise_variance`` is what the observations were weighted with (sub-grid noise,
+    distance errors and outliers' weights included); ``residuals`` are the true relative
+    residuals of the mean and of every sample; ``prediction`` is ``apply(m)`` at the
+    observations; ``weights`` are those of the Student-T distribution and ``degrees``
+    its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt.
+    """
+
+    mean: Float[Tensor, " p"]
+    samples: Float[Tensor, "s p"]
+    noise_variance: Float[Tensor, " n"]
+    prediction: Float[Tensor, " n"]
+    newton_steps: int
+    mean_solution: Solution
+    sample_solution: Solution | None
+    converged: bool
+    weights: Float[Tensor, " n"]
+    degrees: float | None = None
+    common_noise: float = 0.0

@@ -1,0 +1,241 @@
+"""The phases of a full-batch inference: to the mode, to MGVI's mean, and samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dustmap.inference.full_batch_settings import FullBatch
+from dustmap.inference.gauss_newton import (
+    OnStep,
+    Precision,
+    backtrack,
+    gradient,
+    named,
+    newton_step,
+)
+from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
+from dustmap.inference.noise import Weighing
+from dustmap.linalg.cg import Solution
+from dustmap.linalg.operator import inner
+from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.base import ForwardModel, Linearisation
+
+# Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
+_FORCING = 0.1
+
+
+class Phases:
+    """The state that the phases of one inference share."""
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        weighing: Weighing,
+        settings: FullBatch,
+        generator: torch.Generator,
+        on_step: OnStep | None,
+    ) -> None:
+        self.model = model
+        self.weighing = weighing
+        self.settings = settings
+        self.generator = generator
+        self.on_step = on_step
+        self.preconditioner: NystromPreconditioner | None = None
+        self.iterations = 0
+
+    def tangent(self, eps: Tensor) -> tuple[Linearisation, Tensor]:
+        """The tangent at ε, and Σ with the weights at hand."""
+        tangent = self.model.linearise(eps)
+        return tangent, self.weighing.total(eps[None], tangent.variance)
+
+    def mode(self, eps: Tensor) -> tuple[Tensor, int, bool, Solution]:
+        """Gauss–Newton steps; ε, their number, whether converged, the last solve."""
+        settings, y = self.settings, self.weighing.observations
+        inexact = not self.model.linear or self.weighing.noise.depends_on_field
+        tangent, total = self.tangent(eps)
+        solution, converged, steps = None, False, 0
+        while steps < settings.newton_steps and not converged:
+            precision = Precision(tangent.operator, total)
+            if self._worth_it():
+                self.sketch(precision)
+            solution = newton_step(
+                tangent,
+                precision,
+                y,
+                total,
+                eps,
+                solver=settings.solver,
+                forcing=_FORCING if inexact else 0.0,
+                preconditioner=self.preconditioner,
+                on_step=self.on_step,
+            )
+            self.iterations += int(solution.iterations.max())
+            eps, gain = backtrack(self.model, tangent, y, total, eps, solution.value[0])
+            steps += 1
+            tangent = self.model.linearise(eps)
+            total = self._reweighed(tangent, eps, steps)
+            if not inexact and not bool(solution.converged.all()):
+                break
+            converged = self._stationary(tangent, total, eps, solution)
+            if gain is None:
+                break
+            enough = settings.newton_tolerance * len(y)
+            converged = converged or (inexact and gain < enough and steps > 2)
+        assert solution is not None
+        return eps, steps, converged, solution
+
+    def _worth_it(self) -> bool:
+        """Whether to sketch a preconditioner now: at once if the model is linear."""
+        rank = self.settings.preconditioner_rank
+        if rank == 0:
+            return False
+        if self.model.linear:
+            return self.preconditioner is None
+        # Tangents change with every step: a sketch pays after so many iterations.
+        return self.iterations > rank
+
+    def sketch(self, precision: Precision) -> NystromPreconditioner | None:
+        """A Nyström preconditioner of this precision, kept from now on."""
+        rank = min(self.settings.preconditioner_rank, precision.shape[0])
+        self.iterations = 0
+        if rank == 0:
+            return None
+        # The old one makes room first.
+        self.preconditioner = None
+        if self.on_step is not None:
+            self.on_step("preconditioner", rank, float("nan"))
+        self.preconditioner = NystromPreconditioner.build(
+            precision.data_term,
+            precision.shape[0],
+            rank,
+            self.generator,
+            dtype=precision.dtype,
+            device=precision.device,
+        )
+        return self.preconditioner
+
+    def _reweighed(self, tangent: Linearisation, eps: Tensor, steps: int) -> Tensor:
+        """Σ at the new ε; outliers are weighed down once most stars are fitted."""
+        weighing = self.weighing
+        normal = weighing.normal(eps[None], tangent.variance)
+        residual = weighing.observations - tangent.prediction
+        squares = residual**2
+        if weighing.settled(squares, normal):
+            weighing.reweigh(residual, squares, normal)
+        total = normal / weighing.weights
+        if self.on_step is not None:
+            self.on_step("misfit", steps, float((squares / total).mean()))
+        return total
+
+    def _stationary(
+        self, tangent: Linearisation, total: Tensor, eps: Tensor, solution: Solution
+    ) -> bool:
+        """Whether the gradient is at the level the solver was asked for.
+
+        It is measured against the right-hand side ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``, as
+        the solver's own residual is; at most twice that, since the tangent moved.
+        """
+        y = self.weighing.observations
+        slope, _ = gradient(tangent, y, total, eps)
+        shifted = y - tangent.prediction + tangent.operator.matvec(eps)
+        rhs = tangent.operator.rmatvec(shifted / total)
+        scale = inner(rhs, rhs).sqrt()
+        residual = inner(slope, slope).sqrt()
+        reached = self.settings.solver.rtol
+        if bool(solution.converged.all()) and self.model.linear:
+            reached = max(reached, float(solution.residual.max()))
+        return float(residual) <= 2 * reached * float(scale)
+
+    def variational(self, eps: Tensor) -> tuple[Tensor, Tensor, Tensor, Solution, bool]:
+        """MGVI from the mode: m, samples, Σ, the samples' solve, whether converged."""
+        settings = self.settings
+        seed = int(torch.randint(2**62, (1,), generator=self.generator))
+        white = White(seed=seed)
+        if not settings.rounds:
+            tangent, total = self.tangent(eps)
+            self.sketch(Precision(tangent.operator, total))
+        pairs = min(settings.pairs, settings.samples // 2)
+        seen, settled = eps[None], False
+        if settings.rounds:
+            refined = refine(
+                self.model,
+                self.weighing,
+                eps,
+                white,
+                pairs=pairs,
+                rounds=settings.rounds,
+                steps=settings.steps,
+                tolerance=settings.newton_tolerance * len(self.weighing.observations),
+                solver=settings.sample_solver,
+                sketch=self.sketch,
+                on_step=self.on_step,
+            )
+            eps, settled = refined.mean, refined.converged
+            seen = both_signs(eps, refined.deltas)
+        operator = self.model.mean_tangent(seen)
+        variance = averages(self.model, self.weighing.observations, seen).variance
+        total = self.weighing.total(seen, variance)
+        parts = []
+        for first in range(0, settings.samples // 2, settings.block):
+            last = min(first + settings.block, settings.samples // 2)
+            parts.append(
+                deviations(
+                    operator,
+                    total,
+                    white,
+                    range(first, last),
+                    solver=settings.sample_solver,
+                    preconditioner=self.preconditioner,
+                    on_step=self.on_step,
+                    stage=f"samples {2 * first + 1}-{2 * last}",
+                )
+            )
+        whole = joined(parts)
+        return eps, both_signs(eps, whole.value), total, whole, settled
+
+    def samples(
+        self, tangent: Linearisation, total: Tensor, mean: Tensor
+    ) -> tuple[Tensor, Solution | None]:
+        """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) drawn one by one."""
+        settings = self.settings
+        if settings.samples == 0:
+            return mean.new_zeros(0, len(mean)), None
+        precision = Precision(tangent.operator, total)
+        root = total.sqrt()
+        parts: list[Solution] = []
+        for first in range(0, settings.samples, settings.block):
+            count = min(settings.block, settings.samples - first)
+            rhs = torch.stack(
+                [_sample_rhs(tangent, root, mean, self.generator) for _ in range(count)]
+            )
+            parts.append(
+                settings.sample_solver.solve(
+                    precision.matvec,
+                    rhs,
+                    preconditioner=self.preconditioner,
+                    on_step=named(self.on_step, f"samples {first + 1}-{first + count}"),
+                )
+            )
+        whole = joined(parts)
+        return mean + whole.value, replace(whole, value=mean + whole.value)
+
+
+def joined(parts: list[Solution]) -> Solution:
+    """Blocks of columns as one solution."""
+    return Solution(
+        value=torch.cat([p.value for p in parts]),
+        residual=torch.cat([p.residual for p in parts]),
+        iterations=torch.cat([p.iterations for p in parts]),
+        converged=torch.cat([p.converged for p in parts]),
+    )
+
+
+def _sample_rhs(
+    tangent: Linearisation, root: Tensor, mean: Tensor, generator: torch.Generator
+) -> Tensor:
+    eta = torch.randn(len(root), generator=generator, dtype=torch.float64)
+    xi = torch.randn(len(mean), generator=generator, dtype=torch.float64)
+    return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)
