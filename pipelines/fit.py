@@ -38,6 +38,7 @@ from pipelines.run import (
 )
 from pipelines.selection import (
     FEWEST,
+    by_direction,
     distance_errors,
     planning_view,
     split_stars,
@@ -121,7 +122,7 @@ def fit(
         device=device,
         generator=generator,
     )
-    train, outside = stars_inside(train, plan)
+    train, outside = stars_inside(by_direction(train), plan)
     test, outside_test = stars_inside(test, plan)
     counts.update(
         {"outside the box": outside + outside_test, "fitted": len(train)},
