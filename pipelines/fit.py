@@ -130,6 +130,8 @@ def fit(
     )
     if len(train) < FEWEST:
         raise InputError(f"{source}: only {len(train)} stars lie in the box")
+    if plan.engine == "full-batch":
+        _refuse_too_large(work, config)
     clock.lap("plan")
     records: list[dict[str, Any]] = []
     data = _data(train, config)
@@ -236,6 +238,12 @@ def _announce(
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
     say(f"memory: {total / 2**30:.2f} GiB ({listing})")
     say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
+    _refuse_too_large(work, config)
+
+
+def _refuse_too_large(work: cost.Work, config: FitConfig) -> None:
+    """Learning, too, would fill the memory with a grid that cannot fit into it."""
+    total = sum(cost.memory(work).values())
     if total > memory_limit(config):
         raise InputError(
             f"this grid needs {total / 2**30:.2f} GiB, the budget is "
