@@ -71,9 +71,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "ingest": "ingest mock.parquet --preset mock -o stars.parquet",
             "positions": "ingest mock.parquet --preset mock --positions "
             "-o positions.parquet",
-            # Learning takes longer than all the rest, and has tests of its own.
+            # A lengthscale that is given makes learning the rest a matter of seconds.
             "fit": "fit stars.parquet -o run --set box.spacing=120 "
-            "--set inference.samples=8 --set inference.learn=false",
+            "--set inference.samples=8 --set prior.lengthscale=200",
             "predict": "predict run stars.parquet -o predicted.parquet",
             "export": "export run --zarr map.zarr --fits map.fits "
             "--healpix map.healpix.fits --nside 16",

@@ -143,3 +143,49 @@ def test_the_engine_svi_predicts_too(svi_run, places):
     true = one_cloud.extinction(stars.positions())
     assert np.corrcoef(found["extinction_mean"], true)[0, 1] > 0.9
     assert (found["extinction_std"] > 0).all() and (found["density_std"] > 0).all()
+
+
+def test_quantiles_of_a_gaussian_posterior_are_mean_and_one_std_around_it(columns):
+    inside = columns["inside"]
+    for what in ("extinction", "density"):
+        mean, std = (columns[f"{what}_{k}"][inside] for k in ("mean", "std"))
+        np.testing.assert_array_equal(columns[f"{what}_p50"][inside], mean)
+        for name, sign in (("p16", -1), ("p84", 1)):
+            found = columns[f"{what}_{name}"][inside]
+            assert (np.abs(found - mean - sign * std) < 1e-6 * std).all()
+
+
+@pytest.fixture(scope="module")
+def positive_columns(positive_run, places):
+    return predict_columns(positive_run.plan, positive_run.posterior, places)
+
+
+def test_quantiles_of_a_lognormal_posterior_are_positive_and_in_order(
+    positive_run, positive_columns
+):
+    assert positive_run.plan.density == "lognormal"
+    inside = positive_columns["inside"]
+    for what in ("extinction", "density"):
+        p16, p50, p84, mean = (
+            positive_columns[f"{what}_{k}"][inside]
+            for k in ("p16", "p50", "p84", "mean")
+        )
+        assert (p16 > 0).all() and (p16 < p50).all() and (p50 < p84).all()
+        # A logarithm's quantiles lie evenly around its median, the mean above it.
+        np.testing.assert_allclose(p50**2, p16 * p84, rtol=1e-6)
+        assert (mean > p50).mean() > 0.9
+        assert np.isnan(positive_columns[f"{what}_p50"][~inside]).all()
+
+
+def test_a_lognormal_map_finds_the_closed_form_within_its_quantiles(
+    places, positive_columns
+):
+    inside = positive_columns["inside"]
+    true = one_cloud.extinction(places.positions())[inside]
+    error = positive_columns["extinction_mean"][inside] - true
+    assert np.sqrt(np.mean(error**2)) < 0.15 * true.std()
+    p16, p84 = (positive_columns[f"extinction_{k}"][inside] for k in ("p16", "p84"))
+    # The prior is far rougher than one smooth cloud: its intervals are wide, but not
+    # without bound.
+    assert np.mean((p16 < true) & (true < p84)) > 0.6
+    assert np.median((p84 - p16) / true) < 0.6

@@ -14,6 +14,7 @@ from pipelines.engines import rays
 from pipelines.errors import InputError
 from pipelines.export.fits import write_fits
 from pipelines.export.healpix import write_healpix
+from pipelines.predict import predict_columns
 from pipelines.products import (
     cumulative,
     default_directions,
@@ -197,6 +198,41 @@ def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
     ]
     assert (cloud.std > 0).all() and 0 < cloud.radius <= 3
     assert 0 < len(cloud.star_distance) == len(cloud.star_extinction) <= 60
+
+
+def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run):
+    cube = map_cube(positive_run)
+    names = ["mean", "std", "p16", "p50", "p84", "support"]
+    assert list(cube.arrays) == names
+    mean, _, p16, p50, p84, _ = cube.arrays.values()
+    assert (p16 > 0).all() and (p16 < p50).all() and (p50 < p84).all()
+    assert (mean > p50).mean() > 0.95
+    z, y, x = np.unravel_index(p50.argmax(), p50.shape)
+    place = np.array([cube.x[x], cube.y[y], cube.z[z]])
+    assert np.abs(place - one_cloud.CENTRE).max() < SPACING
+
+
+def test_a_lognormal_map_only_gains_extinction_and_doubt_along_a_ray(positive_run):
+    directions = one_cloud.directions(60)
+    edges = np.array([50.0, 100.0, 150.0, 205.0])
+    mean, std = cumulative(positive_run, directions, edges)
+    assert (mean[0] > 0).all() and (np.diff(mean, axis=0) > 0).all()
+    # Extinction further out can only make up for extinction nearer by: not always.
+    assert (np.diff(std, axis=0) > 0).mean() > 0.9
+    assert (std[-1] > std[0]).all()
+
+
+def test_a_lognormal_cumulative_extinction_is_that_of_predictions(positive_run):
+    directions = one_cloud.directions(60)
+    distance = 205.0
+    mean, std = cumulative(positive_run, directions, np.array([70.0, 140.0, distance]))
+    stars = one_cloud.at(distance * directions, np.zeros(60), 0.1)
+    found = predict_columns(positive_run.plan, positive_run.posterior, stars)
+    # The same samples, with shorter steps along the ray.
+    np.testing.assert_allclose(mean[-1], found["extinction_mean"], rtol=0.03)
+    ratio = std[-1] / found["extinction_std"]
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.05)
+    assert np.abs(ratio - 1).max() < 0.25
 
 
 def test_the_engine_svi_makes_the_same_products(svi_run, tmp_path):
