@@ -21,8 +21,8 @@
 #
 # where $\rho$ is the density of extinction in magnitudes per parsec. A map is the
 # answer to the inverse question: which $\rho(x)$ do all stars together allow? `dustmap`
-# takes $\rho$ to be a Gaussian process and gives the posterior: a mean, a standard
-# deviation, and samples.
+# takes the logarithm of $\rho$ to be a Gaussian process, so that no dust is negative,
+# and gives the posterior: mean, median, a standard deviation, and samples.
 #
 # Here the catalogue is a mock one, so that the map can be held against the truth. With
 # a catalogue of your own, begin at *Ingest*. The same steps are one command each in a
@@ -115,16 +115,15 @@ print(fit(folder / "stars.parquet", folder / "run", settings))
 
 # %%
 run = read_run(folder / "run")
-print(f"lengthscale {run.plan.lengthscale[0]:.0f} pc, std {run.plan.std:.2g} mag/pc")
+print(f"lengthscale {run.plan.lengthscale[0]:.0f} pc, std of ln {run.plan.std:.2g}")
 print(f"mean: {run.plan.mean}")
 
 # %% [markdown]
 # ## The map, face-on
 #
-# The mean density integrated over $z$, as seen from the north Galactic pole; the Sun is
-# in the middle, $l = 0$ to the right and $l = 90°$ up. Blue is negative: a Gaussian
-# process does not know that dust cannot be less than nothing, and where the data allow
-# it, its mean dips below zero.
+# The median density integrated over $z$, as seen from the north Galactic pole; the Sun
+# is in the middle, $l = 0$ to the right and $l = 90°$ up. The median rather than the
+# mean, since the mean of a lognormal density grows without bound where no star looks.
 
 # %%
 cube = map_cube(run)
@@ -192,12 +191,10 @@ places = np.stack(np.meshgrid(cube.x, cube.y, cube.z, indexing="ij"), axis=-1)
 there = truth_density(truth, places).transpose(2, 1, 0)
 seen = (cube.arrays["support"] > 0) & np.isfinite(there)
 correlation = float(np.corrcoef(cube.arrays["mean"][seen], there[seen])[0, 1])
-negative = float(np.mean(cube.arrays["mean"][seen] < 0))
 
 print(f"{known.sum()} held-out stars: RMSE {rmse:.3f} mag, true scatter {scatter:.3f}")
 print(f"the 68% intervals hold {held_68:.0%}, the 95% intervals {held_95:.0%}")
 print(f"density where stars look through: correlation {correlation:.2f} with the truth")
-print(f"{negative:.0%} of these cells have a negative mean")
 
 # %% [markdown]
 # The extinction is known far better than the density: an integral averages over what
@@ -205,8 +202,7 @@ print(f"{negative:.0%} of these cells have a negative mean")
 # is smaller; more stars and a finer grid sharpen it.
 #
 # The truth is taken at the measured distance of each star, which is where the map was
-# asked. The 68% intervals hold more than they need: the prior has one amplitude
-# everywhere, wider than the quiet regions call for in which most stars are.
+# asked.
 
 # %% [markdown]
 # ## Keep it
