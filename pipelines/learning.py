@@ -194,6 +194,9 @@ def _learned(plan: Plan, found: Learnt, config: FitConfig, stars: int) -> Learne
         variance, factor, median = lognormal_scales(kernel)
         scale = [factor * s for s in scale]
         amplitude *= median
+        if "mean" not in open_names(plan, config):
+            # The mean density that was given stays; its median goes with the std.
+            amplitude = mean.value * math.exp((plan.std**2 - variance) / 2)
     names = open_names(plan, config)
     floor = [RESOLVED * h for h in plan.grid.spacing]
     notes = []
@@ -215,7 +218,7 @@ def _learned(plan: Plan, found: Learnt, config: FitConfig, stars: int) -> Learne
         std=math.sqrt(variance) if "variance" in names else plan.std,
         mean=replace(
             mean,
-            value=amplitude if "mean" in names else mean.value,
+            value=amplitude,
             scale_height=float(values["scale_height"])
             if "scale_height" in names
             else mean.scale_height,
