@@ -196,12 +196,7 @@ class TorusGaussian(ForwardModel):
         ValueError
             If a name is not among ``parameters()`` or a value is not positive.
         """
-        unknown = sorted(set(values) - set(self.parameters()))
-        if unknown:
-            raise ValueError(
-                f"there is no hyperparameter {', '.join(unknown)}: there are "
-                f"{', '.join(self.parameters())}"
-            )
+        self.require_known(values)
         own = mean_parameters(self.mean)
         self._fine_weights = self._residual_weights()
         other = copy.copy(self)

@@ -234,12 +234,7 @@ class LogNormal(ForwardModel):
         ValueError
             If a name is not among ``parameters()`` or a value is not positive.
         """
-        unknown = sorted(set(values) - set(self.parameters()))
-        if unknown:
-            raise ValueError(
-                f"there is no hyperparameter {', '.join(unknown)}: there are "
-                f"{', '.join(self.parameters())}"
-            )
+        self.require_known(values)
         own = mean_parameters(self.mean)
         other = copy.copy(self)
         other.mean = mean_with(self.mean, {n: v for n, v in values.items() if n in own})

@@ -3,7 +3,7 @@
 # Usage: scripts/bench/all.sh OUT [NAME...], names without .py; all unless given.
 # Options of one benchmark: DUSTMAP_BENCH_<NAME>="--spacing 50", capitals. Data by
 # DUSTMAP_DATA. What fails is listed at the end and does not stop the others.
-set -uo pipefail
+set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { echo "all.sh: name a folder: scripts/bench/all.sh OUT [NAME...]" >&2; exit 2; }
 out=$1
