@@ -20,7 +20,12 @@ from torch import Tensor
 
 from dustmap.inference.hyperpoint import Hyperpoint
 from dustmap.inference.learning_problem import LearningProblem, LocalShape
-from dustmap.inference.learning_settings import Learning, LearningStep, Learnt
+from dustmap.inference.learning_settings import (
+    Learning,
+    LearningStep,
+    Learnt,
+    Status,
+)
 from dustmap.inference.learning_solve import LinearSolve, Solve
 from dustmap.inference.trust_region import (
     promised_gain,
@@ -52,10 +57,20 @@ class _Climb:
         return solved and self.promised < self.problem.settings.tolerance
 
     @property
-    def done(self) -> bool:
+    def moved(self) -> bool:
+        """Whether a step away from the start was kept."""
+        return any(step.accepted for step in self.history[1:])
+
+    @property
+    def status(self) -> Status | None:
+        """How the path ended by itself; ``None`` if it goes on."""
+        if self.converged:
+            return "converged"
         if self.history and not self.history[-1].solved:
-            return True
-        return self.converged or len(self.history) == self.problem.settings.max_steps
+            return "solve failed"
+        if len(self.history) == self.problem.settings.max_steps:
+            return "out of steps"
+        return None
 
     def advance(self) -> None:
         """One more point; it becomes the best unless the step there lost."""
@@ -90,7 +105,7 @@ class _Climb:
         )
         self.history.append(step)
 
-    def result(self) -> Learnt:
+    def result(self, status: Status) -> Learnt:
         """The best point, or where it points to if that is near."""
         best, problem = self.best, self.problem
         assert best is not None
@@ -103,7 +118,7 @@ class _Climb:
             parameters=point.values(),
             errors=problem.named(standard_errors(best.information)),
             sampling_errors=problem.named(sampling),
-            converged=self.converged,
+            status=status,
             bounded_steps=self.bounded,
             products=sum(step.products for step in self.history),
             history=tuple(self.history),
@@ -140,6 +155,7 @@ def learn(
     common_noise: float = 0.0,
     solve: Solve | None = None,
     on_step: OnStep | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Learnt:
     """Hyperparameters of largest (collapsed) evidence, and their standard errors.
 
@@ -159,6 +175,9 @@ def learn(
         every θ.
     on_step
         Called at every point.
+    stop
+        Asked before every step, once one has been accepted: whether to leave it at the
+        best point so far.
 
     Raises
     ------
@@ -168,19 +187,28 @@ def learn(
     """
     start = Hyperpoint(model=model, common_noise=common_noise)
     if solve is None:
-        solve = LinearSolve(
-            observations,
-            pairs=settings.pairs,
-            subgrid_noise=settings.subgrid_noise,
-            solver=settings.solver,
-            residual=settings.residual,
-            preconditioner_rank=settings.preconditioner_rank,
-            seed=int(torch.randint(2**62, (1,), generator=generator)),
-        )
-    problem = LearningProblem(start, observations, sigma2, settings, solve)
-    climb = _Climb(problem)
-    while not climb.done:
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        solve = _linear_solve(observations, settings, seed)
+    climb = _Climb(LearningProblem(start, observations, sigma2, settings, solve))
+    while (status := climb.status) is None:
+        if stop is not None and climb.moved and stop():
+            status = "stopped"
+            break
         climb.advance()
         if on_step is not None:
             on_step(climb.history[-1])
-    return climb.result()
+    return climb.result(status)
+
+
+def _linear_solve(
+    observations: Float[Tensor, " n"], settings: Learning, seed: int
+) -> LinearSolve:
+    return LinearSolve(
+        observations,
+        pairs=settings.pairs,
+        subgrid_noise=settings.subgrid_noise,
+        solver=settings.solver,
+        residual=settings.residual,
+        preconditioner_rank=settings.preconditioner_rank,
+        seed=seed,
+    )

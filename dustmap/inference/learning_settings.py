@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 from dustmap.inference.learning_solve import State
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
+
+# How a path of learning ended; "stopped" is by the caller's wish.
+Status = Literal["converged", "stopped", "out of steps", "solve failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +112,8 @@ class Learnt:
 
     ``errors`` are standard errors of the logarithms from the inverse information
     (``inf`` for what nothing tells), ``sampling_errors`` what the samples add;
-    ``converged`` says whether a Newton step promises less than the tolerance: if not,
-    the steps ran out, or a solve did not converge, which ends the path before it;
+    ``status`` says how the path ended: it converged if a Newton step promises less than
+    the tolerance; a solve that does not converge ends it before that point;
     ``bounded_steps`` counts steps that the range of lengthscales cut short;
     ``products`` counts vectors that Φ or Φᵀ was applied to (draws behind ``v_n`` not
     among them). ``state`` is the posterior at the best point of ``history``, a start
@@ -122,8 +126,13 @@ class Learnt:
     parameters: dict[str, Tensor]
     errors: dict[str, float]
     sampling_errors: dict[str, float]
-    converged: bool
+    status: Status
     bounded_steps: int
     products: int
     history: tuple[LearningStep, ...]
     state: State
+
+    @property
+    def converged(self) -> bool:
+        """Whether a Newton step promises less than the tolerance."""
+        return self.status == "converged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -212,7 +213,7 @@ def test_the_path_is_told_step_by_step():
         on_step=told.append,
     )
     assert tuple(told) == learnt.history and len(told) == 2
-    assert not learnt.converged
+    assert learnt.status == "out of steps" and not learnt.converged
     assert math.isnan(told[0].gain) and told[1].gain > 0
     largest = max(
         abs(math.log(float(told[1].parameters[n] / told[0].parameters[n])))
@@ -224,6 +225,69 @@ def test_the_path_is_told_step_by_step():
     assert torch.equal(learnt.parameters["variance"], told[1].parameters["variance"])
 
 
+def test_a_caller_can_stop_the_path_once_a_step_was_accepted():
+    model, y, sigma2, generator = problem(8)
+    seeds = {"generator": generator.clone_state(), "common_noise": 0.1}
+    whole = learn(away(model), y, sigma2, settings=Learning(), **seeds)
+    assert whole.converged and len(whole.history) > 3
+    for patience in (0, 1):
+        asked = []
+
+        def stop(asked=asked, patience=patience):
+            asked.append(None)
+            return len(asked) > patience
+
+        seeds = {"generator": generator.clone_state(), "common_noise": 0.1}
+        cut = learn(away(model), y, sigma2, settings=Learning(), stop=stop, **seeds)
+        # Two points are the start and one step, before which nobody is asked.
+        assert len(cut.history) == 2 + patience == 1 + len(asked)
+        assert cut.status == "stopped" and not cut.converged
+        assert cut.history[-1].accepted
+        for mine, full in zip(cut.history, whole.history):
+            assert torch.equal(mine.parameters["variance"], full.parameters["variance"])
+        assert torch.equal(
+            cut.parameters["variance"], cut.history[-1].parameters["variance"]
+        )
+
+
+def test_a_step_that_is_refused_is_no_reason_to_stop():
+    model, y, sigma2, generator = problem(8)
+    inside = LinearSolve(
+        y,
+        pairs=8,
+        subgrid_noise=True,
+        solver=ConjugateGradients(rtol=1e-2),
+        residual=0.1,
+        preconditioner_rank=0,
+        seed=9,
+    )
+    calls = []
+
+    def solve(model, noise, start):
+        """The first step seems too long by far: there, the model's draws are small."""
+        calls.append(None)
+        state = inside(model, noise, start)
+        if len(calls) == 2:
+            return replace(state, draws=0.2 * state.draws)
+        return state
+
+    learnt = learn(
+        away(model),
+        y,
+        sigma2,
+        settings=Learning(),
+        generator=generator,
+        common_noise=0.1,
+        solve=solve,
+        stop=lambda: True,
+    )
+    taken = [step.accepted for step in learnt.history]
+    assert taken == [True, False, True] and learnt.status == "stopped"
+    assert not torch.equal(
+        learnt.parameters["variance"], learnt.history[0].parameters["variance"]
+    )
+
+
 def test_a_solve_that_fails_ends_the_path_before_it():
     model, y, sigma2, generator = problem(8)
     settings = Learning(
@@ -233,7 +297,7 @@ def test_a_solve_that_fails_ends_the_path_before_it():
         away(model), y, sigma2, settings=settings, generator=generator, common_noise=0.1
     )
     assert not learnt.converged and len(learnt.history) == 1
-    assert not learnt.history[0].solved
+    assert not learnt.history[0].solved and learnt.status == "solve failed"
     assert float(learnt.parameters["variance"]) == START["variance"]
 
 
