@@ -8,40 +8,36 @@ by its first two moments (:mod:`dustmap.models.modulated`), with linear solves.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from dustmap.grid import Grid
 from dustmap.inference.full_batch import infer
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning, Learnt
 from dustmap.inference.noise import Weighing
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
-from dustmap.models.lognormal import LogNormal
-from dustmap.models.modulated import Modulated, lognormal_scales
+from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
-from pipelines.engines import (
-    Data,
-    build_model,
-    full_batch_settings,
-    learns_common,
-    noise_of,
-    sight_lines,
-)
+from pipelines.engines import Data, full_batch_settings, learns_common, noise_of
+from pipelines.learning_part import lengthscale_range, linear_model, part_of
 from pipelines.plan import RESOLVED, Plan
+from pipelines.timing import Allowance
 
-# Stars and torus points that learning uses at most: some seconds for a step.
-_STARS, _POINTS = 8_000, 150_000
 _STEPS, _PAIRS, _RANK = 6, 4, 64
-# Lengthscales may grow by this factor: the torus is padded for it.
-_GROWTH = 2.0
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 1e-3
+# Of budget.minutes, what learning may take beyond its first step.
+LEARNING_SHARE = 0.25
+
+OnStep = Callable[[str, int, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +71,55 @@ def learn_plan(
     dtype: torch.dtype,
     device: torch.device,
     generator: torch.Generator,
-    on_step: Callable[[str, int, float], None],
+    on_step: OnStep,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Learned | None:
-    """The plan with hyperparameters of largest evidence; ``None`` if all are given."""
+    """The plan with hyperparameters of largest evidence; ``None`` if all are given.
+
+    Once a step was accepted, no step is begun that would end beyond
+    ``LEARNING_SHARE`` of the budget's time by ``clock`` [s].
+    """
     names = open_names(plan, config)
     if not config.inference.learn or plan.engine != "full-batch" or not names:
         return None
-    part, some = _part(plan, data, generator)
-    model = _linear(part, some, dtype, device, generator)
+    allowance = Allowance(60 * config.budget.minutes * LEARNING_SHARE, clock)
+    part, some = part_of(plan, data, generator)
+    model = linear_model(part, some, dtype, device, generator)
+    sigma2 = _weighed_variance(model, part, some, config, generator, on_step)
+    allowance.lap()
+
+    def told(products: int, promised: float) -> None:
+        allowance.lap()
+        on_step("scales", products, promised)
+
+    found = learn(
+        model,
+        some.extinction.to(device=device),
+        sigma2.to(device),
+        settings=_settings(part, model, config, names, len(sigma2)),
+        generator=generator,
+        common_noise=float(sigma2.median()) * _COMMON,
+        on_step=lambda step: told(step.products, step.predicted_gain),
+        stop=allowance.over,
+    )
+    changed, notes = _changed(plan, found, config)
+    ending = _ending(found, allowance, config)
+    facts = _facts(found, len(sigma2), allowance)
+    notes = (*notes, *ending)
+    return Learned(
+        plan=replace(changed, notes=(*plan.notes, *notes)), notes=notes, facts=facts
+    )
+
+
+def _weighed_variance(
+    model: ForwardModel,
+    part: Plan,
+    some: Data,
+    config: FitConfig,
+    generator: torch.Generator,
+    on_step: OnStep,
+) -> Float[Tensor, " n"]:
+    """``σ_n²/w_n`` of a first fit: outliers and distance errors are known after it."""
     settings = replace(
         full_batch_settings(config, model.latent_size),
         samples=0,
@@ -99,147 +136,120 @@ def learn_plan(
     )
     weighing = Weighing(model, some.extinction, noise, subgrid_noise=False)
     stated = weighing.normal(first.mean[None], torch.zeros_like(first.weights))
-    sigma2 = (stated / first.weights).to(torch.float64).cpu()
-    common = float(sigma2.median()) * _COMMON
-    count = len(some.extinction)
-    found = learn(
-        model,
-        some.extinction.to(device=device),
-        sigma2.to(device),
-        settings=Learning(
-            names=names,
-            anisotropic=config.inference.anisotropic,
-            pairs=_PAIRS,
-            subgrid_noise=plan.subgrid_noise,
-            max_steps=_STEPS,
-            # A gain of so little moves no map.
-            tolerance=1.0 + 5e-4 * count,
-            residual=0.06 * math.sqrt(count),
-            preconditioner_rank=min(_RANK, model.latent_size),
-            lengthscale_range=_range(part),
-        ),
-        generator=generator,
-        common_noise=common,
-        on_step=lambda step: on_step("scales", step.products, step.predicted_gain),
-    )
-    return _learned(plan, found, config, count)
+    return (stated / first.weights).to(torch.float64).cpu()
 
 
-def _part(plan: Plan, data: Data, generator: torch.Generator) -> tuple[Plan, Data]:
-    """A box around the observer with the same spacing, and some stars in it."""
-    grid = plan.grid
-    shrink = 1.0
-    while True:
-        lower = [round(-o / h * shrink) for o, h in zip(grid.origin, grid.spacing)]
-        upper = [round((u / h) * shrink) for u, h in zip(grid.upper, grid.spacing)]
-        shape = tuple(max(a + b, 3) + 1 for a, b in zip(lower, upper, strict=True))
-        origin = tuple(
-            o + (round(-o / h) - a) * h
-            for o, h, a in zip(grid.origin, grid.spacing, lower, strict=True)
-        )
-        box = Grid(shape=shape, spacing=grid.spacing, origin=origin)
-        kernel = plan.build_kernel()
-        wide = kernel.with_parameters({"lengthscale": _GROWTH * kernel.lengthscale})
-        torus = padded_torus(box, wide, 0.05)
-        if torus.size <= _POINTS or max(shape) <= 8:
-            break
-        shrink *= 0.9
-    inside = torch.nonzero(box.contains(data.ends))[:, 0]
-    if len(inside) > _STARS:
-        order = torch.randperm(len(inside), generator=generator)[:_STARS]
-        inside = inside[order.sort().values]
-    return replace(plan, grid=box, torus_shape=torus.shape), data.select(inside)
-
-
-def _linear(
-    plan: Plan,
-    data: Data,
-    dtype: torch.dtype,
-    device: torch.device,
-    generator: torch.Generator,
-) -> ForwardModel:
-    """The model itself, or the linear one with the moments of a lognormal density."""
-    lines = sight_lines(plan, data)
-    model = build_model(plan, lines, dtype=dtype, device=device, generator=generator)
-    if not isinstance(model, LogNormal):
-        return model
-    # lognormal_scales, inverted.
-    relative = math.expm1(plan.std**2)
-    unit = model.kernel.with_parameters({"variance": torch.tensor(relative)})
-    _, factor, median = lognormal_scales(unit)
-    kernel = unit.with_parameters({"lengthscale": unit.lengthscale / factor})
-    mean = replace(plan.mean, value=plan.mean.value / median).build()
-    return Modulated(
-        model.whitening.with_kernel(kernel),
-        lines,
-        mean=mean,
-        interpolation=model.interpolation,
+def _settings(
+    part: Plan, model: ForwardModel, config: FitConfig, names: tuple[str, ...], n: int
+) -> Learning:
+    return Learning(
+        names=names,
+        anisotropic=config.inference.anisotropic,
+        pairs=_PAIRS,
+        subgrid_noise=part.subgrid_noise,
+        max_steps=_STEPS,
+        # A gain of so little moves no map.
+        tolerance=1.0 + 5e-4 * n,
+        residual=0.06 * math.sqrt(n),
+        preconditioner_rank=min(_RANK, model.latent_size),
+        lengthscale_range=lengthscale_range(part),
     )
 
 
-def _range(plan: Plan) -> tuple[float, float]:
-    """Lengthscales that the grid resolves and the torus was padded for [pc]."""
-    longest = _GROWTH * max(plan.lengthscale)
-    shortest = min(RESOLVED * max(plan.grid.spacing), *plan.lengthscale)
-    return 0.5 * shortest, longest
-
-
-def _learned(plan: Plan, found: Learnt, config: FitConfig, stars: int) -> Learned:
-    values = found.parameters
-    scale = [float(s) for s in values["lengthscale"].expand(3)]
-    variance, mean = float(values["variance"]), plan.mean
-    amplitude = float(values["mean"]) if "mean" in values else mean.value
-    if plan.density == "lognormal":
-        kernel = plan.build_kernel().with_parameters({"variance": values["variance"]})
-        variance, factor, median = lognormal_scales(kernel)
-        scale = [factor * s for s in scale]
-        amplitude *= median
-        if "mean" not in open_names(plan, config):
-            # The mean density that was given stays; its median goes with the std.
-            amplitude = mean.value * math.exp((plan.std**2 - variance) / 2)
+def _changed(
+    plan: Plan, found: Learnt, config: FitConfig
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with what is open as it was found, and notes on what could not be."""
     names = open_names(plan, config)
-    floor = [RESOLVED * h for h in plan.grid.spacing]
-    notes = []
+    values = found.parameters
+    scale, std, amplitude = _field_scales(plan, found, given="mean" not in names)
+    notes: tuple[str, ...] = ()
+    lengthscale = plan.lengthscale
     if "lengthscale" in names:
-        raised = [max(s, f) for s, f in zip(scale, floor, strict=True)]
-        if raised != scale:
-            notes.append(
-                f"lengthscale raised from {min(scale):.4g} pc to {RESOLVED:g} grid "
-                "steps: the grid does not resolve the one learnt"
-            )
-        scale = raised
-    else:
-        scale = list(plan.lengthscale)
-    if not found.converged:
-        notes.append("learning the scales stopped before it converged")
+        lengthscale, notes = _resolved(scale, plan)
+    mean = replace(plan.mean, value=amplitude)
+    if "scale_height" in names:
+        mean = replace(mean, scale_height=float(values["scale_height"]))
+    common = plan.common_noise
+    if "common_noise" in names and not learns_common(plan, config):
+        common = math.hypot(common, math.sqrt(found.common_noise))
     changed = replace(
         plan,
-        lengthscale=(scale[0], scale[1], scale[2]),
-        std=math.sqrt(variance) if "variance" in names else plan.std,
-        mean=replace(
-            mean,
-            value=amplitude,
-            scale_height=float(values["scale_height"])
-            if "scale_height" in names
-            else mean.scale_height,
-        ),
-        common_noise=(
-            math.hypot(plan.common_noise, math.sqrt(found.common_noise))
-            if "common_noise" in names and not learns_common(plan, config)
-            else plan.common_noise
-        ),
-        notes=(*plan.notes, *notes),
+        lengthscale=lengthscale,
+        std=std if "variance" in names else plan.std,
+        mean=mean,
+        common_noise=common,
     )
     kernel = changed.build_kernel()
     torus = padded_torus(plan.grid, kernel, config.model.wrap_tolerance)
-    facts = {
+    return replace(changed, torus_shape=torus.shape), notes
+
+
+def _field_scales(
+    plan: Plan, found: Learnt, *, given: bool
+) -> tuple[list[float], float, float]:
+    """Lengthscales, std and the mean's amplitude of the plan's field.
+
+    A lognormal density's are those of its logarithm, and its median. ``given`` says
+    that the mean density is: it stays, and its median goes with the std.
+    """
+    values = found.parameters
+    scale = [float(s) for s in values["lengthscale"].expand(3)]
+    amplitude = float(values["mean"]) if "mean" in values else plan.mean.value
+    if plan.density != "lognormal":
+        return scale, math.sqrt(float(values["variance"])), amplitude
+    kernel = plan.build_kernel().with_parameters({"variance": values["variance"]})
+    variance, factor, median = lognormal_scales(kernel)
+    amplitude *= median
+    if given:
+        amplitude = plan.mean.value * math.exp((plan.std**2 - variance) / 2)
+    return [factor * s for s in scale], math.sqrt(variance), amplitude
+
+
+def _resolved(
+    scale: list[float], plan: Plan
+) -> tuple[tuple[float, float, float], tuple[str, ...]]:
+    """Lengthscales that the grid resolves, and a note where they were raised to it."""
+    floor = [RESOLVED * h for h in plan.grid.spacing]
+    x, y, z = (max(s, f) for s, f in zip(scale, floor, strict=True))
+    if [x, y, z] == scale:
+        return (x, y, z), ()
+    note = (
+        f"lengthscale raised from {min(scale):.4g} pc to {RESOLVED:g} grid "
+        "steps: the grid does not resolve the one learnt"
+    )
+    return (x, y, z), (note,)
+
+
+def _ending(found: Learnt, allowance: Allowance, config: FitConfig) -> tuple[str, ...]:
+    """How learning ended, if not by itself at the optimum."""
+    if found.converged:
+        return ()
+    if found.status == "stopped":
+        taken = sum(step.accepted for step in found.history[1:])
+        steps = "step" if taken == 1 else "steps"
+        return (
+            f"learning the scales was stopped by its time after {taken} {steps} and "
+            f"{allowance.spent:.0f} s: another would have passed {LEARNING_SHARE:.0%} "
+            f"of budget.minutes = {config.budget.minutes:g}; raise it for better ones",
+        )
+    why = {
+        "out of steps": f"after {_STEPS} points",
+        "solve failed": "at a solve that did not converge",
+    }[found.status]
+    return (f"learning the scales stopped {why}, before it converged",)
+
+
+def _facts(found: Learnt, stars: int, allowance: Allowance) -> dict[str, Any]:
+    by_time = found.status == "stopped"
+    return {
         "stars": stars,
         "steps": len(found.history),
         "products": found.products,
+        "status": "stopped by its time" if by_time else found.status,
         "converged": found.converged,
+        "seconds": round(allowance.spent, 3),
+        "seconds_allowed": allowance.limit,
         # Of the logarithms; infinite where nothing tells.
         "errors": {n: e if math.isfinite(e) else None for n, e in found.errors.items()},
     }
-    return Learned(
-        plan=replace(changed, torus_shape=torus.shape), notes=tuple(notes), facts=facts
-    )

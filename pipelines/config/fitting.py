@@ -68,7 +68,9 @@ class PriorConfig(Settings):
     )
     mean_density: Auto[NonNegative] = Field(
         default=None,
-        description="mean density at the Sun's place in the plane [mag/pc]",
+        description="mean density at the Sun's place in the plane [mag/pc]; of a "
+        "lognormal density, too, the mean and not the median, which is "
+        "exp(-std^2/2) times the mean and goes with the std when that is learnt",
     )
     scale_height: Auto[Positive] = Field(
         default=None, description="scale height of the exponential disc [pc]"
@@ -181,7 +183,8 @@ class InferenceConfig(Settings):
     learn: bool = Field(
         default=True,
         description="learn hyperparameters that are auto from the gradient of the "
-        "evidence, after the search",
+        "evidence, after the search; it stops at a quarter of budget.minutes, but not "
+        "before one step, and only if it was not stopped so is it the same again",
     )
     anisotropic: bool = Field(
         default=False, description="learn one lengthscale per axis"

@@ -67,7 +67,7 @@ def config(prior=None, **sections):
     )
 
 
-def learnt(plan, data, settings, seed=0):
+def learnt(plan, data, settings, seed=0, **options):
     return learn_plan(
         plan,
         data,
@@ -76,6 +76,7 @@ def learnt(plan, data, settings, seed=0):
         device=CPU,
         generator=seeded(seed),
         on_step=lambda *_: None,
+        **options,
     )
 
 
@@ -171,6 +172,31 @@ def test_scales_of_a_lognormal_field_are_found():
     assert abs(math.log(density[0] / density[1])) < 2.5 * errors["mean"]
     # The errors themselves say something.
     assert errors["lengthscale"] < 0.2 and errors["mean"] < 0.4
+
+
+def test_learning_stops_by_its_time_after_a_step_and_says_so(
+    gaussian, gaussian_data, gaussian_start
+):
+    now = [0.0]
+
+    def clock():
+        """Every look takes a minute, of the 10 that the budget has."""
+        now[0] += 60.0
+        return now[0]
+
+    found = learnt(gaussian_start, gaussian_data, config(), clock=clock)
+    assert found is not None
+    assert found.facts["status"] == "stopped by its time"
+    assert not found.facts["converged"] and found.facts["steps"] == 2
+    assert found.facts["seconds"] > found.facts["seconds_allowed"] == 150.0
+    (note,) = found.notes
+    assert "stopped by its time after 1 step and" in note and found.plan.notes == (
+        note,
+    )
+    # What one step found is kept: on its way to where it goes with more time.
+    start, end = gaussian_start.lengthscale[0], gaussian.plan.lengthscale[0]
+    assert end < found.plan.lengthscale[0] < start
+    assert gaussian.facts["status"] == "converged" and gaussian.notes == ()
 
 
 def test_the_torus_is_padded_for_the_scale_that_was_learnt(gaussian, gaussian_start):

@@ -1,0 +1,56 @@
+"""Time that is allowed, and time that is left, by a clock that tests turn."""
+
+import pytest
+
+from pipelines.timing import Allowance, TimeLeft
+
+
+class Turned:
+    """A clock that shows what it was told."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Turned()
+
+
+def test_a_step_that_would_end_beyond_the_limit_is_not_begun(clock):
+    allowance = Allowance(10.0, clock)
+    assert not allowance.over()
+    for now, over in ((102.0, False), (105.0, False), (107.5, True), (111.0, True)):
+        clock.now = now
+        allowance.lap()
+        # The longest step took 3 s.
+        assert allowance.over() == over
+    assert allowance.spent == pytest.approx(11.0)
+
+
+def test_time_is_left_by_the_estimate_until_it_has_passed(clock):
+    left = TimeLeft(60.0, 32, clock)
+    assert left.at("mean") == "60 s"
+    clock.now = 145.0
+    assert left.at("mean over samples") == "15 s"
+    clock.now = 175.0
+    assert left.at("samples") == "unknown (75 s so far, 60 s expected)"
+
+
+def test_blocks_of_samples_tell_the_time_left_better_than_the_estimate(clock):
+    left = TimeLeft(60.0, 40, clock)
+    clock.now = 190.0
+    assert "90 s so far" in left.at("samples 1-16")
+    clock.now = 210.0
+    assert "110 s so far" in left.at("samples 1-16")
+    # 16 samples took 32 s; there are 24 left.
+    clock.now = 222.0
+    assert left.at("samples 17-32") == "48 s"
+    clock.now = 232.0
+    assert left.at("samples 17-32") == "38 s"
+    clock.now = 254.0
+    assert left.at("samples 33-40") == "16 s"
+    clock.now = 300.0
+    assert left.at("samples 33-40") == "0 s"
