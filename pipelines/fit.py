@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import resource
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import torch
 import dustmap
 from dustmap.posterior import Posterior
 from pipelines import cost
+from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.assessment import held_out_score, sight_line_lengths
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, to_toml
@@ -25,10 +24,10 @@ from pipelines.errors import InputError
 from pipelines.figures.history import history
 from pipelines.figures.style import save_figure
 from pipelines.learning import learn_plan
-from pipelines.plan import Plan, memory_limit, work_of
+from pipelines.plan import Plan, work_of
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions
-from pipelines.progress import Progress, say
+from pipelines.progress import Progress
 from pipelines.run import (
     State,
     check_output,
@@ -46,6 +45,7 @@ from pipelines.selection import (
     usable_stars,
 )
 from pipelines.store import atomic_directory, input_digests, write_manifest
+from pipelines.timing import StageClock
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
@@ -82,17 +82,14 @@ class FitReport:
         return "\n".join(lines)
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Seconds by stage."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """A catalogue's stars: all, those to fit, those kept back; counts by reason."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    _last: float = field(default_factory=time.perf_counter)
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
+    stars: Stars
+    train: Stars
+    test: Stars
+    counts: dict[str, int]
 
 
 def fit(
@@ -107,78 +104,92 @@ def fit(
         no grid, or the output exists or cannot be written.
     """
     check_output(output, overwrite=overwrite)
-    clock = _Clock()
-    stars = read_stars(source)
-    stars, counts = usable_stars(stars, config, source)
+    clock = StageClock()
     generator = torch.Generator().manual_seed(config.inference.seed)
-    train, test = split_stars(stars, config.data.holdout, generator)
-    counts = {**counts, "fitted": len(train), "held out": len(test)}
-    device, dtype = _place(config)
+    sample = _read(source, config, generator)
+    place = {**_place(config), "generator": generator}
     clock.lap("read")
-    plan, work, speed = make_plan(
-        planning_view(train, config),
-        config,
-        dtype=dtype,
-        device=device,
-        generator=generator,
-    )
-    train, outside = stars_inside(by_direction(train), plan)
-    test, outside_test = stars_inside(test, plan)
-    counts.update(
-        {"outside the box": outside + outside_test, "fitted": len(train)},
-        **{"held out": len(test)},
-    )
-    if len(train) < FEWEST:
-        raise InputError(f"{source}: only {len(train)} stars lie in the box")
+    plan, work, speed = make_plan(planning_view(sample.train, config), config, **place)
+    sample = _inside(sample, plan, source)
     if plan.engine == "full-batch":
-        _refuse_too_large(work, config)
+        refuse_too_large(work, config)
     clock.lap("plan")
     records: list[dict[str, Any]] = []
-    data = _data(train, config)
-    place = {"dtype": dtype, "device": device, "generator": generator}
-    with Progress(description="scales") as progress:
-        on_step = _recorder(records, progress, config)
-        learned = learn_plan(plan, data, config, **place, on_step=on_step)
-    if learned is not None:
-        plan = learned.plan
-        kernel = plan.build_kernel()
-        work = work_of(plan.grid, kernel, train.distance, config)
-    clock.lap("scales")
-    _announce(plan, work, speed, config)
-    with Progress(description="inference") as progress:
-        expected = cost.seconds(work, speed) if plan.engine == "full-batch" else 0.0
-        on_step = _recorder(records, progress, config, expected)
-        result = run_engine(plan, data, config, **place, on_step=on_step)
-    if learned is not None:
-        result = replace(result, facts={**result.facts, "learning": learned.facts})
-    clock.lap("inference")
-    predictions = predict_columns(result.plan, _posterior(result, config), test)
-    held_out = held_out_score(predictions, test, result.plan)
-    support = sight_line_lengths(result.plan, train)
-    clock.lap("held-out test")
+    result = _infer(plan, work, speed, sample.train, config, place, clock, records)
+    predictions = predict_columns(result.plan, _posterior(result, config), sample.test)
     report = FitReport(
         output=output,
         plan=result.plan,
-        counts=counts,
-        held_out=held_out,
+        counts=sample.counts,
+        held_out=held_out_score(predictions, sample.test, result.plan),
         seconds=clock.seconds,
         memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         converged=result.converged,
         messages=result.messages,
     )
+    support = sight_line_lengths(result.plan, sample.train)
+    clock.lap("held-out test")
+    state = State(mean=result.mean, samples=result.samples, support=support)
     with atomic_directory(output, overwrite=overwrite) as folder:
-        _write(folder, source, stars, train, config, report, result)
-        write_state(
-            folder, State(mean=result.mean, samples=result.samples, support=support)
-        )
-        lines = [json.dumps(record) + "\n" for record in records]
-        (folder / "metrics.jsonl").write_text("".join(lines))
-        if any("seconds" in record for record in records):
-            save_figure(history(records), folder / "convergence.png")
-        if len(test):
-            write_predictions(folder / "held_out.parquet", test, predictions, {})
+        _write(folder, source, sample, config, report, result.facts)
+        write_state(folder, state)
+        _write_records(folder, records)
+        if len(sample.test):
+            write_predictions(folder / "held_out.parquet", sample.test, predictions, {})
         write_manifest(folder)
     return report
+
+
+def _read(source: Path, config: FitConfig, generator: torch.Generator) -> _Sample:
+    stars, counts = usable_stars(read_stars(source), config, source)
+    train, test = split_stars(stars, config.data.holdout, generator)
+    return _Sample(stars=stars, train=train, test=test, counts=counts)
+
+
+def _inside(sample: _Sample, plan: Plan, source: Path) -> _Sample:
+    """The stars in the plan's box, those to fit in the order of their directions."""
+    train, outside = stars_inside(by_direction(sample.train), plan)
+    test, outside_test = stars_inside(sample.test, plan)
+    if len(train) < FEWEST:
+        raise InputError(f"{source}: only {len(train)} stars lie in the box")
+    counts = {
+        **sample.counts,
+        "fitted": len(train),
+        "held out": len(test),
+        "outside the box": outside + outside_test,
+    }
+    return replace(sample, train=train, test=test, counts=counts)
+
+
+def _infer(
+    plan: Plan,
+    work: cost.Work,
+    speed: cost.Speed,
+    train: Stars,
+    config: FitConfig,
+    place: dict[str, Any],
+    clock: StageClock,
+    records: list[dict[str, Any]],
+) -> Inference:
+    """Learn the scales, then run the engine; what was learnt is among the facts."""
+    data = _data(train, config)
+    with Progress(description="scales") as progress:
+        on_step = recorder(records, progress)
+        learned = learn_plan(plan, data, config, **place, on_step=on_step)
+    if learned is not None:
+        plan = learned.plan
+        work = work_of(plan.grid, plan.build_kernel(), train.distance, config)
+    clock.lap("scales")
+    announce(plan, work, speed, config)
+    blurred = data.distance_error is not None
+    known = expected(plan, work, speed, config, blurred=blurred)
+    with Progress(description="inference") as progress:
+        on_step = recorder(records, progress, known)
+        result = run_engine(plan, data, config, **place, on_step=on_step)
+    clock.lap("inference")
+    if learned is None:
+        return result
+    return replace(result, facts={**result.facts, "learning": learned.facts})
 
 
 def _posterior(result: Inference, config: FitConfig) -> Posterior:
@@ -191,7 +202,8 @@ def _posterior(result: Inference, config: FitConfig) -> Posterior:
     return Posterior(model=model, mean=result.mean, samples=result.samples)
 
 
-def _place(config: FitConfig) -> tuple[torch.device, torch.dtype]:
+def _place(config: FitConfig) -> dict[str, Any]:
+    """Device and precision of the products, by name."""
     wanted = config.inference.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError(
@@ -200,56 +212,12 @@ def _place(config: FitConfig) -> tuple[torch.device, torch.dtype]:
         )
     name = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
     if config.inference.engine == "svi":
-        return torch.device("cpu"), torch.float64
+        return {"device": torch.device("cpu"), "dtype": torch.float64}
     if name == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         raise InputError("TF32 is on: it is too coarse for this; switch it off")
     precise = config.inference.dtype == "float64"
-    return torch.device(name), torch.float64 if precise else torch.float32
-
-
-def _announce(
-    plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig
-) -> None:
-    """Print what was chosen, and refuse what cannot fit into memory."""
-    grid = plan.grid
-    box = " x ".join(
-        f"[{a:.6g}, {b:.6g}]" for a, b in zip(grid.lower, grid.upper, strict=True)
-    )
-    say(
-        f"grid: {' x '.join(map(str, grid.shape))} = {grid.size} points every "
-        f"{' x '.join(f'{h:.4g}' for h in grid.spacing)} pc, box {box} pc"
-    )
-    mean = plan.mean
-    shape = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
-    lognormal = plan.density == "lognormal"
-    unit, kind = (" of ln density", "median") if lognormal else (" mag/pc", "mean")
-    say(
-        f"prior: {plan.density}, {plan.kernel}, lengthscale "
-        f"{' x '.join(f'{s:.4g}' for s in plan.lengthscale)} pc, std {plan.std:.4g}"
-        f"{unit}; {kind}: {mean.kind} {mean.value:.4g} mag/pc{shape}; common noise "
-        f"{plan.common_noise:.4g} mag"
-    )
-    for note in plan.notes:
-        say(f"note: {note}")
-    if plan.engine != "full-batch":
-        return
-    parts = cost.memory(work)
-    total = sum(parts.values())
-    listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
-    say(f"memory: {total / 2**30:.2f} GiB ({listing})")
-    say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
-    _refuse_too_large(work, config)
-
-
-def _refuse_too_large(work: cost.Work, config: FitConfig) -> None:
-    """Learning, too, would fill the memory with a grid that cannot fit into it."""
-    total = sum(cost.memory(work).values())
-    if total > memory_limit(config):
-        raise InputError(
-            f"this grid needs {total / 2**30:.2f} GiB, the budget is "
-            f"{memory_limit(config) / 2**30:.2f} GiB: raise budget.memory_gib, lower "
-            "inference.samples, or leave box.spacing to be chosen"
-        )
+    dtype = torch.float64 if precise else torch.float32
+    return {"device": torch.device(name), "dtype": dtype}
 
 
 def _data(stars: Stars, config: FitConfig) -> Data:
@@ -266,55 +234,13 @@ def _data(stars: Stars, config: FitConfig) -> Data:
     )
 
 
-# What the number that comes with a stage is, where it is no relative residual.
-_VALUES = {
-    "svi bound": "bound",
-    "misfit": "misfit",
-    "scales misfit": "misfit",
-    "gain": "promised_gain",
-    "scales": "promised_gain",
-}
-
-
-def _recorder(
-    records: list[dict[str, Any]],
-    progress: Progress,
-    config: FitConfig,
-    expected: float = 0.0,
-) -> Callable[[str, int, float], None]:
-    """Keeps every iteration, and shows it."""
-    started = time.perf_counter()
-    before = records[-1]["seconds"] if records else 0.0
-
-    def on_step(stage: str, step: int, value: float) -> None:
-        # Of the expected time; nothing is promised beyond it.
-        if expected:
-            left = expected - (time.perf_counter() - started)
-            progress.show(left=f"{left:.0f} s" if left > 0 else "longer than expected")
-        finite = value == value
-        kind = _VALUES.get(stage, "residual")
-        if finite:
-            record = {"stage": stage, "iteration": step, kind: value}
-            if kind == "residual":
-                record["tolerance"] = config.inference.tolerance
-            passed = time.perf_counter() - started
-            record["seconds"] = round(before + passed, 3)
-            records.append(record)
-        if finite:
-            progress.show(**{kind: f"{value:.2e}"})
-        progress.update(stage=stage, step=step)
-
-    return on_step
-
-
 def _write(
     folder: Path,
     source: Path,
-    stars: Stars,
-    train: Stars,
+    sample: _Sample,
     config: FitConfig,
     report: FitReport,
-    result: Inference,
+    facts: dict[str, Any],
 ) -> None:
     (folder / "config.toml").write_text(to_toml(config))
     provenance = {
@@ -323,7 +249,7 @@ def _write(
         "seed": config.inference.seed,
         "configuration": json.loads(config.model_dump_json()),
         "inputs": input_digests(source),
-        "catalogue": stars.meta,
+        "catalogue": sample.stars.meta,
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
     summary = {
@@ -333,13 +259,21 @@ def _write(
         "peak_memory_bytes": report.memory,
         "converged": report.converged,
         "messages": list(report.messages),
-        **result.facts,
+        **facts,
     }
     write_json(
         folder / "run.json",
         {"plan": report.plan.as_dict(), "summary": summary, "provenance": provenance},
     )
+    train = sample.train
     if len(train) > _KEPT_STARS:
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     write_stars(folder / "stars.parquet", train, overwrite=False)
+
+
+def _write_records(folder: Path, records: list[dict[str, Any]]) -> None:
+    lines = [json.dumps(record) + "\n" for record in records]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    if any("seconds" in record for record in records):
+        save_figure(history(records), folder / "convergence.png")

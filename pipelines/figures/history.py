@@ -32,6 +32,7 @@ def history(records: Records) -> Figure:
     records
         As in ``metrics.jsonl``: each with ``stage``, ``seconds`` and one of
         ``residual``, ``misfit``, ``promised_gain`` and ``bound``; others are left out.
+        A ``tolerance`` is drawn over the time in which records have it.
 
     Raises
     ------
@@ -76,9 +77,10 @@ def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
             color=CYCLE[number % len(CYCLE)],
             label=f"{stage} ({len(own)})",
         )
-    limits = {r["tolerance"] for r in records if "tolerance" in r}
-    if len(limits) == 1:
-        axes.axhline(limits.pop(), color="0.4", linewidth=0.8, linestyle="dashed")
+    for limit in sorted({r["tolerance"] for r in records if "tolerance" in r}):
+        asked = [r["seconds"] for r in records if r.get("tolerance") == limit]
+        span = (min(asked), max(asked))
+        axes.plot(span, (limit, limit), color="0.4", linewidth=0.8, linestyle="dashed")
     if drawable:
         axes.legend(fontsize="x-small", frameon=False, ncols=3, loc="best")
 
