@@ -146,7 +146,9 @@ def _settings(
         names=names,
         anisotropic=config.inference.anisotropic,
         pairs=_PAIRS,
-        subgrid_noise=part.subgrid_noise,
+        # Even if the fit leaves it out, to which its charge in the bound is nothing:
+        # charged, scales make the field smooth and weak; without it they are the grid's.
+        subgrid_noise=True,
         max_steps=_STEPS,
         # A gain of so little moves no map.
         tolerance=1.0 + 5e-4 * n,

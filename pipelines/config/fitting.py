@@ -110,7 +110,9 @@ class ModelConfig(Settings):
         default="linear", description="interpolation between grid points"
     )
     subgrid_noise: bool = Field(
-        default=True, description="add what the grid cannot resolve to the stars' noise"
+        default=True,
+        description="add what the grid cannot resolve to the stars' noise; the scales "
+        "are learnt with it in any case",
     )
     ray_step: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.5, description="step of the integral along a ray, in cells"

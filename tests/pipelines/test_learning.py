@@ -174,6 +174,19 @@ def test_scales_of_a_lognormal_field_are_found():
     assert errors["lengthscale"] < 0.2 and errors["mean"] < 0.4
 
 
+def test_scales_are_the_fields_even_if_the_fit_leaves_the_subgrid_noise_out(
+    gaussian, gaussian_data, gaussian_start
+):
+    settings = config()
+    model = settings.model.model_copy(update={"subgrid_noise": False})
+    settings = settings.model_copy(update={"model": model})
+    start = replace(gaussian_start, subgrid_noise=False)
+    found = learnt(start, gaussian_data, settings)
+    assert found is not None
+    assert not found.plan.subgrid_noise
+    assert replace(found.plan, subgrid_noise=True) == gaussian.plan
+
+
 def test_learning_stops_by_its_time_after_a_step_and_says_so(
     gaussian, gaussian_data, gaussian_start
 ):
