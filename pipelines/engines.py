@@ -190,8 +190,8 @@ def run_engine(
     messages = [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
         messages.append(
-            f"the log-normal fit stopped after {result.newton_steps} Gauss-Newton "
-            "steps and its rounds of samples while steps still promised more than "
+            f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
+            "and those of every sample, stopped while steps still promised more than "
             f"{_NEWTON_TOLERANCE} nats per star"
         )
     if result.sample_solution is not None:

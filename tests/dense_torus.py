@@ -25,6 +25,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
 from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.whitening import TorusWhitening
 
@@ -94,6 +95,18 @@ def model(
         residual_refinement=residual_refinement,
         residual_count=residual_count,
         generator=torch.Generator().manual_seed(11),
+    )
+
+
+@functools.cache
+def log_normal(variance: float, count: int, seed: int = 3) -> LogNormal:
+    """A density whose logarithm has this variance, seen along so many rays."""
+    kernel = whitening("matern52", 2, 1).kernel
+    kernel = kernel.with_parameters({"variance": torch.tensor(variance).double()})
+    return LogNormal(
+        TorusWhitening(kernel, torus(2)),
+        LineIntegrals(inside(2, count, seed), GaussLegendre(count=6)),
+        mean=ConstantMean(value=0.6),
     )
 
 

@@ -7,7 +7,8 @@ without the block-independence of q):
 ``ε_s = m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` with η, ξ standard normal.
 
 Λ is only ever applied. A model that is not linear is solved by Gauss–Newton steps on
-its tangents, halved until the posterior does not fall, and then by metric Gaussian
+its tangents, halved until the posterior does not fall; its samples are the ends of fits
+to perturbed data (:mod:`dustmap.inference.perturbed`), or those of metric Gaussian
 variational inference (:mod:`dustmap.inference.mgvi`). For a linear model with a noise
 that does not depend on the field the first step is the answer, and samples are exact.
 """
@@ -44,7 +45,7 @@ def infer(
     start: Float[Tensor, " p"] | None = None,
     on_step: OnStep | None = None,
 ) -> FullBatchResult:
-    """Posterior mean (or MGVI's, for a non-linear model) and samples of ε.
+    """Posterior mean and samples of ε; of a non-linear model the mode, or MGVI's mean.
 
     Parameters
     ----------
@@ -82,6 +83,10 @@ def infer(
     if model.linear or not settings.samples:
         tangent, total = phases.tangent(eps)
         samples, sample_solution = phases.samples(tangent, total, eps)
+    elif settings.sampler == "perturbed":
+        sample_solution, total = phases.perturbed(eps)
+        samples = sample_solution.value
+        tangent = model.linearise(eps)
     else:
         eps, samples, total, sample_solution, settled = phases.variational(eps)
         converged = settled if settings.rounds else converged

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.inference.perturbed import Samples
 from dustmap.linalg.cg import ConjugateGradients, Solution
 
 
@@ -38,10 +40,16 @@ class FullBatch:
         Relative residual at which a sample is done; that of ``solver`` if ``None``.
         The error of a sample is far below the scatter of S of them long before that
         of the mean may stop.
-    pairs, rounds, steps
-        Of metric Gaussian variational inference: pairs of samples that the objective is
-        averaged over, rounds with new samples (0: samples at the mode), and steps of
-        the mean in each.
+    sampler
+        Of a model that is not linear: ``perturbed`` fits every sample to data and prior
+        drawn anew, ``mgvi`` takes them from the tangent at their mean. The second is
+        cheaper, and fails where a density may change by large factors.
+    steps
+        Gauss–Newton steps of every sample before Σ is that of the samples; with
+        ``mgvi``, of the mean in every round.
+    pairs, rounds
+        Of ``mgvi``: pairs of samples that the objective is averaged over, and rounds
+        with new samples (0: samples at the mode).
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -52,6 +60,7 @@ class FullBatch:
     newton_tolerance: float = 1e-3
     block: int = 16
     sample_rtol: float | None = None
+    sampler: Literal["perturbed", "mgvi"] = "perturbed"
     pairs: int = 4
     rounds: int = 4
     steps: int = 4
@@ -77,8 +86,8 @@ class FullBatchResult:
     """Mean and samples of ε given the data, with what the solver says of them.
 
     ``noise_variance`` is what the observations were weighted with (sub-grid noise,
-    distance errors and outliers' weights included); ``residuals`` are the true relative
-    residuals of the mean and of every sample; ``prediction`` is ``apply(m)`` at the
+    distance errors and outliers' weights included); ``mean`` is the posterior mean
+    of a linear model, MGVI's, or else the mode; ``prediction`` is ``apply(m)`` at the
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
     its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt.
     """
@@ -89,7 +98,7 @@ class FullBatchResult:
     prediction: Float[Tensor, " n"]
     newton_steps: int
     mean_solution: Solution
-    sample_solution: Solution | None
+    sample_solution: Solution | Samples | None
     converged: bool
     weights: Float[Tensor, " n"]
     degrees: float | None = None

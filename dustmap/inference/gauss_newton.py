@@ -3,7 +3,7 @@ r"""One Gauss–Newton step on ``½|ε|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -41,28 +41,64 @@ class Precision(LinearOperator):
         return self.matvec(y)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """``J(ε) = ½|ε − ξ|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n``.
+
+    Parameters
+    ----------
+    y
+        Observations.
+    total
+        Σ, the variance they are weighted with.
+    centre
+        ξ, the mean of the prior of ε; zero if ``None``.
+    """
+
+    y: Float[Tensor, " n"]
+    total: Float[Tensor, " n"]
+    centre: Float[Tensor, " p"] | None = None
+
+    def beside(self, eps: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """``ε − ξ``."""
+        return eps if self.centre is None else eps - self.centre
+
+    def value(self, eps: Tensor, prediction: Float[Tensor, " n"]) -> float:
+        """J, in float64."""
+        misfit = (self.y - prediction) / self.total.sqrt()
+        beside = self.beside(eps)
+        return float(inner(beside, beside) + inner(misfit, misfit)) / 2
+
+    def slope(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
+        """``−∂J/∂ε``, the direction in which the posterior rises."""
+        pull = tangent.operator.rmatvec((self.y - tangent.prediction) / self.total)
+        return pull - self.beside(eps)
+
+
 def newton_step(
     tangent: Linearisation,
     precision: Precision,
-    y: Float[Tensor, " n"],
-    total: Float[Tensor, " n"],
+    target: Target,
     eps: Float[Tensor, " p"],
     *,
     solver: ConjugateGradients,
     forcing: float,
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
+    stage: str = "mean",
 ) -> Solution:
-    """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``, warm-started at ε.
+    """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, warm-started at ε.
 
     The residual is brought to the solver's tolerance, or to ``forcing`` times that of ε
     if this is larger: far from the optimum a better solution of a wrong linear problem
     is wasted (Eisenstat & Walker 1996).
     """
-    shifted = y - tangent.prediction + tangent.operator.matvec(eps)
-    rhs = tangent.operator.rmatvec(shifted / total)
+    shifted = target.y - tangent.prediction + tangent.operator.matvec(eps)
+    rhs = tangent.operator.rmatvec(shifted / target.total)
+    if target.centre is not None:
+        rhs = rhs + target.centre
     if forcing:
-        slope, _ = gradient(tangent, y, total, eps)
+        slope = target.slope(tangent, eps)
         size = float((inner(slope, slope) / inner(rhs, rhs)).sqrt())
         # A residual of 1 says that nothing is known yet.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
@@ -71,50 +107,47 @@ def newton_step(
         rhs[None],
         preconditioner=preconditioner,
         start=eps[None] if bool(eps.any()) else None,
-        on_step=named(on_step, "mean"),
+        on_step=named(on_step, stage),
     )
 
 
-def gradient(
-    tangent: Linearisation, y: Tensor, total: Tensor, eps: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradient of the log posterior at ε, and the size of its data term."""
-    pull = tangent.operator.rmatvec((y - tangent.prediction) / total)
-    return pull - eps, inner(pull, pull).sqrt()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Where a step led, and by how much J fell; ``None`` if it fell nowhere.
 
+    ``promised`` is the fall that the tangent promised: ``½ δᵀ(−∂J/∂ε)``.
+    """
 
-def objective(y: Tensor, total: Tensor, eps: Tensor, prediction: Tensor) -> float:
-    """``½|ε|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n`` in float64."""
-    misfit = (y - prediction) / total.sqrt()
-    return float(inner(eps, eps) + inner(misfit, misfit)) / 2
+    eps: Float[Tensor, " p"]
+    gain: float | None
+    promised: float
 
 
 def backtrack(
     model: ForwardModel,
     tangent: Linearisation,
-    y: Float[Tensor, " n"],
-    total: Float[Tensor, " n"],
+    target: Target,
     eps: Float[Tensor, " p"],
     proposal: Float[Tensor, " p"],
-) -> tuple[Float[Tensor, " p"], float | None]:
+) -> Step:
     """The longest of the step's halvings that lowers the objective enough.
 
     Enough is a quarter of what its slope promises (Armijo 1966), rounding allowed for:
-    a linear model, which keeps half, takes the whole step. Returns ε and by how much
-    the objective fell; ε as it was and ``None`` if no halving is good enough.
+    a linear model, which keeps half, takes the whole step.
     """
     step = proposal - eps
     along = tangent.operator.matvec(step)
-    slope = float(inner(eps, step) - inner((y - tangent.prediction) / total, along))
-    before = objective(y, total, eps, tangent.prediction)
+    misfit = (target.y - tangent.prediction) / target.total
+    slope = float(inner(target.beside(eps), step) - inner(misfit, along))
+    before = target.value(eps, tangent.prediction)
     allowed = before + 100 * torch.finfo(eps.dtype).eps * before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
         moved = model.moved(eps, step, length) if halvings else proposal
-        after = objective(y, total, moved, model.apply(moved))
+        after = target.value(moved, model.apply(moved))
         if after <= allowed + 0.25 * length * slope:
-            return moved, before - after
-    return eps, None
+            return Step(eps=moved, gain=before - after, promised=-slope / 2)
+    return Step(eps=eps, gain=None, promised=-slope / 2)
 
 
 def named(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:

@@ -11,13 +11,14 @@ from dustmap.inference.full_batch_settings import FullBatch
 from dustmap.inference.gauss_newton import (
     OnStep,
     Precision,
+    Target,
     backtrack,
-    gradient,
     named,
     newton_step,
 )
 from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
 from dustmap.inference.noise import Weighing
+from dustmap.inference.perturbed import Samples, fit_sample, perturbed_target
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -25,6 +26,8 @@ from dustmap.models.base import ForwardModel, Linearisation
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
 _FORCING = 0.1
+# Samples that Σ is to be averaged over may be so many times further from their ends.
+_ROUGH = 10.0
 
 
 class Phases:
@@ -59,13 +62,13 @@ class Phases:
         solution, converged, steps = None, False, 0
         while steps < settings.newton_steps and not converged:
             precision = Precision(tangent.operator, total)
+            target = Target(y=y, total=total)
             if self._worth_it():
                 self.sketch(precision)
             solution = newton_step(
                 tangent,
                 precision,
-                y,
-                total,
+                target,
                 eps,
                 solver=settings.solver,
                 forcing=_FORCING if inexact else 0.0,
@@ -73,17 +76,17 @@ class Phases:
                 on_step=self.on_step,
             )
             self.iterations += int(solution.iterations.max())
-            eps, gain = backtrack(self.model, tangent, y, total, eps, solution.value[0])
-            steps += 1
+            step = backtrack(self.model, tangent, target, eps, solution.value[0])
+            eps, steps = step.eps, steps + 1
             tangent = self.model.linearise(eps)
             total = self._reweighed(tangent, eps, steps)
             if not inexact and not bool(solution.converged.all()):
                 break
             converged = self._stationary(tangent, total, eps, solution)
-            if gain is None:
+            if step.gain is None:
                 break
             enough = settings.newton_tolerance * len(y)
-            converged = converged or (inexact and gain < enough and steps > 2)
+            converged = converged or (inexact and step.gain < enough and steps > 2)
         assert solution is not None
         return eps, steps, converged, solution
 
@@ -139,7 +142,7 @@ class Phases:
         the solver's own residual is; at most twice that, since the tangent moved.
         """
         y = self.weighing.observations
-        slope, _ = gradient(tangent, y, total, eps)
+        slope = Target(y=y, total=total).slope(tangent, eps)
         shifted = y - tangent.prediction + tangent.operator.matvec(eps)
         rhs = tangent.operator.rmatvec(shifted / total)
         scale = inner(rhs, rhs).sqrt()
@@ -197,6 +200,82 @@ class Phases:
             )
         whole = joined(parts)
         return eps, both_signs(eps, whole.value), total, whole, settled
+
+    def perturbed(self, eps: Tensor) -> tuple[Samples, Tensor]:
+        """Samples from fits of their own, started at the mode, and Σ.
+
+        Σ is that of the mode for the first steps, and that of the samples from then on.
+        """
+        settings = self.settings
+        seed = int(torch.randint(2**62, (1,), generator=self.generator))
+        white = White(seed=seed)
+        tangent, total = self.tangent(eps)
+        self.sketch(Precision(tangent.operator, total))
+        eps = self._started(tangent, total, eps, white)
+        enough = settings.newton_tolerance * len(self.weighing.observations)
+        rough = self._fitted(eps, total, white, settings.steps, _ROUGH * enough)
+        total = self._reweighed_by(rough.value)
+        samples = self._fitted(rough.value, total, white, settings.newton_steps, enough)
+        return samples, total
+
+    def _fitted(
+        self,
+        eps: Tensor,
+        total: Tensor,
+        white: White,
+        steps: int,
+        tolerance: float,
+    ) -> Samples:
+        settings, y = self.settings, self.weighing.observations
+        fits = [
+            fit_sample(
+                self.model,
+                perturbed_target(y, total, white, number, self.model.latent_size),
+                start,
+                solver=settings.sample_solver,
+                steps=steps,
+                tolerance=tolerance,
+                preconditioner=self.preconditioner,
+                on_step=self.on_step,
+                stage=f"sample {number + 1} of {len(eps)}",
+            )
+            for number, start in enumerate(eps)
+        ]
+        return Samples.of(fits)
+
+    def _started(
+        self, tangent: Linearisation, total: Tensor, eps: Tensor, white: White
+    ) -> Tensor:
+        """Samples of the tangent at the mode, along curves that do not explode."""
+        settings = self.settings
+        rough = replace(
+            settings.sample_solver, rtol=max(settings.sample_solver.rtol, _FORCING)
+        )
+        starts = []
+        for first in range(0, settings.samples // 2, settings.block):
+            last = min(first + settings.block, settings.samples // 2)
+            solution = deviations(
+                tangent.operator,
+                total,
+                white,
+                range(first, last),
+                solver=rough,
+                preconditioner=self.preconditioner,
+                on_step=self.on_step,
+                stage=f"starts of samples {2 * first + 1}-{2 * last}",
+            )
+            for delta in solution.value:
+                starts.append(self.model.moved(eps, delta, 1.0))
+                starts.append(self.model.moved(eps, delta, -1.0))
+        return torch.stack(starts)
+
+    def _reweighed_by(self, samples: Tensor) -> Tensor:
+        """Σ and the outliers' weights by averages over samples."""
+        weighing = self.weighing
+        seen = averages(self.model, weighing.observations, samples)
+        normal = weighing.normal(samples, seen.variance)
+        weighing.reweigh(weighing.observations - seen.prediction, seen.squares, normal)
+        return weighing.total(samples, seen.variance)
 
     def samples(
         self, tangent: Linearisation, total: Tensor, mean: Tensor

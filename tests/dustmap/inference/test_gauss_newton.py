@@ -169,6 +169,7 @@ def test_samples_of_a_model_that_is_not_linear_use_the_tangent_at_the_mode():
         block=500,
         newton_steps=100,
         newton_tolerance=0.0,
+        sampler="mgvi",
         rounds=0,
     )
     result = infer(model, y, variance, settings=settings, generator=rng())

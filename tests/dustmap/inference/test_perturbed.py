@@ -1,0 +1,167 @@
+"""Samples from fits to perturbed data."""
+
+from __future__ import annotations
+
+import functools
+
+import dense_torus
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+
+from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.gauss_newton import Target
+from dustmap.inference.mgvi import White
+from dustmap.inference.perturbed import Samples, fit_sample, perturbed_target
+from dustmap.linalg.cg import ConjugateGradients
+
+RULE = GaussLegendre(count=6)
+TIGHT = ConjugateGradients(rtol=1e-10, max_steps=2000)
+
+
+def rng(seed=1):
+    return torch.Generator().manual_seed(seed)
+
+
+@functools.cache
+def seen(std=1.0, count=40, noise=0.05, seed=3):
+    """A log-normal density, its data along so many rays, and ``σ²``."""
+    model = dense_torus.log_normal(std**2, count, seed)
+    generator = rng()
+    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    clean = model.apply(truth)
+    sigma = noise * float(clean.mean())
+    white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
+    return model, clean + sigma * white, torch.full_like(clean, sigma**2)
+
+
+def fitted(*, seed=5, **options):
+    model, y, variance = seen()
+    settings = FullBatch(**{"solver": TIGHT, "samples": 8, **options})
+    return infer(model, y, variance, settings=settings, generator=rng(seed))
+
+
+def drawn(model, y, variance, number, **options):
+    chosen = {
+        "solver": TIGHT,
+        "steps": 50,
+        "tolerance": 1e-8,
+        "preconditioner": None,
+        "on_step": None,
+        "stage": "sample",
+    }
+    target = perturbed_target(y, variance, White(seed=4), number, model.latent_size)
+    start = torch.zeros(model.latent_size, dtype=torch.float64)
+    return target, fit_sample(model, target, start, **{**chosen, **options})
+
+
+def test_a_sample_of_a_linear_model_is_that_of_dense_algebra():
+    rays = LineIntegrals(dense_torus.inside(2, 30, 3), RULE)
+    model = dense_torus.model("matern52", 2, rays)
+    y = torch.randn(30, generator=rng(2), dtype=torch.float64)
+    variance = torch.full_like(y, 0.1)
+    Phi = model.linearise(torch.zeros(model.latent_size).double()).operator.to_dense()
+    offset = model.apply(torch.zeros(model.latent_size).double())
+    precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])
+    for number, sign in [(2, 1.0), (3, -1.0)]:
+        eta, xi = White(seed=4).pair(1, *Phi.shape)
+        data = y + sign * variance.sqrt() * eta - offset
+        rhs = Phi.mT @ (data / variance) + sign * xi
+        _, found = drawn(model, y, variance, number)
+        assert found.converged
+        exact = torch.linalg.solve(precision, rhs)
+        torch.testing.assert_close(found.eps, exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 1, 6])
+def test_a_sample_is_where_its_own_objective_is_least(number):
+    model, y, variance = seen()
+    target, found = drawn(model, y, variance, number)
+    assert found.converged
+
+    def objective(eps):
+        eps = torch.as_tensor(eps)
+        tangent = model.linearise(eps)
+        slope = target.slope(tangent, eps)
+        return target.value(eps, tangent.prediction), -slope.numpy()
+
+    best = scipy.optimize.minimize(
+        objective,
+        np.zeros(model.latent_size),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9},
+    )
+    at = target.value(found.eps, model.apply(found.eps))
+    assert at == pytest.approx(best.fun, rel=1e-6)
+    torch.testing.assert_close(found.eps, torch.as_tensor(best.x), rtol=0, atol=1e-3)
+
+
+def test_the_slope_is_that_of_the_objective():
+    model, y, variance = seen()
+    centre = torch.randn(model.latent_size, generator=rng(7), dtype=torch.float64)
+    target = Target(y=y, total=variance, centre=centre)
+    eps = 0.3 * torch.randn(model.latent_size, generator=rng(8), dtype=torch.float64)
+    slope = target.slope(model.linearise(eps), eps)
+    for seed in range(3):
+        aside = torch.randn(model.latent_size, generator=rng(seed), dtype=torch.float64)
+        ends = [target.value(e, model.apply(e)) for e in (eps + 1e-5 * aside, eps)]
+        back = eps - 1e-5 * aside
+        ends[1] = target.value(back, model.apply(back))
+        found = (ends[0] - ends[1]) / 2e-5
+        assert found == pytest.approx(-float(slope @ aside), rel=1e-5)
+
+
+def test_samples_fit_their_own_data_and_do_not_explode():
+    # A logarithm that scatters by two: samples of the tangent at the mode overshoot.
+    model, y, variance = seen(std=2.0, count=60)
+    settings = FullBatch(solver=TIGHT, samples=16)
+    result = infer(model, y, variance, settings=settings, generator=rng(5))
+    assert result.converged
+    predictions = model.apply(result.samples)
+    misfit = ((predictions - y) ** 2 / result.noise_variance).mean(dim=1)
+    assert float(misfit.max()) < 5.0
+    assert float(predictions.max()) < 2 * float(y.max())
+
+
+def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
+    y, total = torch.ones(5).double(), torch.full((5,), 4.0).double()
+    first, second, third = (
+        perturbed_target(y, total, White(seed=3), number, 7) for number in (0, 1, 2)
+    )
+    torch.testing.assert_close(first.y - y, y - second.y)
+    torch.testing.assert_close(first.centre, -second.centre)
+    assert float((first.y - third.y).abs().max()) > 0.1
+    eta, xi = White(seed=3).pair(0, 5, 7)
+    torch.testing.assert_close(first.y, y + 2 * eta)
+    assert torch.equal(first.centre, xi)
+
+
+def test_the_same_seed_gives_the_same_samples_and_another_others():
+    first, again, other = (fitted(seed=s) for s in (5, 5, 6))
+    assert torch.equal(first.samples, again.samples)
+    assert float((first.samples - other.samples).abs().max()) > 0.5
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_the_size_of_blocks_changes_little(block):
+    # The starts differ by rounding, and the ends by what they have left to gain.
+    whole = fitted(block=16, newton_tolerance=1e-9)
+    parts = fitted(block=block, newton_tolerance=1e-9)
+    torch.testing.assert_close(parts.samples, whole.samples, rtol=1e-3, atol=1e-3)
+
+
+def test_fits_that_come_to_no_end_say_so():
+    model, y, variance = seen()
+    _, found = drawn(model, y, variance, 0, steps=1)
+    assert not found.converged and found.promised > 1.0
+    said = Samples.of([found]).message
+    assert "1 of 1 did not come to an end" in said and "nats" in said
+    _, ended = drawn(model, y, variance, 0)
+    both = Samples.of([found, ended])
+    assert both.converged.tolist() == [False, True]
+    assert "each fitted by itself" in Samples.of([ended]).message
+    result = fitted(newton_steps=1, steps=1, newton_tolerance=1e-12)
+    assert not result.converged
