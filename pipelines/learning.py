@@ -120,12 +120,15 @@ def _weighed_variance(
     on_step: OnStep,
 ) -> Float[Tensor, " n"]:
     """``σ_n²/w_n`` of a first fit: outliers and distance errors are known after it."""
+    noise = noise_of(part, some)
+    if not noise.depends_on_field:
+        return noise.variance
     settings = replace(
         full_batch_settings(config, model.latent_size),
         samples=0,
+        subgrid_noise=True,
         solver=ConjugateGradients(rtol=1e-3, max_steps=500),
     )
-    noise = noise_of(part, some)
     first = infer(
         model,
         some.extinction,
@@ -147,7 +150,8 @@ def _settings(
         anisotropic=config.inference.anisotropic,
         pairs=_PAIRS,
         # Even if the fit leaves it out, to which its charge in the bound is nothing:
-        # charged, scales make the field smooth and weak; without it they are the grid's.
+        # charged, scales make the field smooth and weak; without it they are the
+        # grid's.
         subgrid_noise=True,
         max_steps=_STEPS,
         # A gain of so little moves no map.

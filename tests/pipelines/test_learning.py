@@ -75,8 +75,7 @@ def learnt(plan, data, settings, seed=0, **options):
         dtype=torch.float64,
         device=CPU,
         generator=seeded(seed),
-        on_step=lambda *_: None,
-        **options,
+        **{"on_step": lambda *_: None, **options},
     )
 
 
@@ -185,6 +184,26 @@ def test_scales_are_the_fields_even_if_the_fit_leaves_the_subgrid_noise_out(
     assert found is not None
     assert not found.plan.subgrid_noise
     assert replace(found.plan, subgrid_noise=True) == gaussian.plan
+
+
+def test_stars_that_are_far_off_do_not_make_the_field_rough(
+    gaussian, gaussian_data, gaussian_start
+):
+    off = torch.zeros(STARS, dtype=torch.float64)
+    off[::40] = 1.5
+    spoilt = replace(gaussian_data, extinction=gaussian_data.extinction + off)
+    seen = []
+    found = learnt(
+        replace(gaussian_start, outliers=True),
+        spoilt,
+        config(),
+        on_step=lambda stage, *_: seen.append(stage),
+    )
+    assert found is not None and "scales misfit" in seen
+    assert found.plan.std == pytest.approx(gaussian.plan.std, rel=0.25)
+    assert found.plan.lengthscale[0] == pytest.approx(
+        gaussian.plan.lengthscale[0], rel=0.25
+    )
 
 
 def test_learning_stops_by_its_time_after_a_step_and_says_so(
