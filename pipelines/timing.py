@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# The stage of a block of the posterior's samples: first and last number.
-_BLOCK = re.compile(r"samples (\d+)-(\d+)")
+# Stages of the posterior's samples: blocks of them, or one that is fitted by itself.
+_SAMPLES = re.compile(r"(samples?) (\d+)(?:-| of )\d+")
+# How often every sample has its turn: fits go on once the noise is known better.
+_PASSES = {"samples": 1, "sample": 2}
 
 
 @dataclass(slots=True)
@@ -63,9 +65,9 @@ class Allowance:
 class TimeLeft:
     """How long inference still takes, in words, from the stage it is in.
 
-    Before the posterior's last samples it is what the estimate leaves; how many steps
-    go before these depends on the data, so that nothing is known once the estimate has
-    passed. Their blocks take about as long as each other.
+    Before the posterior's samples it is what the estimate leaves; how many steps go
+    before these depends on the data, so that nothing is known once the estimate has
+    passed. Samples take about as long as those before them.
 
     Parameters
     ----------
@@ -88,19 +90,34 @@ class TimeLeft:
         self._clock = clock
         self._start = clock()
         self._begun: dict[int, float] = {}
+        self._pass, self._done = 0, 0
 
     def at(self, stage: str) -> str:
         """The time left, or why none can be told."""
         now = self._clock()
-        passed = now - self._start
-        block = _BLOCK.fullmatch(stage)
-        if block is not None:
-            done = int(block[1]) - 1
-            begun = self._begun.setdefault(done, now)
-            if done and 0 in self._begun:
-                each = (begun - self._begun[0]) / done
-                left = each * (self.samples - done) - (now - begun)
+        found = _SAMPLES.fullmatch(stage)
+        if found is not None:
+            left = self._of_samples(now, int(found[2]) - 1, _PASSES[found[1]])
+            if left is not None:
                 return f"{max(left, 0.0):.0f} s"
+        passed = now - self._start
         if passed <= self.expected:
             return f"{self.expected - passed:.0f} s"
         return f"unknown ({passed:.0f} s so far, {self.expected:.0f} s expected)"
+
+    def _of_samples(self, now: float, done: int, passes: int) -> float | None:
+        """Seconds left by those that the samples of this pass took; none at its first.
+
+        A further pass is taken to be as long as this one.
+        """
+        if done < self._done:
+            self._begun = {}
+            self._pass += 1
+        self._done = done
+        begun = self._begun.setdefault(done, now)
+        first = min(self._begun)
+        if done == first:
+            return None
+        each = (begun - self._begun[first]) / (done - first)
+        more = max(passes - 1 - self._pass, 0)
+        return each * (self.samples * (1 + more) - done) - (now - begun)
