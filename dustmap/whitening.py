@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
@@ -72,6 +72,9 @@ class TorusWhitening:
         r, how many times finer the field is than the inducing points.
     dtype, device
         Of the products; spectra are computed in float64.
+    image_tolerance
+        Images of the kernel below this share of ``k(0)`` are left out; what the
+        products' precision can tell if ``None``.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class TorusWhitening:
         refinement: int = 1,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
+        image_tolerance: float | None = None,
     ) -> None:
         if refinement < 1:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
@@ -90,7 +94,8 @@ class TorusWhitening:
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)
-        self.periodic = kernel.periodised(torus.periods)
+        self.image_tolerance = image_tolerance or _image_tolerance(dtype)
+        self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
@@ -186,6 +191,7 @@ class TorusWhitening:
                 refinement=refinement,
                 dtype=self.dtype,
                 device=self.device,
+                image_tolerance=self.image_tolerance,
             )
         return self._refined[refinement]
 
@@ -197,6 +203,7 @@ class TorusWhitening:
             refinement=self.refinement,
             dtype=self.dtype,
             device=self.device,
+            image_tolerance=self.image_tolerance,
         )
 
     def _folded(self, modes: Tensor) -> Tensor:
@@ -222,6 +229,15 @@ class TorusWhitening:
         lags = grid.points() - torch.tensor(grid.origin, dtype=torch.float64)
         plain = self.kernel(lags).reshape(grid.shape)
         return float((column[block] - plain).abs().max() / plain.reshape(-1)[0])
+
+
+def _image_tolerance(dtype: torch.dtype) -> float:
+    """The images of a kernel that products in this precision can tell.
+
+    Their number grows as the cube of the distance: for a torus of four lengthscales
+    single precision needs a fifth of those of double precision.
+    """
+    return IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
 
 
 def _even_column(

@@ -9,7 +9,8 @@ import torch
 
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.catalog.schema import Stars
-from pipelines.engines import build_model, rays
+from pipelines.engines import build_model
+from pipelines.observations import rays
 from pipelines.plan import Plan
 from pipelines.selection import distance_errors
 

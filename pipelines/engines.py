@@ -7,25 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
-    FixedStep,
     Functionals,
-    GaussLegendre,
-    LineIntegrals,
-    MonteCarlo,
-    Rule,
 )
-from dustmap.grid import Grid, Torus
+from dustmap.grid import Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
-from dustmap.inference.noise import Noise
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.linalg.cg import ConjugateGradients
@@ -38,6 +29,14 @@ from dustmap.projection import Interpolation
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
+from pipelines.observations import (
+    Data,
+    learns_common,
+    learns_share,
+    noise_of,
+    rays,
+    sight_lines,
+)
 from pipelines.plan import Plan
 from pipelines.progress import say
 
@@ -64,20 +63,6 @@ class Inference:
     converged: bool
     messages: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
-    """Line integrals [pc] by the quadrature of the plan's engine."""
-    rule: Rule
-    if plan.engine == "full-batch":
-        step = plan.ray_step * min(plan.grid.spacing) / plan.refinement
-        rule = FixedStep(step=step)
-    elif plan.embedding.quadrature == "gauss-legendre":
-        rule = GaussLegendre(count=plan.embedding.nodes)
-    else:
-        generator = torch.Generator().manual_seed(plan.embedding.seed)
-        rule = MonteCarlo.draw(len(end), plan.embedding.nodes, generator)
-    return LineIntegrals(end, rule, start=start)
 
 
 def build_model(
@@ -109,6 +94,7 @@ def build_model(
             interpolation=interpolation,
             # CUDA has stored weights only.
             memory_budget=plan.weights_budget if device.type == "cpu" else None,
+            subgrid_share=plan.subgrid_share,
         )
     return TorusGaussian(
         whitening,
@@ -133,26 +119,6 @@ def _toeplitz(plan: Plan) -> ToeplitzWhitening:
         ),
         shape=plan.torus_shape or None,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc]."""
-
-    ends: Tensor
-    extinction: Tensor
-    variance: Tensor
-    distance_error: Tensor | None = None
-
-    def select(self, rows: Tensor) -> Data:
-        """Some of the stars."""
-        error = self.distance_error
-        return Data(
-            ends=self.ends[rows],
-            extinction=self.extinction[rows],
-            variance=self.variance[rows],
-            distance_error=None if error is None else error[rows],
-        )
 
 
 def run_engine(
@@ -182,7 +148,12 @@ def run_engine(
     result = infer(
         model,
         data.extinction,
-        noise_of(plan, data, learn_common=learns_common(plan, config)),
+        noise_of(
+            plan,
+            data,
+            learn_common=learns_common(plan, config),
+            learn_share=plan.subgrid_noise and learns_share(plan, config),
+        ),
         settings=full_batch_settings(config, model.latent_size),
         generator=generator,
         on_step=on_step,
@@ -198,7 +169,7 @@ def run_engine(
         messages.append(f"samples: {result.sample_solution.message}")
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
-        plan=replace(plan, common_noise=common),
+        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
         mean=result.mean,
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
@@ -206,88 +177,6 @@ def run_engine(
         messages=tuple(messages),
         facts={**_torus_facts(model), **_outlier_facts(result)},
     )
-
-
-def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:
-    """The stars' line integrals, averaged over their distances where these err."""
-    plain = rays(plan, data.ends)
-    if data.distance_error is None:
-        return plain
-    return BlurredLineIntegrals(
-        data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
-    )
-
-
-def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
-    """Distance [pc] at which the rays from the observer to these ends leave the box."""
-    distance = torch.linalg.vector_norm(ends, dim=1)
-    cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
-    far = torch.full_like(distance, float("inf"))
-    for axis, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True)):
-        along = cosines[:, axis]
-        face = torch.where(along > 0, high, low)
-        safe = torch.where(along.abs() > 1e-12, along, torch.ones_like(along))
-        reach = torch.where(along.abs() > 1e-12, face / safe, float("inf"))
-        far = torch.minimum(far, reach)
-    # A node on the face itself may land a rounding error beyond it.
-    return torch.maximum(far * (1 - 1e-9), distance)
-
-
-def learns_common(plan: Plan, config: FitConfig) -> bool:
-    """Whether the common noise is learnt in the fit itself.
-
-    In the linear model that a lognormal density's scales are learnt in, it would take
-    in what dense clouds do to the stars behind them.
-    """
-    return plan.density == "lognormal" and config.model.common_noise is None
-
-
-def noise_of(plan: Plan, data: Data, *, learn_common: bool = False) -> Noise:
-    """What the stars' extinctions are uncertain by."""
-    variance = data.variance + plan.common_noise**2
-    degrees = None
-    neighbours = None
-    if plan.outliers:
-        degrees = 4.0 if plan.degrees is None else plan.degrees
-        neighbours = near_stars(data.ends)
-    if data.distance_error is None:
-        return Noise(
-            variance=variance,
-            degrees=degrees,
-            learn_degrees=plan.degrees is None,
-            learn_common=learn_common,
-            neighbours=neighbours,
-        )
-    distance = torch.linalg.vector_norm(data.ends, dim=1)
-    outer = torch.minimum(
-        distance + data.distance_error, exit_distances(plan.grid, data.ends)
-    )
-    inner = (distance - data.distance_error).clamp(min=0.0)
-    along = data.ends / distance.clamp(min=1e-12)[:, None]
-    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
-    length = (outer - inner).clamp(min=1e-12)
-    return Noise(
-        variance=variance,
-        blur=blur,
-        blur_scale=torch.where(outer > inner, data.distance_error / length, 0.0),
-        degrees=degrees,
-        learn_degrees=plan.degrees is None,
-        learn_common=learn_common,
-        neighbours=neighbours,
-    )
-
-
-def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
-    """Stars nearest in direction and logarithm of distance; none if there are few."""
-    if len(ends) <= 2 * count:
-        return None
-    distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
-    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
-    _, index = cKDTree(place).query(place, count + 1)
-    # Among stars at one place a star need not be the first that is found.
-    drop = index == np.arange(len(ends))[:, None]
-    drop[~drop.any(axis=1), -1] = True
-    return torch.as_tensor(index[~drop].reshape(len(ends), count))
 
 
 def full_batch_settings(config: FitConfig, size: int) -> FullBatch:

@@ -19,11 +19,12 @@ from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.assessment import held_out_score, sight_line_lengths
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.engines import Data, Inference, run_engine
+from pipelines.engines import Inference, run_engine
 from pipelines.errors import InputError
 from pipelines.figures.history import history
 from pipelines.figures.style import save_figure
 from pipelines.learning import learn_plan
+from pipelines.observations import Data
 from pipelines.plan import Plan, work_of
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions

@@ -26,8 +26,9 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
-from pipelines.engines import Data, full_batch_settings, learns_common, noise_of
+from pipelines.engines import full_batch_settings
 from pipelines.learning_part import lengthscale_range, linear_model, part_of
+from pipelines.observations import Data, learns_common, noise_of
 from pipelines.plan import RESOLVED, Plan
 from pipelines.timing import Allowance
 

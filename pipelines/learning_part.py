@@ -15,7 +15,8 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.modulated import Modulated, lognormal_scales
 from dustmap.whitening import padded_torus
-from pipelines.engines import Data, build_model, sight_lines
+from pipelines.engines import build_model
+from pipelines.observations import Data, sight_lines
 from pipelines.plan import RESOLVED, Plan
 
 # Stars and torus points that learning uses at most: some seconds for a step.

@@ -80,7 +80,8 @@ class Plan:
     logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
     cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
     instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
-    (learnt if ``None``); ``notes`` say in words what was chosen and why.
+    (learnt if ``None``), ``subgrid_share`` of the unresolved variance that is left to
+    each star; ``notes`` say in words what was chosen and why.
     """
 
     grid: Grid
@@ -94,6 +95,7 @@ class Plan:
     density: str = "gaussian"
     outliers: bool = False
     degrees: float | None = None
+    subgrid_share: float = 1.0
     refinement: int = 1
     residual_refinement: int = 2
     residual_count: int = 16

@@ -92,13 +92,13 @@ def _resolved(
 def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
     """The plan of this grid and prior, with the rest from the configuration."""
     model, svi = config.model, config.inference.engine == "svi"
-    kernel = KERNELS[config.prior.kernel](lengthscale=list(prior.lengthscale))
+    kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
     torus = padded_torus(grid, kernel, model.wrap_tolerance)
     return Plan(
         grid=grid,
         # The published engine's embedding grows when it is made.
         torus_shape=() if svi else torus.shape,
-        kernel=config.prior.kernel,
+        kernel=config.kernel,
         lengthscale=prior.lengthscale,
         std=prior.std,
         mean=prior.mean,
@@ -107,6 +107,7 @@ def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
         density=config.density,
         outliers=model.outliers and not svi,
         degrees=model.degrees,
+        subgrid_share=model.subgrid_share or 1.0,
         refinement=model.refinement,
         residual_refinement=residual_refinement(model.refinement),
         interpolation=model.interpolation,
@@ -128,7 +129,7 @@ def _choose_grid(
     """The grid as given, or the finest that the budget and the lengthscale call for."""
     spacing = config.box.spacing
     if spacing is None and config.box.shape is None:
-        kernel = KERNELS[config.prior.kernel](lengthscale=list(prior.lengthscale))
+        kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
         distances = catalogue.distances
         free = finest_spacing(lower, upper, kernel, distances, config, speed)
         if config.inference.engine == "svi":
@@ -174,7 +175,7 @@ def as_lognormal(
     relative = (
         moments.std / mean.value if std is None else math.sqrt(math.expm1(std**2))
     )
-    kernel = KERNELS[config.prior.kernel](lengthscale=1.0, variance=relative**2)
+    kernel = KERNELS[config.kernel](lengthscale=1.0, variance=relative**2)
     variance, factor, median = lognormal_scales(kernel)
     factor = 1.0 if config.prior.lengthscale is not None else factor
     x, y, z = (factor * scale for scale in moments.lengthscale)

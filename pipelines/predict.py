@@ -12,7 +12,7 @@ import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from pipelines.catalog.schema import Stars, read_stars, write_table
-from pipelines.engines import rays
+from pipelines.observations import rays
 from pipelines.plan import Plan
 from pipelines.run import Run, read_run
 

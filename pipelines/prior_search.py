@@ -85,7 +85,7 @@ def search_prior(
 
         def covariance(scale: float) -> np.ndarray:
             scales = anisotropy * scale
-            kernel = KERNELS[prior.kernel](
+            kernel = KERNELS[config.kernel](
                 lengthscale=scales.tolist(), variance=variance
             )
             rays = LineIntegrals(ends, FixedStep(step=_STEP * float(scales.min())))

@@ -17,9 +17,9 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.engines import rays
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
+from pipelines.observations import rays
 from pipelines.predict import QUANTILES
 from pipelines.progress import Progress
 from pipelines.run import Run

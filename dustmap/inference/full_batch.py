@@ -84,8 +84,9 @@ def infer(
         tangent, total = phases.tangent(eps)
         samples, sample_solution = phases.samples(tangent, total, eps)
     elif settings.sampler == "perturbed":
-        sample_solution, total = phases.perturbed(eps)
-        samples = sample_solution.value
+        rounds = phases.sample_rounds()
+        sample_solution, total = rounds.run(eps)
+        samples, model = sample_solution.value, rounds.model
         tangent = model.linearise(eps)
     else:
         eps, samples, total, sample_solution, settled = phases.variational(eps)
@@ -104,6 +105,7 @@ def infer(
         weights=weighing.weights,
         degrees=weighing.degrees,
         common_noise=weighing.common,
+        subgrid_share=model.subgrid_share,
     )
 
 

@@ -89,7 +89,8 @@ class FullBatchResult:
     distance errors and outliers' weights included); ``mean`` is the posterior mean
     of a linear model, MGVI's, or else the mode; ``prediction`` is ``apply(m)`` at the
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
-    its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt.
+    its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
+    ``subgrid_share`` the model's α, learnt or as it was.
     """
 
     mean: Float[Tensor, " p"]
@@ -103,3 +104,4 @@ class FullBatchResult:
     weights: Float[Tensor, " n"]
     degrees: float | None = None
     common_noise: float = 0.0
+    subgrid_share: float = 1.0

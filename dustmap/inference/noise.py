@@ -46,6 +46,9 @@ class Noise:
         Learn a common variance ``τ²`` that is added to every Σ: as much as makes the
         median of ``r²/Σ`` that of a normal distribution. Structure that a model cannot
         follow concerns a minority, and leaves the median alone.
+    learn_share
+        Learn which share of the unresolved variance is left to each observation
+        (:mod:`dustmap.inference.subgrid_share`).
     neighbours
         For each observation, others that should see nearly the same. What they miss in
         common is structure that the model cannot follow, and no reason to doubt any of
@@ -59,6 +62,7 @@ class Noise:
     degrees: float | None = None
     learn_degrees: bool = True
     learn_common: bool = False
+    learn_share: bool = False
     neighbours: Int[Tensor, "n k"] | None = None
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from dustmap.inference.gauss_newton import (
 )
 from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
 from dustmap.inference.noise import Weighing
-from dustmap.inference.perturbed import Samples, fit_sample, perturbed_target
+from dustmap.inference.sample_rounds import SampleRounds
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -26,8 +26,6 @@ from dustmap.models.base import ForwardModel, Linearisation
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
 _FORCING = 0.1
-# Samples that Σ is to be averaged over may be so many times further from their ends.
-_ROUGH = 10.0
 
 
 class Phases:
@@ -201,81 +199,17 @@ class Phases:
         whole = joined(parts)
         return eps, both_signs(eps, whole.value), total, whole, settled
 
-    def perturbed(self, eps: Tensor) -> tuple[Samples, Tensor]:
-        """Samples from fits of their own, started at the mode, and Σ.
-
-        Σ is that of the mode for the first steps, and that of the samples from then on.
-        """
-        settings = self.settings
+    def sample_rounds(self) -> SampleRounds:
+        """Samples by fits of their own, to be started at the mode."""
         seed = int(torch.randint(2**62, (1,), generator=self.generator))
-        white = White(seed=seed)
-        tangent, total = self.tangent(eps)
-        self.sketch(Precision(tangent.operator, total))
-        eps = self._started(tangent, total, eps, white)
-        enough = settings.newton_tolerance * len(self.weighing.observations)
-        rough = self._fitted(eps, total, white, settings.steps, _ROUGH * enough)
-        total = self._reweighed_by(rough.value)
-        samples = self._fitted(rough.value, total, white, settings.newton_steps, enough)
-        return samples, total
-
-    def _fitted(
-        self,
-        eps: Tensor,
-        total: Tensor,
-        white: White,
-        steps: int,
-        tolerance: float,
-    ) -> Samples:
-        settings, y = self.settings, self.weighing.observations
-        fits = [
-            fit_sample(
-                self.model,
-                perturbed_target(y, total, white, number, self.model.latent_size),
-                start,
-                solver=settings.sample_solver,
-                steps=steps,
-                tolerance=tolerance,
-                preconditioner=self.preconditioner,
-                on_step=self.on_step,
-                stage=f"sample {number + 1} of {len(eps)}",
-            )
-            for number, start in enumerate(eps)
-        ]
-        return Samples.of(fits)
-
-    def _started(
-        self, tangent: Linearisation, total: Tensor, eps: Tensor, white: White
-    ) -> Tensor:
-        """Samples of the tangent at the mode, along curves that do not explode."""
-        settings = self.settings
-        rough = replace(
-            settings.sample_solver, rtol=max(settings.sample_solver.rtol, _FORCING)
+        return SampleRounds(
+            model=self.model,
+            weighing=self.weighing,
+            settings=self.settings,
+            white=White(seed=seed),
+            sketch=self.sketch,
+            on_step=self.on_step,
         )
-        starts = []
-        for first in range(0, settings.samples // 2, settings.block):
-            last = min(first + settings.block, settings.samples // 2)
-            solution = deviations(
-                tangent.operator,
-                total,
-                white,
-                range(first, last),
-                solver=rough,
-                preconditioner=self.preconditioner,
-                on_step=self.on_step,
-                stage=f"starts of samples {2 * first + 1}-{2 * last}",
-            )
-            for delta in solution.value:
-                starts.append(self.model.moved(eps, delta, 1.0))
-                starts.append(self.model.moved(eps, delta, -1.0))
-        return torch.stack(starts)
-
-    def _reweighed_by(self, samples: Tensor) -> Tensor:
-        """Σ and the outliers' weights by averages over samples."""
-        weighing = self.weighing
-        seen = averages(self.model, weighing.observations, samples)
-        normal = weighing.normal(samples, seen.variance)
-        weighing.reweigh(weighing.observations - seen.prediction, seen.squares, normal)
-        return weighing.total(samples, seen.variance)
 
     def samples(
         self, tangent: Linearisation, total: Tensor, mean: Tensor

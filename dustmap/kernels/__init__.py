@@ -1,6 +1,6 @@
 """Stationary covariance functions."""
 
-from dustmap.kernels.base import Kernel, Sum
+from dustmap.kernels.base import IMAGE_TOLERANCE, Kernel, Sum
 from dustmap.kernels.constant import Constant
 from dustmap.kernels.radial import (
     KERNELS,
@@ -13,6 +13,7 @@ from dustmap.kernels.radial import (
 )
 
 __all__ = [
+    "IMAGE_TOLERANCE",
     "KERNELS",
     "Constant",
     "Kernel",

@@ -14,6 +14,9 @@ from torch import Tensor
 Lags = Float[Tensor, "*batch d"]
 Values = Float[Tensor, "*batch"]
 
+# Below this share of k(0) an image adds nothing that float64 keeps.
+IMAGE_TOLERANCE = 1e-17
+
 
 class Kernel(ABC):
     """A stationary covariance ``k(x − x')``.
@@ -36,8 +39,13 @@ class Kernel(ABC):
         """``∂²k/∂Δ_axis∂Δ_other``. ``ValueError`` where it does not exist."""
 
     @abstractmethod
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        """The kernel summed over all images of a torus with these periods."""
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
+        """The kernel summed over the images of a torus with these periods.
+
+        An image that adds less than ``tolerance`` of ``k(0)`` anywhere is left out.
+        """
 
     @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
@@ -89,8 +97,11 @@ class Sum(Kernel):
         parts = [term.second_derivative(lag, axis, other) for term in self.terms]
         return torch.stack(parts).sum(dim=0)
 
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        return Sum(terms=tuple(term.periodised(periods) for term in self.terms))
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
+        parts = tuple(term.periodised(periods, tolerance) for term in self.terms)
+        return Sum(terms=parts)
 
     def parameters(self) -> dict[str, Tensor]:
         return {

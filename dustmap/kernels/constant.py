@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dustmap.kernels.base import Kernel, Lags, Values
+from dustmap.kernels.base import IMAGE_TOLERANCE, Kernel, Lags, Values
 from dustmap.kernels.radial import Radial
 
 
@@ -34,7 +34,9 @@ class Constant(Kernel):
     def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
         return torch.zeros_like(lag[..., axis])
 
-    def periodised(self, periods: Sequence[float]) -> Kernel:
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
         """Itself: a constant has every period (its image sum would diverge)."""
         return self
 

@@ -20,7 +20,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dustmap.kernels.base import Kernel, Lags, Values
+from dustmap.kernels.base import IMAGE_TOLERANCE, Kernel, Lags, Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,8 +84,10 @@ class Radial(Kernel):
             value = value + self.radial_first(r) / self._scale(lag, axis) ** 2
         return self._cast(self.variance, lag) * value
 
-    def periodised(self, periods: Sequence[float]) -> Kernel:
-        return Periodised(kernel=self, periods=tuple(periods))
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
+        return Periodised(kernel=self, periods=tuple(periods), tolerance=tolerance)
 
     def parameters(self) -> dict[str, Tensor]:
         return {"lengthscale": self.lengthscale, "variance": self.variance}
@@ -108,11 +110,15 @@ class Radial(Kernel):
         return high
 
     def _distance(self, lag: Lags) -> Values:
-        squared = ((lag / self._cast(self.lengthscale, lag)) ** 2).sum(dim=-1)
+        scaled = lag / self._cast(self.lengthscale, lag)
+        # Term by term: a sum over a short last axis takes most of a kernel's time.
+        squared = scaled[..., 0] ** 2
+        for axis in range(1, scaled.shape[-1]):
+            squared = torch.addcmul(squared, scaled[..., axis], scaled[..., axis])
         # The square root has no derivative at 0; φ is even, so that 0 is right there.
         positive = squared > 0
-        safe = torch.where(positive, squared, torch.ones_like(squared))
-        return torch.where(positive, safe.sqrt(), torch.zeros_like(squared))
+        safe = torch.where(positive, squared, 1.0)
+        return torch.where(positive, safe.sqrt(), 0.0)
 
     def _scale(self, lag: Lags, axis: int) -> Tensor:
         scale = self._cast(self.lengthscale, lag)
@@ -203,21 +209,18 @@ class SquaredExponential(Radial):
         return torch.exp(-0.5 * r**2)
 
 
-# Beyond this φ an image adds nothing that float64 keeps.
-_IMAGE_TOLERANCE = 1e-17
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Periodised(Kernel):
     r"""``k_P(Δ) = Σ_w k(Δ + w ⊙ P)``, the image sum of a radial kernel.
 
-    Sums every image that contributes above 1e-17 of ``k(0)`` to displacements within
-    half a period. Cost: one evaluation of ``k`` per image (27 for periods beyond
-    some twenty lengthscales, more for shorter ones).
+    Sums every image that contributes above ``tolerance`` of ``k(0)`` to displacements
+    within half a period. Cost: one evaluation of ``k`` per image (27 for periods beyond
+    some twenty lengthscales, hundreds for periods of five).
     """
 
     kernel: Radial
     periods: tuple[float, ...]
+    tolerance: float = IMAGE_TOLERANCE
 
     @property
     def derivatives(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -225,7 +228,7 @@ class Periodised(Kernel):
         return self.kernel.derivatives
 
     def _images(self) -> list[tuple[float, ...]]:
-        reach = self.kernel.decay(_IMAGE_TOLERANCE)
+        reach = self.kernel.decay(self.tolerance)
         scales = self.kernel.lengthscale.detach().expand(len(self.periods)).tolist()
         counts = [
             math.ceil(reach * scale / period + 0.5)
@@ -275,7 +278,9 @@ class Periodised(Kernel):
             total = total + self.kernel.second_derivative(shifted, axis, other)
         return total
 
-    def periodised(self, periods: Sequence[float]) -> Kernel:
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
         if tuple(periods) != self.periods:
             raise ValueError(
                 f"the kernel already has periods {self.periods}, asked for {periods}"

@@ -48,6 +48,8 @@ class ForwardModel(ABC):
     positive: bool = False
     # Whether ``apply`` is linear in ε (and the tangent the same everywhere).
     linear: bool = False
+    # The share α of the unresolved variance of line integrals that is left to each.
+    subgrid_share: float = 1.0
 
     @property
     @abstractmethod
@@ -78,6 +80,10 @@ class ForwardModel(ABC):
     ) -> Float[Tensor, " p"]:
         """``ε + length · step``, or another curve with this tangent at ε."""
         return eps + length * step
+
+    def with_subgrid_share(self, share: float) -> ForwardModel:
+        """The same field with another share of the unresolved variance."""
+        raise ValueError(f"{type(self).__name__} takes the unresolved variance whole")
 
     @abstractmethod
     def residual_draws(

@@ -103,7 +103,8 @@ class SpectralGradient:
         w = self.whitening
         start = w.kernel.parameters()
         leaves = {n: v.detach().clone().requires_grad_(True) for n, v in start.items()}
-        kernel = w.kernel.with_parameters(leaves).periodised(w.torus.periods)
+        kernel = w.kernel.with_parameters(leaves)
+        kernel = kernel.periodised(w.torus.periods, w.image_tolerance)
         for refinement, spectrum in self._spectra.items():
             if spectrum.grad is None:
                 continue

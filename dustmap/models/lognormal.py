@@ -86,6 +86,9 @@ class LogNormal(ForwardModel):
         Of the white noise behind κ and c.
     memory_budget
         W is recomputed in every product where it would take more [bytes].
+    subgrid_share
+        α, by which κ is multiplied: what a line integral does not share of its
+        unresolved part with its neighbours.
 
     Raises
     ------
@@ -104,7 +107,11 @@ class LogNormal(ForwardModel):
         interpolation: Interpolation = "linear",
         seed: int = 0,
         memory_budget: float | None = None,
+        subgrid_share: float = 1.0,
     ) -> None:
+        if not subgrid_share > 0:
+            raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
+        self.subgrid_share = subgrid_share
         self.whitening = whitening
         self.memory_budget = memory_budget
         self.mean = mean
@@ -115,6 +122,8 @@ class LogNormal(ForwardModel):
         self._seed = seed
         self._log_mean = self._logarithm()
         self._local: LocalResidual | None = None
+        # By lengthscale; shared with the models made of this one.
+        self._unit_residuals: dict[tuple[float, ...], LocalResidual] = {}
         self._observe(functionals)
 
     def _observe(self, functionals: Functionals) -> None:
@@ -216,6 +225,12 @@ class LogNormal(ForwardModel):
         exponent = scatter * white.to(scatter) - scatter**2 / 2
         return prediction * torch.expm1(exponent)
 
+    def with_subgrid_share(self, share: float) -> LogNormal:
+        other = copy.copy(self)
+        other._local = self.local
+        other.subgrid_share = share
+        return other
+
     def at(self, functionals: Functionals) -> LogNormal:
         other = copy.copy(self)
         other._local = self.local
@@ -303,13 +318,18 @@ class LogNormal(ForwardModel):
         return gradient
 
     def _measured(self, kernel: Radial) -> LocalResidual:
-        return local_residual(
-            kernel,
-            self.whitening.torus.grid.spacing,
-            refinement=self.whitening.refinement,
-            interpolation=self.interpolation,
-            seed=self._seed,
-        )
+        """Proportional to the variance: measured once for every lengthscale."""
+        scales = tuple(kernel.lengthscale.detach().reshape(-1).tolist())
+        if scales not in self._unit_residuals:
+            one = {"variance": torch.ones_like(kernel.variance)}
+            self._unit_residuals[scales] = local_residual(
+                kernel.with_parameters(one),
+                self.whitening.torus.grid.spacing,
+                refinement=self.whitening.refinement,
+                interpolation=self.interpolation,
+                seed=self._seed,
+            )
+        return self._unit_residuals[scales].times(float(kernel.variance))
 
     def _factors(self) -> tuple[Tensor, Tensor]:
         """``κ_n`` and ``e^{c_n} − 1`` per functional; one of them is zero."""
@@ -325,7 +345,7 @@ class LogNormal(ForwardModel):
                 grid = self.whitening.torus.grid
                 point[rows] = self._point_factor(local.at(part.points, grid))
             else:
-                line[rows] = local.line
+                line[rows] = self.subgrid_share * local.line
         return line, point
 
     def _point_factor(self, variance: Tensor) -> Tensor:

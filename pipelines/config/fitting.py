@@ -52,8 +52,13 @@ class BoxConfig(Settings):
 class PriorConfig(Settings):
     """The Gaussian process before it has seen a star."""
 
-    kernel: Literal["matern12", "matern32", "matern52", "squared-exponential"] = Field(
-        default="matern32", description="covariance function"
+    kernel: Auto[Literal["matern12", "matern32", "matern52", "squared-exponential"]] = (
+        Field(
+            default=None,
+            description="covariance function; auto takes matern12 for the logarithm of "
+            "a lognormal density, with a spectrum that falls as k^-4, nearly that of "
+            "turbulence, k^-11/3, and matern32 for a gaussian density",
+        )
     )
     lengthscale: Auto[PerAxis] = Field(
         default=None, description="correlation length, one number or [x, y, z] [pc]"
@@ -132,6 +137,12 @@ class ModelConfig(Settings):
         default=True,
         description="stars far from the fit count less: Student-T instead of normal "
         "noise",
+    )
+    subgrid_share: Auto[Positive] = Field(
+        default=None,
+        description="what a sight line does not share with its neighbours of the "
+        "variance that the grid leaves unresolved; learnt when auto with a lognormal "
+        "density, one with a gaussian one",
     )
     degrees: Auto[Annotated[float, Field(gt=1)]] = Field(
         default=None,
@@ -307,3 +318,10 @@ class FitConfig(Settings):
         if self.model.density is not None:
             return self.model.density
         return "gaussian" if self.inference.engine == "svi" else "lognormal"
+
+    @property
+    def kernel(self) -> str:
+        """The covariance function's name."""
+        if self.prior.kernel is not None:
+            return self.prior.kernel
+        return "matern12" if self.density == "lognormal" else "matern32"

@@ -21,7 +21,8 @@ from verbs import Fitted, fit_and_predict
 
 from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
-from pipelines.engines import build_model, rays
+from pipelines.engines import build_model
+from pipelines.observations import rays
 from pipelines.plan import EmbeddingPlan, MeanPlan, Plan
 
 BATCH = 64

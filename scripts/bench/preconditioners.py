@@ -28,7 +28,8 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
 from pipelines.catalog.schema import read_stars
-from pipelines.engines import Data, build_model, noise_of, sight_lines
+from pipelines.engines import build_model
+from pipelines.observations import Data, noise_of, sight_lines
 from pipelines.run import read_run
 from pipelines.selection import distance_errors, stars_inside
 

@@ -10,7 +10,8 @@ import torch
 from dustmap.models.gaussian import TorusGaussian
 from pipelines import cost
 from pipelines.config import FitConfig
-from pipelines.engines import build_model, rays
+from pipelines.engines import build_model
+from pipelines.observations import rays
 from pipelines.plan import work_of
 
 WORK = cost.Work(torus_points=100_000, stars=20_000, ray_cells=15.0)

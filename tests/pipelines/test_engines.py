@@ -13,8 +13,9 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
 from pipelines.config import FitConfig
-from pipelines.engines import Data, build_model, rays, run_engine
+from pipelines.engines import build_model, run_engine
 from pipelines.errors import InputError
+from pipelines.observations import Data, rays
 from pipelines.plan import EmbeddingPlan
 from pipelines.planner import Catalogue, make_plan
 

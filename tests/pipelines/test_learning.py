@@ -9,8 +9,9 @@ import torch
 
 from dustmap.grid import Grid
 from pipelines.config import FitConfig
-from pipelines.engines import Data, build_model, rays
+from pipelines.engines import build_model
 from pipelines.learning import learn_plan, open_names
+from pipelines.observations import Data, rays
 from pipelines.plan import MeanPlan, Plan
 
 CPU = torch.device("cpu")

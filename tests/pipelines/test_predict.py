@@ -10,8 +10,8 @@ import torch
 
 from dustmap.functionals import PointValues
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
-from pipelines.engines import rays
 from pipelines.errors import InputError
+from pipelines.observations import rays
 from pipelines.predict import predict, predict_columns
 
 KINDS = ["mean", "std", "p16", "p50", "p84"]

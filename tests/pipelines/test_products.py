@@ -10,10 +10,10 @@ import torch
 from astropy.io import fits
 from astropy.wcs import WCS
 
-from pipelines.engines import rays
 from pipelines.errors import InputError
 from pipelines.export.fits import write_fits
 from pipelines.export.healpix import write_healpix
+from pipelines.observations import rays
 from pipelines.predict import predict_columns
 from pipelines.products import (
     cumulative,

@@ -9,7 +9,13 @@ import torch
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import LineIntegrals
 from dustmap.grid import Grid
-from pipelines.engines import Data, exit_distances, near_stars, noise_of, sight_lines
+from pipelines.observations import (
+    Data,
+    exit_distances,
+    near_stars,
+    noise_of,
+    sight_lines,
+)
 from pipelines.plan import MeanPlan, Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))

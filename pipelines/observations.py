@@ -1,0 +1,148 @@
+"""What the stars tell: their sight lines, and what they are uncertain by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from dustmap.blurred import BlurredLineIntegrals
+from dustmap.functionals import (
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    Rule,
+)
+from dustmap.grid import Grid
+from dustmap.inference.noise import Noise
+from pipelines.config import FitConfig
+from pipelines.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc]."""
+
+    ends: Tensor
+    extinction: Tensor
+    variance: Tensor
+    distance_error: Tensor | None = None
+
+    def select(self, rows: Tensor) -> Data:
+        """Some of the stars."""
+        error = self.distance_error
+        return Data(
+            ends=self.ends[rows],
+            extinction=self.extinction[rows],
+            variance=self.variance[rows],
+            distance_error=None if error is None else error[rows],
+        )
+
+
+def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
+    """Line integrals [pc] by the quadrature of the plan's engine."""
+    rule: Rule
+    if plan.engine == "full-batch":
+        step = plan.ray_step * min(plan.grid.spacing) / plan.refinement
+        rule = FixedStep(step=step)
+    elif plan.embedding.quadrature == "gauss-legendre":
+        rule = GaussLegendre(count=plan.embedding.nodes)
+    else:
+        generator = torch.Generator().manual_seed(plan.embedding.seed)
+        rule = MonteCarlo.draw(len(end), plan.embedding.nodes, generator)
+    return LineIntegrals(end, rule, start=start)
+
+
+def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:
+    """The stars' line integrals, averaged over their distances where these err."""
+    plain = rays(plan, data.ends)
+    if data.distance_error is None:
+        return plain
+    return BlurredLineIntegrals(
+        data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
+    )
+
+
+def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
+    """Distance [pc] at which the rays from the observer to these ends leave the box."""
+    distance = torch.linalg.vector_norm(ends, dim=1)
+    cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
+    far = torch.full_like(distance, float("inf"))
+    for axis, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True)):
+        along = cosines[:, axis]
+        face = torch.where(along > 0, high, low)
+        safe = torch.where(along.abs() > 1e-12, along, torch.ones_like(along))
+        reach = torch.where(along.abs() > 1e-12, face / safe, float("inf"))
+        far = torch.minimum(far, reach)
+    # A node on the face itself may land a rounding error beyond it.
+    return torch.maximum(far * (1 - 1e-9), distance)
+
+
+def learns_common(plan: Plan, config: FitConfig) -> bool:
+    """Whether the common noise is learnt in the fit itself.
+
+    In the linear model that a lognormal density's scales are learnt in, it would take
+    in what dense clouds do to the stars behind them.
+    """
+    return plan.density == "lognormal" and config.model.common_noise is None
+
+
+def learns_share(plan: Plan, config: FitConfig) -> bool:
+    """Whether the stars' share of the unresolved variance is learnt in the fit."""
+    return plan.density == "lognormal" and config.model.subgrid_share is None
+
+
+def noise_of(
+    plan: Plan, data: Data, *, learn_common: bool = False, learn_share: bool = False
+) -> Noise:
+    """What the stars' extinctions are uncertain by."""
+    variance = data.variance + plan.common_noise**2
+    degrees = None
+    neighbours = None
+    if plan.outliers:
+        degrees = 4.0 if plan.degrees is None else plan.degrees
+        neighbours = near_stars(data.ends)
+    if data.distance_error is None:
+        return Noise(
+            variance=variance,
+            degrees=degrees,
+            learn_degrees=plan.degrees is None,
+            learn_common=learn_common,
+            learn_share=learn_share,
+            neighbours=neighbours,
+        )
+    distance = torch.linalg.vector_norm(data.ends, dim=1)
+    outer = torch.minimum(
+        distance + data.distance_error, exit_distances(plan.grid, data.ends)
+    )
+    inner = (distance - data.distance_error).clamp(min=0.0)
+    along = data.ends / distance.clamp(min=1e-12)[:, None]
+    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+    length = (outer - inner).clamp(min=1e-12)
+    return Noise(
+        variance=variance,
+        blur=blur,
+        blur_scale=torch.where(outer > inner, data.distance_error / length, 0.0),
+        degrees=degrees,
+        learn_degrees=plan.degrees is None,
+        learn_common=learn_common,
+        learn_share=learn_share,
+        neighbours=neighbours,
+    )
+
+
+def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
+    """Stars nearest in direction and logarithm of distance; none if there are few."""
+    if len(ends) <= 2 * count:
+        return None
+    distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
+    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
+    _, index = cKDTree(place).query(place, count + 1)
+    # Among stars at one place a star need not be the first that is found.
+    drop = index == np.arange(len(ends))[:, None]
+    drop[~drop.any(axis=1), -1] = True
+    return torch.as_tensor(index[~drop].reshape(len(ends), count))
