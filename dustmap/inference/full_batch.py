@@ -23,6 +23,7 @@ from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
 from dustmap.inference.noise import Noise, Weighing
 from dustmap.inference.phases import Phases
+from dustmap.inference.subgrid_share import set_aside
 from dustmap.models.base import ForwardModel
 
 __all__ = [
@@ -79,6 +80,9 @@ def infer(
     if start is not None:
         eps = start.to(eps)
     phases = Phases(model, weighing, settings, generator, on_step)
+    if noise.learn_share and settings.samples and settings.sampler == "perturbed":
+        aside = set_aside(len(observations), generator)
+        weighing.aside = aside.to(model.device)
     eps, steps, converged, solution = phases.mode(eps)
     if model.linear or not settings.samples:
         tangent, total = phases.tangent(eps)
@@ -87,6 +91,11 @@ def infer(
         rounds = phases.sample_rounds()
         sample_solution, total = rounds.run(eps)
         samples, model = sample_solution.value, rounds.model
+        if noise.learn_share:
+            # All observations are there now, and weigh something else.
+            phases.model = model
+            eps, more, converged, solution = phases.mode(eps)
+            steps += more
         tangent = model.linearise(eps)
     else:
         eps, samples, total, sample_solution, settled = phases.variational(eps)

@@ -35,7 +35,7 @@ class FullBatch:
         an error of the mode of 0.045 posterior standard deviations in each direction
         that an observation fixes.
     block
-        Samples solved together: bounds the memory.
+        Samples of a linear model, or of ``mgvi``, solved together: bounds the memory.
     sample_rtol
         Relative residual at which a sample is done; that of ``solver`` if ``None``.
         The error of a sample is far below the scatter of S of them long before that

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.functionals import Functionals
@@ -22,6 +22,8 @@ from dustmap.models.base import ForwardModel
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
 
 
+# By how much the variance of an observation grows that is set aside.
+_NOTHING = 1e12
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
 
@@ -102,6 +104,8 @@ class Weighing:
         self._scale = None if noise.blur_scale is None else noise.blur_scale.to(**place)
         self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.weights = torch.ones_like(self._stated)
+        # Observations that count for nothing for now.
+        self.aside: Bool[Tensor, " n"] | None = None
 
     def normal(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
@@ -121,7 +125,15 @@ class Weighing:
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Σ with the weights at hand."""
-        return self.normal(eps, variance) / self.weights
+        return self.weighted(self.normal(eps, variance))
+
+    def weighted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """The weights, and what is set aside, brought into a Σ."""
+        total = normal / self.weights
+        if self.aside is None:
+            return total
+        # Finite: perturbed data scatter by its root, and still tell nothing.
+        return torch.where(self.aside, _NOTHING * total, total)
 
     def settled(
         self, squares: Float[Tensor, " n"], normal: Float[Tensor, " n"]

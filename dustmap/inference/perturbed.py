@@ -31,8 +31,9 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
-# A step is solved to this fraction of the gradient it starts from.
-_FORCING = 0.1
+# A step is solved to this fraction of the gradient it starts from: what a sample takes
+# in all is least between 0.1 and 0.5.
+_FORCING = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,16 @@ def perturbed_target(
         total=total,
         centre=sign * xi.to(total),
     )
+
+
+def lowest(
+    model: ForwardModel, target: Target, starts: list[Float[Tensor, " p"]]
+) -> Float[Tensor, " p"]:
+    """That of several starts at which the objective is least."""
+    if len(starts) == 1:
+        return starts[0]
+    values = [target.value(eps, model.apply(eps)) for eps in starts]
+    return starts[values.index(min(values))]
 
 
 def fit_sample(

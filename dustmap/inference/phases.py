@@ -126,7 +126,7 @@ class Phases:
         squares = residual**2
         if weighing.settled(squares, normal):
             weighing.reweigh(residual, squares, normal)
-        total = normal / weighing.weights
+        total = weighing.weighted(normal)
         if self.on_step is not None:
             self.on_step("misfit", steps, float((squares / total).mean()))
         return total

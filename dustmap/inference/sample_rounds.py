@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -11,19 +12,23 @@ from torch import Tensor
 
 from dustmap.inference.full_batch_settings import FullBatch
 from dustmap.inference.gauss_newton import OnStep, Precision
-from dustmap.inference.mgvi import White, averages, deviations
+from dustmap.inference.mgvi import White, averages
 from dustmap.inference.noise import Weighing
-from dustmap.inference.perturbed import Samples, fit_sample, perturbed_target
+from dustmap.inference.perturbed import (
+    Fitted,
+    Samples,
+    fit_sample,
+    lowest,
+    perturbed_target,
+)
 from dustmap.inference.subgrid_share import best_share
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
-# A start is solved to this relative residual.
-_START = 0.1
-# Samples that Σ is averaged over may be so many times further from their ends.
-_ROUGH = 10.0
-# Rounds in which a share of the unresolved variance may move, by a factor four each.
-_ROUNDS = 4
+# So many samples Σ is averaged over; they may be so many times further from their ends.
+_FEW, _ROUGH = 4, 2.0
+# Rounds in which a share of the unresolved variance may move, and what counts as none.
+_ROUNDS, _STILL = 3, 1.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,85 +54,83 @@ class SampleRounds:
     def run(self, mode: Float[Tensor, " p"]) -> tuple[Samples, Float[Tensor, " n"]]:
         """Samples, and the Σ they were fitted with.
 
-        The first ones are fitted roughly with the Σ of the mode, then with that of
-        themselves until its share stands still; with it all are fitted to the end.
+        A few are fitted with the Σ of the mode, and then with that of themselves. Where
+        a share of the unresolved variance is to be learnt, they see nothing of the
+        observations that are set aside; with what these tell, all are fitted to all.
         """
         settings = self.settings
         tangent = self.model.linearise(mode)
         total = self.weighing.total(mode[None], tangent.variance)
         self.preconditioner = self.sketch(Precision(tangent.operator, total))
-        eps = self._starts(mode, total)
         enough = settings.newton_tolerance * len(self.weighing.observations)
-        few = min(2 * settings.pairs, len(eps))
-        for _ in range(_ROUNDS if self.weighing.noise.learn_share else 1):
-            rough = self._fitted(eps[:few], total, settings.steps, _ROUGH * enough)
-            eps[:few] = rough.value
+        few = min(_FEW, settings.samples)
+        known: list[Fitted] = []
+        for _ in range(1 if self.weighing.aside is None else _ROUNDS):
+            known = self._fitted(mode, known, total, few, _ROUGH * enough)
             before = self.model.subgrid_share
-            total = self._reweighed(rough.value)
-            if self.model.subgrid_share == before:
+            total = self._reweighed(torch.stack([fit.eps for fit in known]))
+            if abs(math.log(self.model.subgrid_share / before)) < math.log(_STILL):
                 break
-        return self._fitted(eps, total, settings.newton_steps, enough), total
+        total = self._with_all(torch.stack([fit.eps for fit in known]))
+        fits = self._fitted(mode, known, total, settings.samples, enough)
+        return Samples.of(fits), total
 
     def _fitted(
-        self, eps: Float[Tensor, "s p"], total: Tensor, steps: int, tolerance: float
-    ) -> Samples:
-        y, size = self.weighing.observations, self.model.latent_size
-        fits = [
-            fit_sample(
-                self.model,
-                perturbed_target(y, total, self.white, number, size),
-                start,
-                solver=self.settings.sample_solver,
-                steps=steps,
-                tolerance=tolerance,
-                preconditioner=self.preconditioner,
-                on_step=self.on_step,
-                stage=f"sample {number + 1} of {len(eps)}",
+        self,
+        mode: Float[Tensor, " p"],
+        known: list[Fitted],
+        total: Float[Tensor, " n"],
+        count: int,
+        tolerance: float,
+    ) -> list[Fitted]:
+        """The first samples, from where they are known to be or from the mode."""
+        y = self.weighing.observations
+        fits: list[Fitted] = []
+        for number in range(count):
+            target = perturbed_target(y, total, self.white, number, len(mode))
+            starts = [mode]
+            if number < len(known):
+                starts = [known[number].eps]
+            elif number % 2:
+                # The other of a pair lies, nearly, as far on the other side.
+                starts.append(2 * mode - fits[-1].eps)
+            fits.append(
+                fit_sample(
+                    self.model,
+                    target,
+                    lowest(self.model, target, starts),
+                    solver=self.settings.sample_solver,
+                    steps=self.settings.newton_steps,
+                    tolerance=tolerance,
+                    preconditioner=self.preconditioner,
+                    on_step=self.on_step,
+                    stage=f"sample {number + 1} of {count}",
+                )
             )
-            for number, start in enumerate(eps)
-        ]
-        return Samples.of(fits)
+        return fits
 
-    def _starts(self, mode: Float[Tensor, " p"], total: Tensor) -> Tensor:
-        """Samples of the tangent at the mode, along curves that do not explode."""
-        settings = self.settings
-        operator = self.model.linearise(mode).operator
-        solver = settings.sample_solver
-        starts = []
-        for first in range(0, settings.samples // 2, settings.block):
-            last = min(first + settings.block, settings.samples // 2)
-            solution = deviations(
-                operator,
-                total,
-                self.white,
-                range(first, last),
-                solver=replace(solver, rtol=max(solver.rtol, _START)),
-                preconditioner=self.preconditioner,
-                on_step=self.on_step,
-                stage=f"starts of samples {2 * first + 1}-{2 * last}",
-            )
-            for delta in solution.value:
-                starts.append(self.model.moved(mode, delta, 1.0))
-                starts.append(self.model.moved(mode, delta, -1.0))
-        return torch.stack(starts)
-
-    def _reweighed(self, eps: Float[Tensor, "s p"]) -> Tensor:
+    def _reweighed(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
         """Σ, share and outliers' weights by averages over samples."""
         weighing, y = self.weighing, self.weighing.observations
         seen = averages(self.model, y, eps)
         residual, variance = y - seen.prediction, seen.variance
-        if weighing.noise.learn_share:
-            old = self.model.subgrid_share
+        if weighing.aside is not None:
+            old, aside = self.model.subgrid_share, weighing.aside
             spread = (seen.squares - residual**2) * len(eps) / (len(eps) - 1)
+            rest = weighing.normal(eps, torch.zeros_like(variance)) + spread
             share = best_share(
-                residual,
-                spread.clamp(min=0.0),
-                weighing.normal(eps, torch.zeros_like(variance)),
-                variance / old,
-                share=old,
-                degrees=weighing.degrees,
+                residual[aside],
+                rest[aside],
+                variance[aside] / old,
+                weighing.degrees,
             )
             self.model = self.model.with_subgrid_share(share)
             variance = variance * (share / old)
         weighing.reweigh(residual, seen.squares, weighing.normal(eps, variance))
         return weighing.total(eps, variance)
+
+    def _with_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
+        """Σ with those that were set aside among the others again."""
+        self.weighing.aside = None
+        seen = averages(self.model, self.weighing.observations, eps)
+        return self.weighing.total(eps, seen.variance)

@@ -123,7 +123,7 @@ class ModelConfig(Settings):
         default=0.5, description="step of the integral along a ray, in cells"
     )
     wrap_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-2,
+        default=5e-2,
         description="correlation allowed between opposite faces of the box through "
         "the torus, relative to the variance",
     )

@@ -14,7 +14,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.gauss_newton import Target
 from dustmap.inference.mgvi import White
-from dustmap.inference.perturbed import Samples, fit_sample, perturbed_target
+from dustmap.inference.perturbed import Samples, fit_sample, lowest, perturbed_target
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -69,7 +69,7 @@ def test_a_sample_of_a_linear_model_is_that_of_dense_algebra():
         eta, xi = White(seed=4).pair(1, *Phi.shape)
         data = y + sign * variance.sqrt() * eta - offset
         rhs = Phi.mT @ (data / variance) + sign * xi
-        _, found = drawn(model, y, variance, number)
+        _, found = drawn(model, y, variance, number, tolerance=1e-13)
         assert found.converged
         exact = torch.linalg.solve(precision, rhs)
         torch.testing.assert_close(found.eps, exact, rtol=1e-6, atol=1e-6)
@@ -145,12 +145,22 @@ def test_the_same_seed_gives_the_same_samples_and_another_others():
     assert float((first.samples - other.samples).abs().max()) > 0.5
 
 
-@pytest.mark.parametrize("block", [1, 3])
-def test_the_size_of_blocks_changes_little(block):
-    # The starts differ by rounding, and the ends by what they have left to gain.
-    whole = fitted(block=16, newton_tolerance=1e-9)
-    parts = fitted(block=block, newton_tolerance=1e-9)
-    torch.testing.assert_close(parts.samples, whole.samples, rtol=1e-3, atol=1e-3)
+def test_a_sample_does_not_depend_on_how_many_there_are():
+    # Beyond the few that Σ is averaged over, and up to what they have left to gain.
+    few, many = (fitted(samples=count, newton_tolerance=1e-9) for count in (6, 10))
+    assert torch.equal(few.noise_variance, many.noise_variance)
+    torch.testing.assert_close(few.samples, many.samples[:6], rtol=1e-3, atol=1e-3)
+
+
+def test_the_better_of_two_starts_is_taken():
+    model, y, variance = seen()
+    target = Target(y=y, total=variance)
+    _, found = drawn(model, y, variance, 0)
+    far = torch.full_like(found.eps, 3.0)
+    near = torch.zeros_like(far)
+    assert lowest(model, target, [far, near]) is near
+    assert lowest(model, target, [near, far]) is near
+    assert lowest(model, target, [far]) is far
 
 
 def test_fits_that_come_to_no_end_say_so():
