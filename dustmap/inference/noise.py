@@ -47,7 +47,8 @@ class Noise:
     learn_common
         Learn a common variance ``τ²`` that is added to every Σ: as much as makes the
         median of ``r²/Σ`` that of a normal distribution. Structure that a model cannot
-        follow concerns a minority, and leaves the median alone.
+        follow concerns a minority, and leaves the median alone. With ``learn_share``
+        both are learnt together.
     learn_share
         Learn which share of the unresolved variance is left to each observation
         (:mod:`dustmap.inference.subgrid_share`).
@@ -160,7 +161,7 @@ class Weighing:
             # The median of k independent residuals has π/2k of their variance.
             share = 1 + math.pi / 2 / around.shape[1]
             own = squares - residual**2 + (residual - centre) ** 2 / share
-        if self.noise.learn_common:
+        if self.noise.learn_common and not self.noise.learn_share:
             self.common = _common_variance(own, normal - self.common)
         if self.degrees is None:
             return

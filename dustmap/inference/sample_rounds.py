@@ -21,7 +21,7 @@ from dustmap.inference.perturbed import (
     lowest,
     perturbed_target,
 )
-from dustmap.inference.subgrid_share import best_share
+from dustmap.inference.subgrid_share import best_leftover
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
@@ -117,15 +117,17 @@ class SampleRounds:
         if weighing.aside is not None:
             old, aside = self.model.subgrid_share, weighing.aside
             spread = (seen.squares - residual**2) * len(eps) / (len(eps) - 1)
-            rest = weighing.normal(eps, torch.zeros_like(variance)) + spread
-            share = best_share(
+            stated = weighing.normal(eps, torch.zeros_like(variance)) - weighing.common
+            found = best_leftover(
                 residual[aside],
-                rest[aside],
+                (stated + spread)[aside],
                 variance[aside] / old,
                 weighing.degrees,
+                learn_common=weighing.noise.learn_common,
             )
-            self.model = self.model.with_subgrid_share(share)
-            variance = variance * (share / old)
+            self.model = self.model.with_subgrid_share(found.share)
+            variance = variance * (found.share / old)
+            weighing.common = found.common
         weighing.reweigh(residual, seen.squares, weighing.normal(eps, variance))
         return weighing.total(eps, variance)
 

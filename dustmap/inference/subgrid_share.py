@@ -10,6 +10,7 @@ one. It is that of highest likelihood of observations that were set aside.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,6 +18,8 @@ from torch import Tensor
 
 # Shares that are tried: from 2^-8 to 2^3, eight to an octave.
 _LOWEST, _HIGHEST, _STEPS = -8, 3, 8
+# Common variances that are tried: zero, and halves of octaves of the median r².
+_COMMONS = (-16, 5)
 # Of the observations, and at most so many, are set aside.
 _ASIDE, _MOST = 0.1, 2_000
 # Standard deviation of ln α before anything is seen: a factor e.
@@ -31,42 +34,58 @@ def set_aside(count: int, generator: torch.Generator) -> Bool[Tensor, " n"]:
     return aside
 
 
-def best_share(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What observations miss: a share α of ``v_n``, and a common variance ``τ²``."""
+
+    share: float
+    common: float
+
+
+def best_leftover(
     residual: Float[Tensor, " n"],
     rest: Float[Tensor, " n"],
     variance: Float[Tensor, " n"],
     degrees: float | None,
-) -> float:
-    r"""α of highest posterior probability, ``ln α ~ N(0, 1)`` before the data.
+    *,
+    learn_common: bool,
+) -> Leftover:
+    r"""α and τ² of highest posterior probability, ``ln α ~ N(0, 1)`` before the data.
 
     The residuals of observations that were set aside are Student-T (or normal) with
-    scale ``rest + α v``.
+    scale ``rest + τ² + α v``.
 
     Parameters
     ----------
     residual
         ``y − E[apply(ε)]`` over samples of which the observations know nothing.
     rest
-        The variance of this without what the grid cannot resolve: the noise's, and
-        that of ``apply(ε)`` over samples.
+        The variance of this without what the grid cannot resolve: the stated noise,
+        and the variance of ``apply(ε)`` over samples.
     variance
         ``v_n``, for a share of one.
     degrees
         Of the Student-T distribution; ``None`` for a normal one.
+    learn_common
+        Whether there may be a τ² beside it; zero otherwise.
     """
     squares = residual.to(torch.float64) ** 2
     rest, variance = rest.to(torch.float64), variance.to(torch.float64)
-    count = (_HIGHEST - _LOWEST) * _STEPS
-    tried = [2.0 ** (_LOWEST + step / _STEPS) for step in range(count + 1)]
-
-    def score(share: float) -> float:
-        scale = rest + share * variance
+    shares = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1e-9, 1 / _STEPS).to(squares)
+    commons = [0.0]
+    if learn_common and len(squares):
+        size = float(squares.median())
+        commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
+    best = (-math.inf, 1.0, 0.0)
+    for common in commons:
+        scale = rest + common + shares[:, None] * variance
         ratio = squares / scale
         if degrees is None:
             tail = ratio / 2
         else:
             tail = (degrees + 1) / 2 * torch.log1p(ratio / degrees)
-        prior = (math.log(share) / _PRIOR) ** 2 / 2
-        return -float((tail + scale.log() / 2).sum()) - prior
-
-    return max(tried, key=score)
+        prior = (shares.log() / _PRIOR) ** 2 / 2
+        scores = -(tail + scale.log() / 2).sum(dim=1) - prior
+        index = int(scores.argmax())
+        best = max(best, (float(scores[index]), float(shares[index]), common))
+    return Leftover(share=best[1], common=best[2])

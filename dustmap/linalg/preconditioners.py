@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.linalg.circulant import Circulant
+from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
 
 # Above this many times their number, random vectors need no orthogonalisation: their
@@ -78,7 +79,8 @@ class NystromPreconditioner:
             some = slice(first, first + block)
             image[some] = product(basis[some])
         # The shift keeps the core matrix positive definite to rounding.
-        norm = torch.linalg.matrix_norm(image.to(torch.float64))
+        # Row by row: a copy in double precision would be the peak of a fit's memory.
+        norm = torch.stack([inner(row, row) for row in image]).sum().sqrt()
         if not norm > 0:
             return cls(basis[:0], norm.new_zeros(0))
         shift = torch.finfo(dtype).eps * size**0.5 * norm

@@ -1,0 +1,133 @@
+"""The share of the unresolved variance that is left to each observation."""
+
+from __future__ import annotations
+
+import math
+
+import dense_torus
+import pytest
+import torch
+
+from dustmap.functionals import LineIntegrals, PointValues, Stack
+from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.noise import Weighing
+from dustmap.inference.subgrid_share import best_leftover, set_aside
+from dustmap.linalg.cg import ConjugateGradients
+
+
+def rng(seed=1):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(count, seed=1):
+    return torch.randn(count, generator=rng(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 1.0, 4.0])
+@pytest.mark.parametrize("degrees", [None, 5.0])
+def test_the_share_that_residuals_were_drawn_with_is_found(share, degrees):
+    count = 20_000
+    rest = 0.5 + torch.rand(count, generator=rng(3), dtype=torch.float64)
+    variance = 5 * torch.rand(count, generator=rng(4), dtype=torch.float64) ** 2
+    noise = normal(count)
+    if degrees is not None:
+        chi2 = sum(normal(count, seed) ** 2 for seed in range(10, 15))
+        noise = noise / (chi2 / degrees).sqrt()
+    residual = (rest + share * variance).sqrt() * noise
+    found = best_leftover(residual, rest, variance, degrees, learn_common=True).share
+    # An eighth of an octave between shares, and their own error.
+    assert abs(math.log(found / share)) < (0.15 if share > 0.1 else 0.7)
+
+
+def test_without_data_that_tell_the_share_is_one():
+    rest = torch.ones(30, dtype=torch.float64)
+    for r, variance in [(normal(30), 1e-6 * rest), (normal(0), rest[:0])]:
+        found = best_leftover(r, rest[: len(r)], variance, None, learn_common=False)
+        assert found.share == 1.0 and found.common == 0.0
+
+
+@pytest.mark.parametrize("common", [0.0, 0.3, 2.0])
+def test_a_common_variance_is_told_from_the_share(common):
+    count = 20_000
+    rest = 0.2 + torch.rand(count, generator=rng(3), dtype=torch.float64)
+    variance = 5 * torch.rand(count, generator=rng(4), dtype=torch.float64) ** 2
+    residual = (rest + common + 0.4 * variance).sqrt() * normal(count)
+    found = best_leftover(residual, rest, variance, None, learn_common=True)
+    assert abs(math.log(found.share / 0.4)) < 0.2
+    assert abs(found.common - common) < 0.05 + 0.25 * common
+    fixed = best_leftover(residual, rest, variance, None, learn_common=False)
+    assert fixed.common == 0.0
+
+
+def test_a_tenth_is_set_aside_and_never_more_than_two_thousand():
+    aside = set_aside(500, rng())
+    assert aside.dtype == torch.bool and int(aside.sum()) == 50
+    assert int(set_aside(100_000, rng()).sum()) == 2_000
+    assert not torch.equal(aside, set_aside(500, rng(2)))
+    assert torch.equal(aside, set_aside(500, rng()))
+
+
+def test_what_is_set_aside_tells_nothing():
+    model = dense_torus.log_normal(1.0, 40)
+    y = model.apply(torch.zeros(model.latent_size).double())
+    y[::4] += 10.0
+    weighing = Weighing(
+        model, y, Noise(variance=torch.full_like(y, 0.01)), subgrid_noise=True
+    )
+    variance = torch.full_like(y, 0.02)
+    eps = torch.zeros(1, model.latent_size, dtype=torch.float64)
+    before = weighing.total(eps, variance)
+    weighing.aside = torch.arange(40) % 4 == 0
+    after = weighing.total(eps, variance)
+    assert torch.equal(after[~weighing.aside], before[~weighing.aside])
+    assert bool((after[weighing.aside] > 1e11 * before[weighing.aside]).all())
+
+
+def test_a_share_scales_the_variance_of_lines_and_of_nothing_else():
+    rays = dense_torus.log_normal(1.0, 12)
+    points = PointValues(dense_torus.inside(2, 5, 7))
+    model = rays.at(Stack([rays.functionals, points]))
+    eps = normal(model.latent_size)
+    whole, part = model.linearise(eps), model.with_subgrid_share(0.3).linearise(eps)
+    torch.testing.assert_close(part.variance[:12], 0.3 * whole.variance[:12])
+    assert torch.equal(part.variance[12:], whole.variance[12:])
+    assert torch.equal(part.prediction, whole.prediction)
+    assert model.with_subgrid_share(0.3).at(points).subgrid_share == 0.3
+    assert model.subgrid_share == 1.0
+
+
+def test_other_models_refuse_a_share():
+    rays = LineIntegrals(
+        dense_torus.inside(2, 5, 3), dense_torus.log_normal(1.0, 5).functionals.rule
+    )
+    with pytest.raises(ValueError, match="takes the unresolved variance whole"):
+        dense_torus.model("matern52", 2, rays).with_subgrid_share(0.5)
+
+
+def fitted(seed, factor, **options):
+    """A fit to data whose unresolved parts have so many times their variance."""
+    model = dense_torus.log_normal(1.5, 1200, seed=20 + seed)
+    generator = rng(seed)
+    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    clean = model.apply(eps)
+    local = model.with_subgrid_share(factor).residual_draws(eps[None], generator)[0]
+    sigma = 0.01 * float(clean.mean())
+    y = clean + local + sigma * normal(len(clean), seed)
+    noise = Noise(variance=torch.full_like(y, sigma**2), learn_share=True, **options)
+    settings = FullBatch(solver=ConjugateGradients(rtol=1e-5, max_steps=500), samples=8)
+    return infer(model, y, noise, settings=settings, generator=rng(seed))
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
+def test_a_fit_finds_the_share_of_its_data(factor):
+    found = [fitted(seed, factor).subgrid_share for seed in range(3)]
+    error = [abs(math.log(share / factor)) for share in found]
+    assert sorted(error)[1] < math.log(1.5)
+
+
+def test_in_the_end_no_observation_is_aside():
+    result = fitted(0, 1.0)
+    assert result.converged
+    assert float(result.noise_variance.max()) < 1e6 * float(
+        result.noise_variance.median()
+    )
