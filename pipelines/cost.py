@@ -18,10 +18,10 @@ _ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
 # Iterations a column takes before its relative residual is 1e-3, with the Nyström
 # preconditioner, on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Of a lognormal fit: iterations of the Gauss-Newton steps to the mode; columns times
-# iterations of one round of samples and steps of the mean, and how many rounds;
-# iterations of a final pair of samples.
-_MODE_ITERATIONS, _ROUND_COLUMNS, _ROUNDS, _SAMPLE_ITERATIONS = 400, 700, 3, 130
+# Of a lognormal fit, one vector at a time: iterations of the Gauss-Newton steps to the
+# mode and of the fit of a sample (measured: 265 to 368, and 55 to 68); fits of samples
+# before all are fitted.
+_MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # Python, torch, numba, and the search and learning of scales before the fit [bytes]; a
 # star's columns, neighbours and places [bytes]: from peaks of 1.27 GiB for 94,161
 # stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
@@ -35,11 +35,16 @@ _CACHE, _BEYOND_CACHE = 2**25, 1.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Seconds per unit of work: an FFT point times its log2, an entry of W, a flop."""
+    """Seconds per unit of work: an FFT point times its log2, an entry of W, a flop.
+
+    ``streamed`` is a flop in the product of a matrix and a single vector, which waits
+    for the matrix to come from memory.
+    """
 
     fft: float
     entry: float
     flop: float
+    streamed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +100,13 @@ def measure(dtype: torch.dtype, device: torch.device) -> Speed:
     columns = torch.randn(8, points // 8, dtype=dtype, device=device)
     left = torch.randn(8, points // 8, dtype=dtype, device=device)
     right = torch.randn(points // 8, 64, dtype=dtype, device=device)
+    # Larger than the processor's caches.
+    tall = torch.randn(64, 4 * points // 8, dtype=dtype, device=device)
     return Speed(
         fft=_seconds(transform, device) / (points * math.log2(points / 8)),
         entry=_seconds(lambda: matrix.matvec(columns), device) / (rows * per_row * 8),
         flop=_seconds(lambda: left @ right, device) / (2 * left.numel() * 64),
+        streamed=_seconds(lambda: torch.mv(tall, tall[0]), device) / (2 * tall.numel()),
     )
 
 
@@ -117,18 +125,18 @@ def _seconds(action, device: torch.device, repeats: int = 5) -> float:
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
     fine = work.torus_points * work.refinement**work.dimension
+    flop = speed.streamed if work.lognormal else speed.flop
     column = (
         2 * fine * math.log2(fine) * speed.fft
         + 2 * work.entries * speed.entry
-        + 4 * work.rank * work.torus_points * speed.flop
+        + 4 * work.rank * work.torus_points * flop
         + 20 * work.torus_points * speed.entry
     )
+    if work.lognormal:
+        fits = work.samples + _ROUGH_FITS if work.samples else 0
+        return (_MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS) * column
     if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
         column *= _BEYOND_CACHE
-    if work.lognormal:
-        rounds = _ROUNDS if work.samples else 0
-        sampled = _SAMPLE_ITERATIONS * work.samples / 2
-        return (_MODE_ITERATIONS + rounds * _ROUND_COLUMNS + sampled) * column
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
     residual = work.torus_points * work.residual_refinement**work.dimension
@@ -141,7 +149,8 @@ def memory(work: Work) -> dict[str, float]:
     item, points = work.itemsize, work.torus_points
     fine = points * work.refinement**work.dimension
     per_entry = 4 + item
-    columns = min(work.block, max(work.samples // 2, 4))
+    # A lognormal fit works on one vector, with some that belong to its samples.
+    columns = 2
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,

@@ -257,7 +257,7 @@ def test_the_chain_says_what_it_chose_and_how_good_it_is(chain):
     said = chain.said["fit"]
     for part in (
         "grid: ",
-        "prior: lognormal, matern32, lengthscale ",
+        "prior: lognormal, matern12, lengthscale ",
         "memory: ",
         "peak memory ",
         "stars: 3000 read, 2850 fitted, 150 held out, 0 outside the box",

@@ -15,7 +15,7 @@ from pipelines.observations import rays
 from pipelines.plan import work_of
 
 WORK = cost.Work(torus_points=100_000, stars=20_000, ray_cells=15.0)
-SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10)
+SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
 
 
 def total(work):

@@ -29,7 +29,7 @@ from pipelines.plan import (
 )
 
 # A machine of round numbers, so that no clock is under test.
-SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10)
+SPEED = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
 
 
 def config(**sections):
