@@ -28,11 +28,11 @@ from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
 from pipelines.engines import full_batch_settings
 from pipelines.learning_part import lengthscale_range, linear_model, part_of
-from pipelines.observations import Data, learns_common, noise_of
+from pipelines.observations import Data, learns_common, learns_share, noise_of
 from pipelines.plan import RESOLVED, Plan
 from pipelines.timing import Allowance
 
-_STEPS, _PAIRS, _RANK = 6, 4, 64
+_STEPS, _PAIRS, _RANK = 14, 4, 64
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 1e-3
 # Of budget.minutes, what learning may take beyond its first step.
@@ -60,6 +60,7 @@ def open_names(plan: Plan, config: FitConfig) -> tuple[str, ...]:
         "scale_height": prior.scale_height is None
         and plan.mean.kind == "exponential-disc",
         "common_noise": config.model.common_noise is None,
+        "subgrid_share": learns_share(plan, config),
     }
     return tuple(name for name, is_free in free.items() if is_free)
 
@@ -186,6 +187,7 @@ def _changed(
         std=std if "variance" in names else plan.std,
         mean=mean,
         common_noise=common,
+        subgrid_share=float(values.get("subgrid_share", plan.subgrid_share)),
     )
     kernel = changed.build_kernel()
     torus = padded_torus(plan.grid, kernel, config.model.wrap_tolerance)

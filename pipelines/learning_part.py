@@ -74,6 +74,7 @@ def linear_model(
         lines,
         mean=mean,
         interpolation=model.interpolation,
+        subgrid_share=model.subgrid_share,
     )
 
 

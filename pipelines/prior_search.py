@@ -81,13 +81,12 @@ def search_prior(
     fine = FixedStep(step=float(np.median(catalogue.distances)) / 50)
     shapes = [_observed(mean, LineIntegrals(ends, fine)) for mean in means]
     variance = 1.0 if prior.std is None else prior.std**2
+    smooth = _searched_kernel(config)
     with Progress(description="scales", total=len(lengthscales), unit="try") as bar:
 
         def covariance(scale: float) -> np.ndarray:
             scales = anisotropy * scale
-            kernel = KERNELS[config.kernel](
-                lengthscale=scales.tolist(), variance=variance
-            )
+            kernel = KERNELS[smooth](lengthscale=scales.tolist(), variance=variance)
             rays = LineIntegrals(ends, FixedStep(step=_STEP * float(scales.min())))
             bar.update(lengthscale=f"{scales.min():.3g}")
             return functional_covariance(kernel, rays, rays).numpy()
@@ -100,9 +99,28 @@ def search_prior(
             catalogue.noise[rows] ** 2,
             fixed,
         )
+    # The lengthscale at which the kernel itself has fallen to a half as far out.
+    half = [
+        KERNELS[name](lengthscale=1.0).decay(0.5) for name in (smooth, config.kernel)
+    ]
     return _choice(
-        scale * anisotropy, means[shape], best, variance, lengthscales, scale
+        scale * anisotropy * half[0] / half[1],
+        means[shape],
+        best,
+        variance,
+        lengthscales,
+        scale,
     )
+
+
+def _searched_kernel(config: FitConfig) -> str:
+    """The kernel that is tried: a lengthscale of Matérn-1/2 is hard to tell.
+
+    Its evidence hardly changes along constant ``σ²/ℓ``, so that a few hundred stars
+    would choose the longest; that of Matérn-3/2 has a maximum.
+    """
+    rough = config.kernel == "matern12" and config.prior.lengthscale is None
+    return "matern32" if rough else config.kernel
 
 
 def _choice(

@@ -36,6 +36,7 @@ from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
 
+SUBGRID_SHARE = "subgrid_share"
 # Change of the logarithm of a lengthscale that κ and c are differentiated with.
 _LOG_STEP = 0.05
 
@@ -226,6 +227,8 @@ class LogNormal(ForwardModel):
         return prediction * torch.expm1(exponent)
 
     def with_subgrid_share(self, share: float) -> LogNormal:
+        if not 0 < share < math.inf:
+            raise ValueError(f"a share must be positive and finite, got {share}")
         other = copy.copy(self)
         other._local = self.local
         other.subgrid_share = share
@@ -239,7 +242,8 @@ class LogNormal(ForwardModel):
 
     def parameters(self) -> dict[str, Tensor]:
         kernel = {n: v.detach() for n, v in self.kernel.parameters().items()}
-        return {**kernel, **mean_parameters(self.mean)}
+        share = torch.tensor(self.subgrid_share, dtype=torch.float64)
+        return {**kernel, **mean_parameters(self.mean), SUBGRID_SHARE: share}
 
     def with_parameters(self, values: dict[str, Tensor]) -> LogNormal:
         """The same torus, W and white noise under other hyperparameters.
@@ -252,7 +256,11 @@ class LogNormal(ForwardModel):
         self.require_known(values)
         own = mean_parameters(self.mean)
         other = copy.copy(self)
-        other.mean = mean_with(self.mean, {n: v for n, v in values.items() if n in own})
+        if SUBGRID_SHARE in values:
+            other = self.with_subgrid_share(float(values[SUBGRID_SHARE]))
+        own = {*own, SUBGRID_SHARE}
+        own_values = {n: v for n, v in values.items() if n in own}
+        other.mean = mean_with(self.mean, own_values)
         if other.mean != self.mean:
             other._log_mean = other._logarithm()
         kernel = {n: v for n, v in values.items() if n not in own}
@@ -294,7 +302,10 @@ class LogNormal(ForwardModel):
         if curved:
             of_factors = self._factor_gradient(squares)
             of_kernel = {n: v + of_factors[n] for n, v in of_kernel.items()}
-        return {**of_kernel, **log_mean_gradient(self.mean, self._positions(), total)}
+        # Variances of lines are proportional to the share.
+        lines = (line.to(squares) * squares[0]).sum() / self.subgrid_share
+        of_mean_function = log_mean_gradient(self.mean, self._positions(), total)
+        return {**of_kernel, **of_mean_function, SUBGRID_SHARE: lines}
 
     def _pull(self, cotangent: Tensor) -> Tensor:
         return self.weights.rmatvec(cotangent.to(self.dtype))

@@ -89,7 +89,8 @@ def test_gradients_are_those_of_predictions(dimension, refinement, isotropic, me
     a = torch.randn(3, n, generator=rng(7), dtype=torch.float64)
     # None of the variance: what is left is exact to rounding.
     gradient = model.parameter_gradient(eps, a, torch.zeros_like(a))
-    names = {"lengthscale", "variance", "mean"} | ({"scale_height"} if mean else set())
+    names = {"lengthscale", "variance", "mean", "subgrid_share"}
+    names |= {"scale_height"} if mean else set()
     assert set(gradient) == set(model.parameters()) == names
 
     def seen_by(moved):
