@@ -167,6 +167,11 @@ def run_engine(
         )
     if result.sample_solution is not None:
         messages.append(f"samples: {result.sample_solution.message}")
+    if not result.share_settled:
+        messages.append(
+            "the share of the unresolved variance still moved when its rounds ended "
+            f"({result.subgrid_share:.3g}): intervals may be off by that much"
+        )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
         plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),

@@ -15,6 +15,8 @@ that does not depend on the field the first step is the answer, and samples are 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,7 +25,7 @@ from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
 from dustmap.inference.noise import Noise, Weighing
 from dustmap.inference.phases import Phases
-from dustmap.inference.subgrid_share import set_aside
+from dustmap.inference.subgrid_share import FEWEST, set_aside
 from dustmap.models.base import ForwardModel
 
 __all__ = [
@@ -73,48 +75,52 @@ def infer(
             "samples of a model that is not linear come in pairs: take an even number "
             f"instead of {settings.samples}"
         )
+    noise = replace(noise, learn_share=_learns_share(model, noise, settings))
     weighing = Weighing(
         model, observations, noise, subgrid_noise=settings.subgrid_noise
     )
+    if noise.learn_share:
+        aside = set_aside(len(observations), generator)
+        weighing.aside = aside.to(model.device)
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     if start is not None:
         eps = start.to(eps)
     phases = Phases(model, weighing, settings, generator, on_step)
-    if noise.learn_share and settings.samples and settings.sampler == "perturbed":
-        aside = set_aside(len(observations), generator)
-        weighing.aside = aside.to(model.device)
-    eps, steps, converged, solution = phases.mode(eps)
+    mode = phases.mode(eps)
     if model.linear or not settings.samples:
-        tangent, total = phases.tangent(eps)
-        samples, sample_solution = phases.samples(tangent, total, eps)
+        tangent, total = phases.tangent(mode.eps)
+        samples, solved = phases.samples(tangent, total, mode.eps)
     elif settings.sampler == "perturbed":
-        rounds = phases.sample_rounds()
-        sample_solution, total = rounds.run(eps)
-        samples, model = sample_solution.value, rounds.model
-        if noise.learn_share:
-            # All observations are there now, and weigh something else.
-            phases.model = model
-            eps, more, converged, solution = phases.mode(eps)
-            steps += more
-        tangent = model.linearise(eps)
+        solved, total, mode = phases.perturbed(mode)
+        samples = solved.value
     else:
-        eps, samples, total, sample_solution, settled = phases.variational(eps)
-        converged = settled if settings.rounds else converged
-        tangent = model.linearise(eps)
+        samples, total, solved, mode = phases.variational(mode)
     return FullBatchResult(
-        mean=eps,
+        mean=mode.eps,
         samples=samples,
         noise_variance=total,
-        prediction=tangent.prediction,
-        newton_steps=steps,
-        mean_solution=solution,
-        sample_solution=sample_solution,
-        converged=converged
-        and (sample_solution is None or bool(sample_solution.converged.all())),
+        prediction=phases.model.linearise(mode.eps).prediction,
+        newton_steps=mode.steps,
+        mean_solution=mode.solution,
+        sample_solution=solved,
+        converged=mode.converged and (solved is None or bool(solved.converged.all())),
         weights=weighing.weights,
         degrees=weighing.degrees,
         common_noise=weighing.common,
-        subgrid_share=model.subgrid_share,
+        subgrid_share=phases.model.subgrid_share,
+        share_settled=phases.share_settled,
+    )
+
+
+def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:
+    """Whether a share is asked for, and there is something to learn it from."""
+    return (
+        noise.learn_share
+        and settings.samples > 0
+        and settings.sampler == "perturbed"
+        and settings.subgrid_noise
+        and not model.linear
+        and len(noise.variance) >= FEWEST
     )
 
 

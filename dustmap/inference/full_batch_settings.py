@@ -39,14 +39,14 @@ class FullBatch:
     sample_rtol
         Relative residual at which a sample is done; that of ``solver`` if ``None``.
         The error of a sample is far below the scatter of S of them long before that
-        of the mean may stop.
+        of the mean may stop. Samples of the sampler ``perturbed`` are done by what
+        their steps promise (``newton_tolerance``) instead.
     sampler
         Of a model that is not linear: ``perturbed`` fits every sample to data and prior
         drawn anew, ``mgvi`` takes them from the tangent at their mean. The second is
         cheaper, and fails where a density may change by large factors.
     steps
-        Gauss–Newton steps of every sample before Σ is that of the samples; with
-        ``mgvi``, of the mean in every round.
+        With ``mgvi``, of the mean in every round.
     pairs, rounds
         Of ``mgvi``: pairs of samples that the objective is averaged over, and rounds
         with new samples (0: samples at the mode).
@@ -90,7 +90,8 @@ class FullBatchResult:
     of a linear model, MGVI's, or else the mode; ``prediction`` is ``apply(m)`` at the
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
     its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
-    ``subgrid_share`` the model's α, learnt or as it was.
+    ``subgrid_share`` the model's α, learnt (``share_settled`` if it stood still in the
+    end) or as it was.
     """
 
     mean: Float[Tensor, " p"]
@@ -105,3 +106,4 @@ class FullBatchResult:
     degrees: float | None = None
     common_noise: float = 0.0
     subgrid_share: float = 1.0
+    share_settled: bool = True

@@ -81,25 +81,39 @@ def both_signs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averages:
-    """Means over samples: of ``apply``, of ``(y − apply(ε_s))²``, and of ``v_n``."""
+    """Means over samples: of ``apply``, of ``(y − apply(ε_s))²``, and of ``v_n``.
+
+    ``spread`` is the variance of ``apply`` over samples, with S for a divisor: those of
+    an antithetic pair have no common error.
+    """
 
     prediction: Float[Tensor, " n"]
     squares: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
+    spread: Float[Tensor, " n"]
 
 
 def averages(
     model: ForwardModel, y: Float[Tensor, " n"], eps: Float[Tensor, "s p"]
 ) -> Averages:
     """Mean predictions, squared residuals and conditional variances over samples."""
-    total = torch.zeros(3, len(y), dtype=y.dtype, device=y.device)
+    total = torch.zeros(4, len(y), dtype=torch.float64, device=y.device)
+    first = model.apply(eps[0])
     for one in eps:
         tangent = model.linearise(one)
-        total[0] += tangent.prediction
+        beside = tangent.prediction - first
+        total[0] += beside
         total[1] += (y - tangent.prediction) ** 2
         total[2] += tangent.variance
-    prediction, squares, variance = total / len(eps)
-    return Averages(prediction=prediction, squares=squares, variance=variance)
+        # Around one of them: squares of predictions themselves would cancel.
+        total[3] += beside**2
+    beside, squares, variance, second = total / len(eps)
+    return Averages(
+        prediction=(first + beside).to(y),
+        squares=squares.to(y),
+        variance=variance.to(y),
+        spread=(second - beside**2).clamp(min=0.0).to(y),
+    )
 
 
 def averaged_slope(

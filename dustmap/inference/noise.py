@@ -1,9 +1,9 @@
 r"""What an observation is uncertain by, beyond its stated error.
 
-``Σ_n = (σ_n² + (b_n L'_n ρ)² + v_n) / w_n``: the stated variance, what an uncertain
-distance does to the extinction, what the grid cannot resolve, and the weight that an
-outlier is left with. The second and the last depend on the field, and are brought up to
-date between Gauss–Newton steps.
+``Σ_n = (σ_n² + τ² + (b_n L'_n ρ)² + α v_n) / w_n``: the stated variance and a common
+one, what an uncertain distance does to the extinction, what the grid cannot resolve
+(α is the model's), and the weight that an outlier is left with. What depends on the
+field is brought up to date between Gauss–Newton steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Noise:
     Parameters
     ----------
     variance
-        ``σ_n²``, common noise included.
+        ``σ_n²``, with any common noise that is known.
     blur, blur_scale
         ``(b_n L'_n ρ)²`` is added to the variance, to first order what an error
         ``σ_d`` of a distance does: with ``L'`` the integral from ``d − σ_d`` to
@@ -130,7 +130,10 @@ class Weighing:
 
     def weighted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """The weights, and what is set aside, brought into a Σ."""
-        total = normal / self.weights
+        return self.without_aside(normal / self.weights)
+
+    def without_aside(self, total: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Variances with which what is set aside tells nothing."""
         if self.aside is None:
             return total
         # Finite: perturbed data scatter by its root, and still tell nothing.
@@ -169,7 +172,8 @@ class Weighing:
             normal = torch.maximum(normal, scatter**2)
         ratio = (own / normal).to(torch.float64)
         if self.noise.learn_degrees:
-            scores = [_student_score(ratio, nu) for nu in _DEGREES]
+            told = ratio if self.aside is None else ratio[~self.aside]
+            scores = [_student_score(told, nu) for nu in _DEGREES]
             self.degrees = _DEGREES[scores.index(max(scores))]
         if self.degrees >= _DEGREES[-1]:
             self.weights = torch.ones_like(self._stated)

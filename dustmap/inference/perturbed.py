@@ -28,12 +28,16 @@ from dustmap.inference.gauss_newton import (
 )
 from dustmap.inference.mgvi import White
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
 # in all is least between 0.1 and 0.5.
 _FORCING = 0.3
+# And the last one of a sample, to see what is left, to this; so many times the
+# tolerance may be: rough solves see a third to a half of it.
+_ACCURATE, LEFT = 0.01, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,29 +58,37 @@ class Fitted:
 class Samples:
     """Samples from fits of their own, with what these say of themselves.
 
-    ``promised`` is what the last step of each promised to gain [nats].
+    ``promised`` is what the last step of each promised to gain [nats], by a rough solve
+    that leaves out what is hard to solve for; ``left`` is what an accurate solve says
+    the first of them could still gain.
     """
 
     value: Float[Tensor, "s p"]
     promised: Float[Tensor, " s"]
     iterations: Int[Tensor, " s"]
     converged: Bool[Tensor, " s"]
+    left: float
 
     @classmethod
-    def of(cls, fits: list[Fitted]) -> Samples:
-        """Fits one after another."""
+    def of(cls, fits: list[Fitted], left: float, tolerance: float) -> Samples:
+        """Fits one after another; none converged if the first has too much left."""
+        enough = left <= LEFT * tolerance
         return cls(
+            left=left,
             value=torch.stack([fit.eps for fit in fits]),
             promised=torch.tensor([fit.promised for fit in fits]),
             iterations=torch.tensor([fit.iterations for fit in fits]),
-            converged=torch.tensor([fit.converged for fit in fits]),
+            converged=torch.tensor([fit.converged and enough for fit in fits]),
         )
 
     @property
     def message(self) -> str:
         """One line for people."""
         worst, most = float(self.promised.max()), int(self.iterations.max())
-        tail = f"{most} iterations at most, last steps worth {worst:.3g} nats or less"
+        tail = (
+            f"{most} iterations at most, last steps worth {worst:.3g} nats or less, "
+            f"{self.left:.3g} left in the first by an accurate solve"
+        )
         if bool(self.converged.all()):
             return f"each fitted by itself, {tail}"
         failed = int((~self.converged).sum())
@@ -101,6 +113,24 @@ def perturbed_target(
         total=total,
         centre=sign * xi.to(total),
     )
+
+
+def decrement(
+    model: ForwardModel,
+    target: Target,
+    eps: Float[Tensor, " p"],
+    solver: ConjugateGradients,
+    preconditioner: NystromPreconditioner | None,
+) -> float:
+    """``½ gᵀ Λ⁻¹ g`` [nats], what the tangent at ε says is left to gain."""
+    tangent = model.linearise(eps)
+    slope = target.slope(tangent, eps)
+    solution = replace(solver, rtol=_ACCURATE).solve(
+        Precision(tangent.operator, target.total).matvec,
+        slope[None],
+        preconditioner=preconditioner,
+    )
+    return float(inner(slope, solution.value[0])) / 2
 
 
 def lowest(

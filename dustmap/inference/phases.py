@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from dustmap.inference.gauss_newton import (
 )
 from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
 from dustmap.inference.noise import Weighing
+from dustmap.inference.perturbed import Samples
 from dustmap.inference.sample_rounds import SampleRounds
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import inner
@@ -26,6 +27,16 @@ from dustmap.models.base import ForwardModel, Linearisation
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
 _FORCING = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """Where Gauss–Newton steps led: their number, status and last solve."""
+
+    eps: Tensor
+    steps: int
+    converged: bool
+    solution: Solution
 
 
 class Phases:
@@ -46,17 +57,22 @@ class Phases:
         self.on_step = on_step
         self.preconditioner: NystromPreconditioner | None = None
         self.iterations = 0
+        self.share_settled = True
 
     def tangent(self, eps: Tensor) -> tuple[Linearisation, Tensor]:
         """The tangent at ε, and Σ with the weights at hand."""
         tangent = self.model.linearise(eps)
         return tangent, self.weighing.total(eps[None], tangent.variance)
 
-    def mode(self, eps: Tensor) -> tuple[Tensor, int, bool, Solution]:
-        """Gauss–Newton steps; ε, their number, whether converged, the last solve."""
+    def mode(self, eps: Tensor, fixed: Tensor | None = None) -> Mode:
+        """Gauss–Newton steps to the mode.
+
+        Σ is brought up to date between them unless it is given.
+        """
         settings, y = self.settings, self.weighing.observations
         inexact = not self.model.linear or self.weighing.noise.depends_on_field
         tangent, total = self.tangent(eps)
+        total = total if fixed is None else fixed
         solution, converged, steps = None, False, 0
         while steps < settings.newton_steps and not converged:
             precision = Precision(tangent.operator, total)
@@ -77,7 +93,8 @@ class Phases:
             step = backtrack(self.model, tangent, target, eps, solution.value[0])
             eps, steps = step.eps, steps + 1
             tangent = self.model.linearise(eps)
-            total = self._reweighed(tangent, eps, steps)
+            if fixed is None:
+                total = self._reweighed(tangent, eps, steps)
             if not inexact and not bool(solution.converged.all()):
                 break
             converged = self._stationary(tangent, total, eps, solution)
@@ -86,7 +103,7 @@ class Phases:
             enough = settings.newton_tolerance * len(y)
             converged = converged or (inexact and step.gain < enough and steps > 2)
         assert solution is not None
-        return eps, steps, converged, solution
+        return Mode(eps=eps, steps=steps, converged=converged, solution=solution)
 
     def _worth_it(self) -> bool:
         """Whether to sketch a preconditioner now: at once if the model is linear."""
@@ -125,7 +142,8 @@ class Phases:
         residual = weighing.observations - tangent.prediction
         squares = residual**2
         if weighing.settled(squares, normal):
-            weighing.reweigh(residual, squares, normal)
+            # What is set aside is not fitted, and no outlier for that.
+            weighing.reweigh(residual, squares, weighing.without_aside(normal))
         total = weighing.weighted(normal)
         if self.on_step is not None:
             self.on_step("misfit", steps, float((squares / total).mean()))
@@ -152,9 +170,9 @@ class Phases:
             reached = max(reached, float(solution.residual.max()))
         return float(residual) <= 2 * reached * float(scale)
 
-    def variational(self, eps: Tensor) -> tuple[Tensor, Tensor, Tensor, Solution, bool]:
-        """MGVI from the mode: m, samples, Σ, the samples' solve, whether converged."""
-        settings = self.settings
+    def variational(self, mode: Mode) -> tuple[Tensor, Tensor, Solution, Mode]:
+        """MGVI from the mode: samples, Σ, the samples' solve, and m for the mode."""
+        settings, eps = self.settings, mode.eps
         seed = int(torch.randint(2**62, (1,), generator=self.generator))
         white = White(seed=seed)
         if not settings.rounds:
@@ -197,12 +215,14 @@ class Phases:
                 )
             )
         whole = joined(parts)
-        return eps, both_signs(eps, whole.value), total, whole, settled
+        converged = settled if settings.rounds else mode.converged
+        mean = replace(mode, eps=eps, converged=converged)
+        return both_signs(eps, whole.value), total, whole, mean
 
-    def sample_rounds(self) -> SampleRounds:
-        """Samples by fits of their own, to be started at the mode."""
+    def perturbed(self, mode: Mode) -> tuple[Samples, Tensor, Mode]:
+        """Samples by fits of their own, Σ, and the mode with this Σ."""
         seed = int(torch.randint(2**62, (1,), generator=self.generator))
-        return SampleRounds(
+        rounds = SampleRounds(
             model=self.model,
             weighing=self.weighing,
             settings=self.settings,
@@ -210,6 +230,14 @@ class Phases:
             sketch=self.sketch,
             on_step=self.on_step,
         )
+        samples, total = rounds.run(mode.eps)
+        self.model, self.share_settled = rounds.model, rounds.settled
+        if not self.weighing.noise.learn_share:
+            return samples, total, mode
+        # Some observations were set aside before, and the others weigh something else.
+        rounds.preconditioner = None
+        again = self.mode(mode.eps, fixed=total)
+        return samples, total, replace(again, steps=mode.steps + again.steps)
 
     def samples(
         self, tangent: Linearisation, total: Tensor, mean: Tensor

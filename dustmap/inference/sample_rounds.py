@@ -17,6 +17,7 @@ from dustmap.inference.noise import Weighing
 from dustmap.inference.perturbed import (
     Fitted,
     Samples,
+    decrement,
     fit_sample,
     lowest,
     perturbed_target,
@@ -41,6 +42,8 @@ class SampleRounds:
         Its share of the unresolved variance is the one learnt afterwards.
     sketch
         Makes the preconditioner, once, at the mode.
+    settled
+        Whether the share stood still in the end.
     """
 
     model: ForwardModel
@@ -50,6 +53,7 @@ class SampleRounds:
     sketch: Callable[[Precision], NystromPreconditioner | None]
     on_step: OnStep | None
     preconditioner: NystromPreconditioner | None = None
+    settled: bool = True
 
     def run(self, mode: Float[Tensor, " p"]) -> tuple[Samples, Float[Tensor, " n"]]:
         """Samples, and the Σ they were fitted with.
@@ -69,11 +73,24 @@ class SampleRounds:
             known = self._fitted(mode, known, total, few, _ROUGH * enough)
             before = self.model.subgrid_share
             total = self._reweighed(torch.stack([fit.eps for fit in known]))
-            if abs(math.log(self.model.subgrid_share / before)) < math.log(_STILL):
+            change = math.log(self.model.subgrid_share / before)
+            self.settled = abs(change) < math.log(_STILL)
+            if self.settled:
                 break
-        total = self._with_all(torch.stack([fit.eps for fit in known]))
+        if self.weighing.aside is not None:
+            total = self._with_all(torch.stack([fit.eps for fit in known]))
         fits = self._fitted(mode, known, total, settings.samples, enough)
-        return Samples.of(fits), total
+        first = fits[0].eps
+        left = decrement(
+            self.model,
+            perturbed_target(
+                self.weighing.observations, total, self.white, 0, len(mode)
+            ),
+            first,
+            settings.sample_solver,
+            self.preconditioner,
+        )
+        return Samples.of(fits, left), total
 
     def _fitted(
         self,
@@ -114,22 +131,30 @@ class SampleRounds:
         weighing, y = self.weighing, self.weighing.observations
         seen = averages(self.model, y, eps)
         residual, variance = y - seen.prediction, seen.variance
-        if weighing.aside is not None:
-            old, aside = self.model.subgrid_share, weighing.aside
-            spread = (seen.squares - residual**2) * len(eps) / (len(eps) - 1)
-            stated = weighing.normal(eps, torch.zeros_like(variance)) - weighing.common
-            found = best_leftover(
-                residual[aside],
-                (stated + spread)[aside],
-                variance[aside] / old,
-                weighing.degrees,
-                learn_common=weighing.noise.learn_common,
-            )
-            self.model = self.model.with_subgrid_share(found.share)
-            variance = variance * (found.share / old)
-            weighing.common = found.common
-        weighing.reweigh(residual, seen.squares, weighing.normal(eps, variance))
-        return weighing.total(eps, variance)
+        aside = weighing.aside
+        if aside is None:
+            weighing.reweigh(residual, seen.squares, weighing.normal(eps, variance))
+            return weighing.total(eps, variance)
+        # Of line integrals alone: nothing else is proportional to the share.
+        double = self.model.with_subgrid_share(2 * self.model.subgrid_share)
+        lines = averages(double, y, eps).variance - variance
+        stated = weighing.normal(eps, variance - lines) - weighing.common
+        found = best_leftover(
+            residual[aside],
+            (stated + seen.spread)[aside],
+            lines[aside] / self.model.subgrid_share,
+            weighing.degrees,
+            learn_common=weighing.noise.learn_common,
+        )
+        change = found.share / self.model.subgrid_share
+        self.model = self.model.with_subgrid_share(found.share)
+        variance = variance + (change - 1) * lines
+        weighing.common = found.common
+        normal = weighing.normal(eps, variance)
+        # Samples know nothing of these: their residuals scatter by twice the spread.
+        scale = torch.where(aside, normal + 2 * seen.spread, normal)
+        weighing.reweigh(residual, seen.squares, scale)
+        return weighing.weighted(normal)
 
     def _with_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
         """Σ with those that were set aside among the others again."""

@@ -22,6 +22,8 @@ _LOWEST, _HIGHEST, _STEPS = -8, 3, 8
 _COMMONS = (-16, 5)
 # Of the observations, and at most so many, are set aside.
 _ASIDE, _MOST = 0.1, 2_000
+# Of fewer observations those set aside would be too few to tell anything.
+FEWEST = 300
 # Standard deviation of ln α before anything is seen: a factor e.
 _PRIOR = 1.0
 
@@ -50,7 +52,7 @@ def best_leftover(
     *,
     learn_common: bool,
 ) -> Leftover:
-    r"""α and τ² of highest posterior probability, ``ln α ~ N(0, 1)`` before the data.
+    r"""α and τ² of highest likelihood, with ``ln α ~ N(0, 1)`` before the data.
 
     The residuals of observations that were set aside are Student-T (or normal) with
     scale ``rest + τ² + α v``.

@@ -288,6 +288,11 @@ class FitConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> FitConfig:
+        if self.density == "gaussian" and self.model.subgrid_share is not None:
+            raise ValueError(
+                "model.subgrid_share belongs to a lognormal density: a gaussian one "
+                "takes the unresolved variance whole"
+            )
         if self.density == "gaussian":
             return self
         if self.inference.engine == "svi":

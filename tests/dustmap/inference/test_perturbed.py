@@ -14,7 +14,13 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.gauss_newton import Target
 from dustmap.inference.mgvi import White
-from dustmap.inference.perturbed import Samples, fit_sample, lowest, perturbed_target
+from dustmap.inference.perturbed import (
+    Samples,
+    decrement,
+    fit_sample,
+    lowest,
+    perturbed_target,
+)
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -152,6 +158,18 @@ def test_a_sample_does_not_depend_on_how_many_there_are():
     torch.testing.assert_close(few.samples, many.samples[:6], rtol=1e-3, atol=1e-3)
 
 
+def test_what_is_left_to_gain_is_the_newton_decrement():
+    model, y, variance = seen()
+    target, found = drawn(model, y, variance, 0, steps=2)
+    tangent = model.linearise(found.eps)
+    slope, Phi = target.slope(tangent, found.eps), tangent.operator.to_dense()
+    precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])
+    exact = float(slope @ torch.linalg.solve(precision, slope)) / 2
+    left = decrement(model, target, found.eps, TIGHT, None)
+    # To a hundredth of the gradient, which is less than one of the energy.
+    assert exact > 0.1 and left == pytest.approx(exact, rel=0.2)
+
+
 def test_the_better_of_two_starts_is_taken():
     model, y, variance = seen()
     target = Target(y=y, total=variance)
@@ -167,11 +185,13 @@ def test_fits_that_come_to_no_end_say_so():
     model, y, variance = seen()
     _, found = drawn(model, y, variance, 0, steps=1)
     assert not found.converged and found.promised > 1.0
-    said = Samples.of([found]).message
+    said = Samples.of([found], 3.5, 1.0).message
     assert "1 of 1 did not come to an end" in said and "nats" in said
+    assert "3.5 left in the first" in said
     _, ended = drawn(model, y, variance, 0)
-    both = Samples.of([found, ended])
+    both = Samples.of([found, ended], 0.0, 1.0)
     assert both.converged.tolist() == [False, True]
-    assert "each fitted by itself" in Samples.of([ended]).message
+    assert "each fitted by itself" in Samples.of([ended], 0.0, 1.0).message
+    assert not bool(Samples.of([ended], 5.1, 1.0).converged.any())
     result = fitted(newton_steps=1, steps=1, newton_tolerance=1e-12)
     assert not result.converged
