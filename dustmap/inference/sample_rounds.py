@@ -90,7 +90,7 @@ class SampleRounds:
             settings.sample_solver,
             self.preconditioner,
         )
-        return Samples.of(fits, left), total
+        return Samples.of(fits, left, enough), total
 
     def _fitted(
         self,
