@@ -33,10 +33,10 @@ from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
-# in all is least between 0.1 and 0.5.
-_FORCING = 0.3
-# And the last one of a sample, to see what is left, to this; so many times the
-# tolerance may be: rough solves see a third to a half of it.
+# in all is least between 0.1 and 0.5. Where that leaves too much, to the next ones.
+FORCINGS = (0.3, 0.1, 0.03)
+# What is left is seen by a solve to the first; so many times the tolerance it may be,
+# of which rough solves see a third to a half.
 _ACCURATE, LEFT = 0.01, 5.0
 
 
@@ -154,6 +154,7 @@ def fit_sample(
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
     stage: str,
+    forcing: float = FORCINGS[0],
 ) -> Fitted:
     """Gauss–Newton steps from ε until one promises less than ``tolerance`` [nats].
 
@@ -171,7 +172,7 @@ def fit_sample(
             target,
             eps,
             solver=solver,
-            forcing=_FORCING,
+            forcing=forcing,
             preconditioner=preconditioner,
             on_step=on_step,
             stage=stage,

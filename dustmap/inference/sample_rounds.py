@@ -15,6 +15,8 @@ from dustmap.inference.gauss_newton import OnStep, Precision
 from dustmap.inference.mgvi import White, averages
 from dustmap.inference.noise import Weighing
 from dustmap.inference.perturbed import (
+    FORCINGS,
+    LEFT,
     Fitted,
     Samples,
     decrement,
@@ -79,18 +81,33 @@ class SampleRounds:
                 break
         if self.weighing.aside is not None:
             total = self._with_all(torch.stack([fit.eps for fit in known]))
-        fits = self._fitted(mode, known, total, settings.samples, enough)
-        first = fits[0].eps
-        left = decrement(
-            self.model,
-            perturbed_target(
-                self.weighing.observations, total, self.white, 0, len(mode)
-            ),
-            first,
-            settings.sample_solver,
-            self.preconditioner,
-        )
-        return Samples.of(fits, left, enough), total
+        return self._to_the_end(mode, known, total, enough), total
+
+    def _to_the_end(
+        self,
+        mode: Float[Tensor, " p"],
+        known: list[Fitted],
+        total: Float[Tensor, " n"],
+        enough: float,
+    ) -> Samples:
+        """All samples, by finer solves until an accurate one leaves little to gain."""
+        y = self.weighing.observations
+        first = perturbed_target(y, total, self.white, 0, len(mode))
+        left = math.inf
+        for forcing in FORCINGS:
+            known = self._fitted(
+                mode, known, total, self.settings.samples, enough, forcing
+            )
+            left = decrement(
+                self.model,
+                first,
+                known[0].eps,
+                self.settings.sample_solver,
+                self.preconditioner,
+            )
+            if left <= LEFT * enough:
+                break
+        return Samples.of(known, left, enough)
 
     def _fitted(
         self,
@@ -99,6 +116,7 @@ class SampleRounds:
         total: Float[Tensor, " n"],
         count: int,
         tolerance: float,
+        forcing: float = FORCINGS[0],
     ) -> list[Fitted]:
         """The first samples, from where they are known to be or from the mode."""
         y = self.weighing.observations
@@ -119,6 +137,7 @@ class SampleRounds:
                     solver=self.settings.sample_solver,
                     steps=self.settings.newton_steps,
                     tolerance=tolerance,
+                    forcing=forcing,
                     preconditioner=self.preconditioner,
                     on_step=self.on_step,
                     stage=f"sample {number + 1} of {count}",

@@ -281,10 +281,6 @@ def test_the_chain_finds_extinctions_far_better_than_their_mean(chain):
     assert np.sqrt(np.mean(error**2)) < 0.6 * true[known].std()
 
 
-@pytest.mark.xfail(
-    reason="intervals of a lognormal density are too narrow where most structure is "
-    "finer than the grid: the 68% ones hold 39%"
-)
 def test_the_chain_knows_how_well_it_finds_extinctions(chain):
     columns, _, _ = read_table(chain.folder / "predicted.parquet")
     truth = read_zarr(chain.folder / "truth.zarr")

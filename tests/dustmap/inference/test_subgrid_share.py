@@ -131,3 +131,57 @@ def test_in_the_end_no_observation_is_aside():
     assert float(result.noise_variance.max()) < 1e6 * float(
         result.noise_variance.median()
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"samples": 0},
+        {"sampler": "mgvi"},
+        {"subgrid_noise": False},
+        {"count": 299},
+    ],
+)
+def test_where_no_share_can_be_learnt_the_common_noise_is(options):
+    options = dict(options)
+    model = dense_torus.log_normal(1.0, options.pop("count", 400), seed=5)
+    generator = rng(2)
+    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    clean = model.apply(eps)
+    sigma = 0.03 * float(clean.mean())
+    y = clean + 3 * sigma * normal(len(clean), 3)
+    noise = Noise(
+        variance=torch.full_like(y, sigma**2), learn_share=True, learn_common=True
+    )
+    settings = FullBatch(
+        **{"solver": ConjugateGradients(rtol=1e-6), "samples": 4, **options}
+    )
+    result = infer(model, y, noise, settings=settings, generator=rng(1))
+    assert result.subgrid_share == 1.0
+    # 8 σ², less what passes for unresolved.
+    assert 0.0 < result.common_noise < 14 * sigma**2
+    assert float(result.noise_variance.max()) < 1.0
+
+
+def test_a_linear_model_sets_nothing_aside():
+    rays = dense_torus.log_normal(1.0, 400).functionals
+    model = dense_torus.model("matern52", 2, rays)
+    y = normal(400)
+    noise = Noise(variance=torch.full_like(y, 0.1), learn_share=True)
+    result = infer(model, y, noise, settings=FullBatch(samples=4), generator=rng(1))
+    assert float(result.noise_variance.max()) < 10.0
+
+
+def test_stars_set_aside_are_not_outliers_for_it():
+    result = fitted(1, 1.0, degrees=4.0)
+    # Normal data: nobody is one, and those that were set aside are not either.
+    aside = set_aside(1200, rng(1))
+    weights = result.weights
+    assert float(weights[aside].mean()) > 0.9 * float(weights[~aside].mean())
+
+
+def test_a_share_that_is_no_number_is_refused():
+    model = dense_torus.log_normal(1.0, 5)
+    for share in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="positive and finite"):
+            model.with_subgrid_share(share)
