@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # Stages of the posterior's samples: blocks of them, or one that is fitted by itself.
-_SAMPLES = re.compile(r"(samples?) (\d+)(?:-| of )\d+")
-# How often every sample has its turn: fits go on once the noise is known better.
-_PASSES = {"samples": 1, "sample": 2}
+_SAMPLES = re.compile(r"samples? (\d+)(?:-| of )\d+")
 
 
 @dataclass(slots=True)
@@ -90,14 +88,14 @@ class TimeLeft:
         self._clock = clock
         self._start = clock()
         self._begun: dict[int, float] = {}
-        self._pass, self._done = 0, 0
+        self._done = 0
 
     def at(self, stage: str) -> str:
         """The time left, or why none can be told."""
         now = self._clock()
         found = _SAMPLES.fullmatch(stage)
         if found is not None:
-            left = self._of_samples(now, int(found[2]) - 1, _PASSES[found[1]])
+            left = self._of_samples(now, int(found[1]) - 1)
             if left is not None:
                 return f"{max(left, 0.0):.0f} s"
         passed = now - self._start
@@ -105,19 +103,17 @@ class TimeLeft:
             return f"{self.expected - passed:.0f} s"
         return f"unknown ({passed:.0f} s so far, {self.expected:.0f} s expected)"
 
-    def _of_samples(self, now: float, done: int, passes: int) -> float | None:
+    def _of_samples(self, now: float, done: int) -> float | None:
         """Seconds left by those that the samples of this pass took; none at its first.
 
-        A further pass is taken to be as long as this one.
+        There is another pass where samples need finer solves: it counts by itself.
         """
         if done < self._done:
             self._begun = {}
-            self._pass += 1
         self._done = done
         begun = self._begun.setdefault(done, now)
         first = min(self._begun)
         if done == first:
             return None
         each = (begun - self._begun[first]) / (done - first)
-        more = max(passes - 1 - self._pass, 0)
-        return each * (self.samples * (1 + more) - done) - (now - begun)
+        return each * (self.samples - done) - (now - begun)

@@ -121,6 +121,7 @@ class SampleRounds:
         """The first samples, from where they are known to be or from the mode."""
         y = self.weighing.observations
         fits: list[Fitted] = []
+        name = "sample" if count == self.settings.samples else "rough sample"
         for number in range(count):
             target = perturbed_target(y, total, self.white, number, len(mode))
             starts = [mode]
@@ -140,7 +141,7 @@ class SampleRounds:
                     forcing=forcing,
                     preconditioner=self.preconditioner,
                     on_step=self.on_step,
-                    stage=f"sample {number + 1} of {count}",
+                    stage=f"{name} {number + 1} of {count}",
                 )
             )
         return fits

@@ -168,7 +168,9 @@ class InferenceConfig(Settings):
         default=1e-4, description="relative residual at which the mean's solve stops"
     )
     sample_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-2, description="the same for a posterior sample"
+        default=1e-2,
+        description="the same for a posterior sample of a gaussian density; one of a "
+        "lognormal density is done when its steps promise little",
     )
     max_iterations: Annotated[int, Field(ge=1)] = Field(
         default=500, description="most iterations of a solve"

@@ -104,6 +104,7 @@ def test_bare_words_are_strings(text):
         ("model.ray_step=1.5", ["model.ray_step", "less than or equal to 1", "1.5"]),
         ("model.refinement=5", ["model.refinement", "equal to 4", "got 5"]),
         ("model.density=normal", ["model.density", "'lognormal'", "'gaussian'"]),
+        ("model.subgrid_share=0", ["model.subgrid_share", "greater than 0", "got 0"]),
         ("model.degrees=1", ["model.degrees", "greater than 1", "got 1"]),
         ("inference.seed=1.5", ["inference.seed", "integer", "1.5"]),
         ("inference.samples=true", ["inference.samples", "integer", "true"]),
@@ -135,6 +136,10 @@ def test_a_wrong_override_is_refused_in_one_line(override, words):
         (
             ["model.density=lognormal", "inference.engine=svi"],
             ["engine svi has no lognormal density", 'model.density = "gaussian"'],
+        ),
+        (
+            ["model.density=gaussian", "model.subgrid_share=0.3"],
+            ["model.subgrid_share", "lognormal density"],
         ),
         (["inference.samples=7"], ["inference.samples = 7", "pairs", "even number"]),
         (["prior.mean=zero"], ["prior.mean", "median", 'model.density = "gaussian"']),
