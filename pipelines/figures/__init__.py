@@ -3,17 +3,17 @@
 Nothing here touches pyplot, so figures can be drawn in threads and without a screen.
 """
 
-from pipelines.figures.curves import convergence
+from pipelines.figures.history import history
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.sky import sky, sky_slice
 from pipelines.figures.style import save_figure
 from pipelines.figures.views import density_slice, edge_on, face_on
 
 __all__ = [
-    "convergence",
     "density_slice",
     "edge_on",
     "face_on",
+    "history",
     "lines_of_sight",
     "save_figure",
     "sky",

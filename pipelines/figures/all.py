@@ -9,9 +9,9 @@ from pipelines.errors import InputError
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.figures import (
-    convergence,
     edge_on,
     face_on,
+    history,
     lines_of_sight,
     save_figure,
     sky,
@@ -42,16 +42,8 @@ def plot_run(run: Path, folder: Path, *, nside: int | None = None) -> list[Path]
         "lines_of_sight": lines_of_sight(find_lines(fitted)),
     }
     records = _records(fitted)
-    if records:
-        quantity = "residual" if any("residual" in r for r in records) else "bound"
-        if any("promised_gain" in record for record in records):
-            # Solves within Gauss-Newton steps stop at tolerances of their own.
-            records = [{**record, "tolerance": None} for record in records]
-        records = [record for record in records if quantity in record]
-        label = "relative residual" if quantity == "residual" else "bound"
-        figures["convergence"] = convergence(
-            records, quantity=quantity, label=label, log=quantity == "residual"
-        )
+    if any("seconds" in record for record in records):
+        figures["convergence"] = history(records)
     paths = []
     for name, figure in figures.items():
         path = folder / f"{name}.png"

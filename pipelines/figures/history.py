@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,4 +88,4 @@ def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
 
 def _kind(stage: str) -> str:
     """The stage without the numbers of the samples it solved for."""
-    return stage.rstrip("0123456789- ")
+    return re.sub(r" \d+(-| of )\d+$", "", stage)

@@ -6,10 +6,10 @@ from matplotlib.image import imread
 
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.figures import (
-    convergence,
     density_slice,
     edge_on,
     face_on,
+    history,
     lines_of_sight,
     save_figure,
     sky,
@@ -199,39 +199,17 @@ def test_truth_is_drawn_where_it_is_known():
     assert {"posterior mean", "68%", "95%"} == labels
 
 
-def make_records(stages, residuals=(1.0, 0.1, 0.0)):
-    return [
-        {"stage": stage, "iteration": i, "residual": value, "tolerance": 1e-6}
-        for stage in stages
-        for i, value in enumerate(residuals)
-    ]
-
-
-def test_convergence_has_a_curve_per_stage_and_counts_what_it_cannot_draw():
-    axes = convergence(make_records(["mean", "samples"])).axes[0]
-    assert axes.get_yscale() == "log"
-    assert len(axes.lines) == 3
-    assert list(axes.lines[0].get_ydata()) == [1.0, 0.1]
-    assert axes.get_title() == "2 values not drawn: zero, negative or not finite"
-
-
-def test_convergence_of_many_stages_names_the_first_and_the_last():
-    axes = convergence(make_records([f"sample {i}" for i in range(40)])).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["sample 0 (3)", "sample 39 (3), stage 40 of 40", "tolerance"]
-
-
 def test_records_that_say_nothing_are_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        convergence([])
-    with pytest.raises(ValueError, match="record 0 has no residual, stage"):
-        convergence([{"iteration": 1}])
+    with pytest.raises(ValueError, match="no record holds"):
+        history([])
+    with pytest.raises(ValueError, match="no record holds"):
+        history([{"iteration": 1}])
     with pytest.raises(ValueError, match="at least one"):
         lines_of_sight([])
 
 
 def test_figures_are_saved_whole_and_sharp(tmp_path):
-    figure = convergence(make_records(["mean"]))
+    figure = history([{"stage": "mean", "seconds": 1.0, "residual": 0.1}])
     save_figure(figure, tmp_path / "convergence.png")
     save_figure(figure, tmp_path / "convergence.png")
     assert imread(tmp_path / "convergence.png").shape[1] > 1000
