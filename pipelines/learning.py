@@ -82,7 +82,10 @@ def learn_plan(
     ``LEARNING_SHARE`` of the budget's time by ``clock`` [s].
     """
     names = open_names(plan, config)
-    if not config.inference.learn or plan.engine != "full-batch" or not names:
+    in_fit = ("subgrid_share", "common_noise") if plan.density == "lognormal" else ()
+    # What the fit learns by itself is no reason to learn before it.
+    wanted = set(names) - set(in_fit)
+    if not config.inference.learn or plan.engine != "full-batch" or not wanted:
         return None
     allowance = Allowance(60 * config.budget.minutes * LEARNING_SHARE, clock)
     part, some = part_of(plan, data, generator)

@@ -15,6 +15,9 @@ from dustmap.linalg.toeplitz import extend, restrict
 # Above this many times their number, random vectors need no orthogonalisation: their
 # Gram matrix is the identity to some ten per cent.
 _TALL = 200
+# Entries of the vectors that a sketch works on at once: larger blocks are no faster,
+# and what a product makes of them would be the peak of a fit's memory.
+_TOGETHER = 2**25
 
 
 class CirculantPreconditioner:
@@ -63,9 +66,12 @@ class NystromPreconditioner:
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        block: int = 16,
+        block: int | None = None,
     ) -> NystromPreconditioner:
-        """Sketch ``H``, given by its product on rows, with ``rank`` vectors."""
+        """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
+
+        They are multiplied by ``block`` at a time: 16, or fewer if they are long.
+        """
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
@@ -75,6 +81,7 @@ class NystromPreconditioner:
             # Random directions in many dimensions are orthogonal as they are.
             basis = sketch.div_(size**0.5)
         image = torch.empty_like(basis)
+        block = block or max(1, min(16, _TOGETHER // size))
         for first in range(0, rank, block):
             some = slice(first, first + block)
             image[some] = product(basis[some])
