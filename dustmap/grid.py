@@ -161,3 +161,20 @@ class Torus:
             index = torch.where(index > total // 2, index - total, index)
             axes.append(index * (h / refinement))
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+
+def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
+    """Positions of the (refined) torus' points; the nearest of the box for the rest.
+
+    The padding is never looked at: what stands there need only be finite and smooth.
+    """
+    axes = []
+    for axis, n in enumerate(torus.shape):
+        last = (torus.grid.shape[axis] - 1) * refinement
+        index = torch.arange(n * refinement)
+        beyond = torch.where(index - last <= n * refinement - index, last, 0)
+        index = torch.where(index <= last, index, beyond)
+        step = torus.grid.spacing[axis] / refinement
+        axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
+    mesh = torch.meshgrid(*axes, indexing="ij")
+    return torch.stack([m.reshape(-1) for m in mesh], dim=-1)

@@ -21,7 +21,7 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
-from dustmap.grid import Torus
+from dustmap.grid import torus_positions
 from dustmap.kernels import Radial
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
@@ -376,23 +376,6 @@ class LogNormal(ForwardModel):
                 "positive mean, or a Gaussian density"
             )
         return values.log().to(dtype=self.dtype, device=self.device)
-
-
-def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
-    """Positions of the (refined) torus' points; the nearest of the box for the rest.
-
-    The padding is never looked at: what stands there need only be finite and smooth.
-    """
-    axes = []
-    for axis, n in enumerate(torus.shape):
-        last = (torus.grid.shape[axis] - 1) * refinement
-        index = torch.arange(n * refinement)
-        beyond = torch.where(index - last <= n * refinement - index, last, 0)
-        index = torch.where(index <= last, index, beyond)
-        step = torus.grid.spacing[axis] / refinement
-        axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
-    mesh = torch.meshgrid(*axes, indexing="ij")
-    return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
 
 
 def _kinds(functionals: Functionals, start: int = 0) -> list[tuple[slice, Functionals]]:

@@ -19,8 +19,9 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
+from dustmap.grid import torus_positions
 from dustmap.kernels import Matern32
-from dustmap.models.lognormal import LogNormal, torus_positions
+from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.testing import check_forward_model
 from dustmap.whitening import TorusWhitening
