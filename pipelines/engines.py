@@ -169,8 +169,9 @@ def run_engine(
         messages.append(f"samples: {result.sample_solution.message}")
     if not result.share_settled:
         messages.append(
-            "the share of the unresolved variance still moved when its rounds ended "
-            f"({result.subgrid_share:.3g}): intervals may be off by that much"
+            "the share of the unresolved variance still moved when its rounds ended, "
+            f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
+            "intervals may be off by that much"
         )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(

@@ -24,7 +24,7 @@ from torch import Tensor
 from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
 from dustmap.inference.noise import Noise, Weighing
-from dustmap.inference.phases import Phases
+from dustmap.inference.phases import Phases, Posterior
 from dustmap.inference.subgrid_share import FEWEST, set_aside
 from dustmap.models.base import ForwardModel
 
@@ -86,24 +86,20 @@ def infer(
     if start is not None:
         eps = start.to(eps)
     phases = Phases(model, weighing, settings, generator, on_step)
-    mode = phases.mode(eps)
-    if model.linear or not settings.samples:
-        tangent, total = phases.tangent(mode.eps)
-        samples, solved = phases.samples(tangent, total, mode.eps)
-    elif settings.sampler == "perturbed":
-        solved, total, mode = phases.perturbed(mode)
-        samples = solved.value
-    else:
-        samples, total, solved, mode = phases.variational(mode)
+    return _result(phases, phases.posterior(phases.mode(eps)))
+
+
+def _result(phases: Phases, found: Posterior) -> FullBatchResult:
+    weighing, mode = phases.weighing, found.mode
     return FullBatchResult(
         mean=mode.eps,
-        samples=samples,
-        noise_variance=total,
+        samples=found.samples,
+        noise_variance=found.total,
         prediction=phases.model.linearise(mode.eps).prediction,
         newton_steps=mode.steps,
         mean_solution=mode.solution,
-        sample_solution=solved,
-        converged=mode.converged and (solved is None or bool(solved.converged.all())),
+        sample_solution=found.solved,
+        converged=found.converged,
         weights=weighing.weights,
         degrees=weighing.degrees,
         common_noise=weighing.common,

@@ -91,7 +91,7 @@ class FullBatchResult:
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
     its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
     ``subgrid_share`` the model's α, learnt (``share_settled`` if it stood still in the
-    end) or as it was.
+    end, and not at the edge of what is tried) or as it was.
     """
 
     mean: Float[Tensor, " p"]

@@ -30,7 +30,7 @@ from dustmap.inference.mgvi import White
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
-from dustmap.models.base import ForwardModel
+from dustmap.models.base import ForwardModel, Linearisation
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
 # in all is least between 0.1 and 0.5. Where that leaves too much, to the next ones.
@@ -121,9 +121,11 @@ def decrement(
     eps: Float[Tensor, " p"],
     solver: ConjugateGradients,
     preconditioner: NystromPreconditioner | None,
+    *,
+    tangent: Linearisation | None = None,
 ) -> float:
     """``½ gᵀ Λ⁻¹ g`` [nats], what the tangent at ε says is left to gain."""
-    tangent = model.linearise(eps)
+    tangent = model.linearise(eps) if tangent is None else tangent
     slope = target.slope(tangent, eps)
     solution = replace(solver, rtol=_ACCURATE).solve(
         Precision(tangent.operator, target.total).matvec,

@@ -18,7 +18,7 @@ from dustmap.inference.gauss_newton import (
 )
 from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
 from dustmap.inference.noise import Weighing
-from dustmap.inference.perturbed import Samples
+from dustmap.inference.perturbed import FORCINGS, LEFT, Samples, decrement
 from dustmap.inference.sample_rounds import SampleRounds
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import inner
@@ -37,6 +37,22 @@ class Mode:
     steps: int
     converged: bool
     solution: Solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """Samples of ε, the Σ they belong to, their solves, and the mean or mode."""
+
+    samples: Tensor
+    total: Tensor
+    solved: Solution | Samples | None
+    mode: Mode
+
+    @property
+    def converged(self) -> bool:
+        """Whether the mode is one, and every sample came to its end."""
+        every = self.solved is None or bool(self.solved.converged.all())
+        return self.mode.converged and every
 
 
 class Phases:
@@ -64,7 +80,9 @@ class Phases:
         tangent = self.model.linearise(eps)
         return tangent, self.weighing.total(eps[None], tangent.variance)
 
-    def mode(self, eps: Tensor, fixed: Tensor | None = None) -> Mode:
+    def mode(
+        self, eps: Tensor, fixed: Tensor | None = None, forcing: float = _FORCING
+    ) -> Mode:
         """Gauss–Newton steps to the mode.
 
         Σ is brought up to date between them unless it is given.
@@ -85,7 +103,7 @@ class Phases:
                 target,
                 eps,
                 solver=settings.solver,
-                forcing=_FORCING if inexact else 0.0,
+                forcing=forcing if inexact else 0.0,
                 preconditioner=self.preconditioner,
                 on_step=self.on_step,
             )
@@ -104,6 +122,49 @@ class Phases:
             converged = converged or (inexact and step.gain < enough and steps > 2)
         assert solution is not None
         return Mode(eps=eps, steps=steps, converged=converged, solution=solution)
+
+    def answer(self, mode: Mode) -> Mode:
+        """The mode where no samples follow: as much is left as is allowed for them.
+
+        Its steps stop where rough solves gain little. What an accurate one says is left
+        decides whether finer ones follow.
+        """
+        allowed = LEFT * self.settings.newton_tolerance
+        allowed *= len(self.weighing.observations)
+        # With a tolerance of zero the gradient alone has decided.
+        if not mode.converged or not allowed:
+            return mode
+        for forcing in (*(f for f in FORCINGS if f < _FORCING), None):
+            tangent, total = self.tangent(mode.eps)
+            left = decrement(
+                self.model,
+                Target(y=self.weighing.observations, total=total),
+                mode.eps,
+                self.settings.solver,
+                self.preconditioner,
+                tangent=tangent,
+            )
+            if left <= allowed or forcing is None:
+                break
+            again = self.mode(mode.eps, forcing=forcing)
+            mode = replace(again, steps=mode.steps + again.steps)
+        return replace(mode, converged=mode.converged and left <= allowed)
+
+    def posterior(self, mode: Mode) -> Posterior:
+        """Samples and Σ, and the mean or mode that goes with them."""
+        settings = self.settings
+        if self.model.linear or not settings.samples:
+            mode = mode if self.model.linear else self.answer(mode)
+            tangent, total = self.tangent(mode.eps)
+            samples, solved = self.samples(tangent, total, mode.eps)
+            return Posterior(samples=samples, total=total, solved=solved, mode=mode)
+        if settings.sampler == "perturbed":
+            solved, total, mode = self.perturbed(mode)
+            return Posterior(
+                samples=solved.value, total=total, solved=solved, mode=mode
+            )
+        samples, total, solved, mode = self.variational(mode)
+        return Posterior(samples=samples, total=total, solved=solved, mode=mode)
 
     def _worth_it(self) -> bool:
         """Whether to sketch a preconditioner now: at once if the model is linear."""

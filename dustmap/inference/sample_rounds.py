@@ -45,7 +45,8 @@ class SampleRounds:
     sketch
         Makes the preconditioner, once, at the mode.
     settled
-        Whether the share stood still in the end.
+        Whether the share stood still in the end, between the least and the largest
+        that are tried.
     """
 
     model: ForwardModel
@@ -56,6 +57,7 @@ class SampleRounds:
     on_step: OnStep | None
     preconditioner: NystromPreconditioner | None = None
     settled: bool = True
+    _at_edge: bool = False
 
     def run(self, mode: Float[Tensor, " p"]) -> tuple[Samples, Float[Tensor, " n"]]:
         """Samples, and the Σ they were fitted with.
@@ -76,8 +78,9 @@ class SampleRounds:
             before = self.model.subgrid_share
             total = self._reweighed(torch.stack([fit.eps for fit in known]))
             change = math.log(self.model.subgrid_share / before)
-            self.settled = abs(change) < math.log(_STILL)
-            if self.settled:
+            still = abs(change) < math.log(_STILL)
+            self.settled = still and not self._at_edge
+            if still:
                 break
         if self.weighing.aside is not None:
             total = self._with_all(torch.stack([fit.eps for fit in known]))
@@ -166,6 +169,7 @@ class SampleRounds:
             weighing.degrees,
             learn_common=weighing.noise.learn_common,
         )
+        self._at_edge = found.at_edge
         change = found.share / self.model.subgrid_share
         self.model = self.model.with_subgrid_share(found.share)
         variance = variance + (change - 1) * lines

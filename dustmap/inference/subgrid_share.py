@@ -38,10 +38,14 @@ def set_aside(count: int, generator: torch.Generator) -> Bool[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """What observations miss: a share α of ``v_n``, and a common variance ``τ²``."""
+    """What observations miss: a share α of ``v_n``, and a common variance ``τ²``.
+
+    ``at_edge`` says that α is the least or the largest that was tried.
+    """
 
     share: float
     common: float
+    at_edge: bool = False
 
 
 def best_leftover(
@@ -78,7 +82,7 @@ def best_leftover(
     if learn_common and len(squares):
         size = float(squares.median())
         commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
-    best = (-math.inf, 1.0, 0.0)
+    best, found = -math.inf, Leftover(share=1.0, common=0.0)
     for common in commons:
         scale = rest + common + shares[:, None] * variance
         ratio = squares / scale
@@ -89,5 +93,8 @@ def best_leftover(
         prior = (shares.log() / _PRIOR) ** 2 / 2
         scores = -(tail + scale.log() / 2).sum(dim=1) - prior
         index = int(scores.argmax())
-        best = max(best, (float(scores[index]), float(shares[index]), common))
-    return Leftover(share=best[1], common=best[2])
+        if float(scores[index]) > best:
+            best = float(scores[index])
+            at_edge = index in (0, len(shares) - 1)
+            found = Leftover(share=float(shares[index]), common=common, at_edge=at_edge)
+    return found

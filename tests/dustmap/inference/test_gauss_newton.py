@@ -11,6 +11,8 @@ from reference import woodbury_posterior
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.gauss_newton import Target
+from dustmap.inference.perturbed import decrement
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.base import ForwardModel, Linearisation
@@ -178,3 +180,24 @@ def test_samples_of_a_model_that_is_not_linear_use_the_tangent_at_the_mode():
     spread = ((result.samples - result.mean) ** 2).mean(dim=0).numpy()
     z = (spread / np.diag(S) - 1) / np.sqrt(2 / 2000)
     assert np.abs(z).max() < 4.5 and 0.8 < z.std() < 1.2
+
+
+@pytest.mark.parametrize(("error", "reached"), [(1e-3, True), (1e-5, False)])
+def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
+    """Rough solves gain little long before little is left."""
+    model = dense_torus.log_normal(3.0 if reached else 2.0, 1200, seed=4)
+    generator = rng()
+    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    y = model.apply(eps)
+    settings = FullBatch(
+        solver=ConjugateGradients(rtol=1e-10, max_steps=2000),
+        samples=0,
+        newton_steps=100,
+        newton_tolerance=1e-2,
+        subgrid_noise=False,
+    )
+    noise = torch.full_like(y, (error * float(y.mean())) ** 2)
+    result = infer(model, y, noise, settings=settings, generator=generator)
+    target = Target(y=y, total=result.noise_variance)
+    left = decrement(model, target, result.mean, TIGHT, None)
+    assert result.converged == reached == (left <= 5 * 1e-2 * len(y))

@@ -59,6 +59,16 @@ def test_a_common_variance_is_told_from_the_share(common):
     assert fixed.common == 0.0
 
 
+@pytest.mark.parametrize(
+    ("share", "at_edge"), [(2.0**-12, True), (0.5, False), (40, True)]
+)
+def test_a_share_at_the_edge_of_those_tried_is_said_to_be(share, at_edge):
+    variance = torch.full((20_000,), 3.0, dtype=torch.float64)
+    residual = (share * variance).sqrt() * normal(20_000)
+    found = best_leftover(residual, 1e-9 * variance, variance, None, learn_common=False)
+    assert found.at_edge == at_edge
+
+
 def test_a_tenth_is_set_aside_and_never_more_than_two_thousand():
     aside = set_aside(500, rng())
     assert aside.dtype == torch.bool and int(aside.sum()) == 50
@@ -123,6 +133,12 @@ def test_a_fit_finds_the_share_of_its_data(factor):
     found = [fitted(seed, factor).subgrid_share for seed in range(3)]
     error = [abs(math.log(share / factor)) for share in found]
     assert sorted(error)[1] < math.log(1.5)
+
+
+def test_a_share_beyond_those_tried_has_not_settled():
+    assert fitted(0, 1.0).share_settled
+    result = fitted(0, 100.0)
+    assert result.subgrid_share == 8.0 and not result.share_settled
 
 
 def test_in_the_end_no_observation_is_aside():
