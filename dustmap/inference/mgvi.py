@@ -208,6 +208,45 @@ class Refined:
     products: int
 
 
+def _steps_around(
+    model: ForwardModel,
+    weighing: Weighing,
+    mean: Float[Tensor, " p"],
+    deltas: Float[Tensor, "s p"],
+    *,
+    steps: int,
+    tolerance: float,
+    solver: ConjugateGradients,
+    preconditioner: NystromPreconditioner | None,
+    on_step: OnStep | None,
+) -> Refined:
+    """Steps of m with the deviations at hand; converged if the first is not needed."""
+    y, products, converged = weighing.observations, 0, False
+    for number in range(steps):
+        eps = both_signs(mean, deltas)
+        seen = averages(model, y, eps)
+        normal = weighing.normal(eps, seen.variance)
+        weighing.reweigh(y - seen.prediction, seen.squares, normal)
+        step = mean_step(
+            model,
+            weighing,
+            normal / weighing.weights,
+            mean,
+            deltas,
+            solver=solver,
+            preconditioner=preconditioner,
+            on_step=on_step,
+        )
+        mean = step.mean
+        products += 2 * step.iterations + 6 * len(eps)
+        if on_step is not None:
+            on_step("gain", number, step.promised)
+        converged = step.promised < tolerance and number == 0
+        if step.promised < tolerance or step.gain == 0.0:
+            break
+    return Refined(mean=mean, deltas=deltas, converged=converged, products=products)
+
+
 def refine(
     model: ForwardModel,
     weighing: Weighing,
@@ -240,7 +279,6 @@ def refine(
     deltas = None
     eps = mean[None]
     converged, products = False, 0
-    half = replace(solver, rtol=max(solver.rtol, 0.1))
     preconditioner = None
     for number_of_round in range(rounds):
         seen = averages(model, y, eps)
@@ -260,31 +298,20 @@ def refine(
         )
         deltas = solution.value
         products += 2 * int(solution.iterations.sum())
-        for number in range(steps):
-            eps = both_signs(mean, deltas)
-            seen = averages(model, y, eps)
-            normal = weighing.normal(eps, seen.variance)
-            weighing.reweigh(y - seen.prediction, seen.squares, normal)
-            total = normal / weighing.weights
-            step = mean_step(
-                model,
-                weighing,
-                total,
-                mean,
-                deltas,
-                solver=half,
-                preconditioner=preconditioner,
-                on_step=on_step,
-            )
-            mean = step.mean
-            products += 2 * step.iterations + 6 * len(eps)
-            if on_step is not None:
-                on_step("gain", number, step.promised)
-            if step.promised < tolerance:
-                converged = number == 0
-                break
-            if step.gain == 0.0:
-                break
+        walk = _steps_around(
+            model,
+            weighing,
+            mean,
+            deltas,
+            steps=steps,
+            tolerance=tolerance,
+            solver=replace(solver, rtol=max(solver.rtol, 0.1)),
+            preconditioner=preconditioner,
+            on_step=on_step,
+        )
+        mean, converged = walk.mean, walk.converged
+        products += walk.products
+        eps = both_signs(mean, deltas)
         if converged:
             break
     assert deltas is not None
