@@ -275,7 +275,7 @@ class Phases:
                     stage=f"samples {2 * first + 1}-{2 * last}",
                 )
             )
-        whole = joined(parts)
+        whole = Solution.joined(parts)
         converged = settled if settings.rounds else mode.converged
         mean = replace(mode, eps=eps, converged=converged)
         return both_signs(eps, whole.value), total, whole, mean
@@ -323,18 +323,8 @@ class Phases:
                     on_step=named(self.on_step, f"samples {first + 1}-{first + count}"),
                 )
             )
-        whole = joined(parts)
+        whole = Solution.joined(parts)
         return mean + whole.value, replace(whole, value=mean + whole.value)
-
-
-def joined(parts: list[Solution]) -> Solution:
-    """Blocks of columns as one solution."""
-    return Solution(
-        value=torch.cat([p.value for p in parts]),
-        residual=torch.cat([p.residual for p in parts]),
-        iterations=torch.cat([p.iterations for p in parts]),
-        converged=torch.cat([p.converged for p in parts]),
-    )
 
 
 def _sample_rhs(

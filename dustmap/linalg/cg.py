@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,16 @@ class Solution:
     residual: Float[Tensor, " b"]
     iterations: Int[Tensor, " b"]
     converged: Bool[Tensor, " b"]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Solution]) -> Solution:
+        """Blocks of columns as one solution."""
+        return cls(
+            value=torch.cat([p.value for p in parts]),
+            residual=torch.cat([p.residual for p in parts]),
+            iterations=torch.cat([p.iterations for p in parts]),
+            converged=torch.cat([p.converged for p in parts]),
+        )
 
     @property
     def message(self) -> str:
