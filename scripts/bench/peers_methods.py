@@ -148,6 +148,8 @@ class Method:
 
 METHODS = {
     "dustmap": Method(run=_dustmap(), every_grid=True),
+    "dustmap-8": Method(run=_dustmap("inference.samples=8"), every_grid=True),
+    "dustmap-mode": Method(run=_dustmap("inference.samples=0"), every_grid=True),
     "dustmap-gaussian": Method(run=_dustmap("model.density=gaussian")),
     "nifty": Method(run=_nifty("MAP"), imports=("jax", "nifty.re"), every_grid=True),
     "nifty-mgvi": Method(

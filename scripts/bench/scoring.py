@@ -89,7 +89,8 @@ def read_prediction(columns: Columns) -> dict[str, np.ndarray]:
     """Point estimates are means; intervals by quantiles where there are any.
 
     The interval of 95% follows from the quantiles p16, p50 and p84 by stretching both
-    halves 1.96 times, in the logarithm where all are positive.
+    halves 1.96 times, in the logarithm where all are positive. A map without posterior
+    samples has none.
     """
     found: dict[str, np.ndarray] = {}
     for quantity in ("extinction", "density"):
@@ -99,6 +100,8 @@ def read_prediction(columns: Columns) -> dict[str, np.ndarray]:
             if f"{quantity}_{name}" in columns
         }
         found[quantity] = held["mean"]
+        if np.isnan(held["std"]).all():
+            continue  # of a map without samples
         quantiles = [held[name] for name in ("p16", "p50", "p84") if name in held]
         if len(quantiles) == 3:
             found[f"{quantity}_interval"] = stretched(*quantiles)
