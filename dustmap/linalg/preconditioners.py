@@ -80,6 +80,8 @@ class NystromPreconditioner:
         else:
             # Random directions in many dimensions are orthogonal as they are.
             basis = sketch.div_(size**0.5)
+        # Another name for the same memory, which `del basis` is to free.
+        del sketch
         image = torch.empty_like(basis)
         block = block or max(1, min(16, _TOGETHER // size))
         for first in range(0, rank, block):
