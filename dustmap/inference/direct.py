@@ -18,12 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.elbo import GaussianData
+from dustmap.inference.low_rank import LowRankGaussian, low_rank
 from dustmap.inference.variational import BlockGaussian, block_independent, full_rank
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 
-Family = Literal["mean-field", "block", "full"]
+Family = Literal["mean-field", "block", "low-rank", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,11 +81,15 @@ class DualGaussian:
 class DirectOptimum:
     """The optimal q of a family, and the bound of the best q of all.
 
+    Of the low-rank family it is Λ with all but its leading directions made diagonal,
+    where a natural-gradient step with all data ends
+    (:mod:`dustmap.inference.low_rank`); m is the optimum there, too.
+
     ``collapsed_bound`` is the full-rank optimum's value: ``ln N(r | 0, Φ Φᵀ + Σ) − ½
     Σ_n v_n/σ_n²``, or with sub-grid noise ``ln N(r | 0, Φ Φᵀ + Σ + diag v)``.
     """
 
-    q: BlockGaussian | DualGaussian
+    q: BlockGaussian | LowRankGaussian | DualGaussian
     collapsed_bound: float
     rows: RowReport
 
@@ -95,6 +100,7 @@ def direct_optimum(
     *,
     family: Family = "full",
     block: int = 2,
+    rank: int = 32,
     memory: int = 2**32,
 ) -> DirectOptimum:
     """S4–S5 with every row of Φ solved once and kept in the model.
@@ -107,6 +113,8 @@ def direct_optimum(
         Of S; m is exact for each.
     block
         Points per axis of one block of ``family = "block"``.
+    rank
+        Columns of the precision of ``family = "low-rank"``.
     memory
         Bytes that kept rows and dense matrices may take.
 
@@ -118,6 +126,9 @@ def direct_optimum(
     count, latent = len(data), model.latent_size
     order = min(count, latent)
     needed = model.kept_bytes + 3 * 8 * order**2
+    if family == "low-rank":
+        # All features at once, weighted and turned onto their directions.
+        needed += 3 * 8 * count * latent
     if needed > memory:
         raise ValueError(
             f"the direct optimum of {count} observations and {latent} parameters takes "
@@ -127,7 +138,9 @@ def direct_optimum(
     model.keep_rows()
     solved = _solve_dual(model, data) if count <= latent else _solve_primal(model, data)
     q, bound = solved
-    if family != "full":
+    if family == "low-rank":
+        q = _low_rank_covariance(model, data, rank).with_mean(q.mean)
+    elif family != "full":
         width = 1 if family == "mean-field" else block
         q = _block_covariance(model, data, width).with_mean(q.mean)
     return DirectOptimum(q=q, collapsed_bound=bound, rows=model.report)
@@ -195,3 +208,13 @@ def _block_covariance(
         batch = data.batch(index, model.rows(index), scale=1.0)
         precision = precision + (q.data_precision(batch) - q.precision)
     return q.with_precision(precision)
+
+
+def _low_rank_covariance(
+    model: RowwiseGaussian, data: GaussianData, rank: int
+) -> LowRankGaussian:
+    """Λ projected: one step of rate 1 with all data."""
+    everything = torch.arange(len(data))
+    batch = data.batch(everything, model.rows(everything))
+    prior = low_rank(model.whitening.embedding.torus.shape, rank)
+    return prior.covariance_step(batch, 1.0)
