@@ -1,0 +1,1 @@
+"""Gaussian-process regression at large: any dimension, likelihood, inducing points."""
