@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient
+from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient, point_covariance
 from dustmap.gp.moments import Moments
 from dustmap.gp.regression import MEAN, NOISE, Regression
 from dustmap.kernels import Kernel
@@ -168,7 +168,7 @@ class SGPR(Regression):
         return self._solved
 
     def _factor(self, kernel: Kernel) -> Float[Tensor, "m m"]:
-        K = kernel(self.points[:, None, :] - self.points[None, :, :])
+        K = point_covariance(kernel, self.points, self.points)
         nugget = self.jitter * torch.diagonal(K)
         factor, fault = torch.linalg.cholesky_ex(K + torch.diag(nugget))
         if int(fault):
