@@ -18,11 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.elbo import GaussianData
+from dustmap.inference.factor_analysis import FactorAnalysis, analyse_factors
 from dustmap.inference.low_rank import LowRankGaussian, low_rank
 from dustmap.inference.variational import BlockGaussian, block_independent, full_rank
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import ToeplitzWhitening
+from dustmap.whitening import Whitening
 
 Family = Literal["mean-field", "block", "low-rank", "full"]
 
@@ -46,7 +47,7 @@ class DualGaussian:
     """
 
     mean: Float[Tensor, " p"]
-    whitening: ToeplitzWhitening
+    whitening: Whitening
     dual: Float[Tensor, "n m"]
     noise: Float[Tensor, " n"]
     factor: Float[Tensor, "n n"]
@@ -81,9 +82,9 @@ class DualGaussian:
 class DirectOptimum:
     """The optimal q of a family, and the bound of the best q of all.
 
-    Of the low-rank family it is Λ with all but its leading directions made diagonal,
-    where a natural-gradient step with all data ends
-    (:mod:`dustmap.inference.low_rank`); m is the optimum there, too.
+    Of the low-rank family it is a factor analysis of Λ, climbed from its leading
+    directions (:mod:`dustmap.inference.factor_analysis`); ``converged`` says whether
+    the top was reached.
 
     ``collapsed_bound`` is the full-rank optimum's value: ``ln N(r | 0, Φ Φᵀ + Σ) − ½
     Σ_n v_n/σ_n²``, or with sub-grid noise ``ln N(r | 0, Φ Φᵀ + Σ + diag v)``.
@@ -92,6 +93,7 @@ class DirectOptimum:
     q: BlockGaussian | LowRankGaussian | DualGaussian
     collapsed_bound: float
     rows: RowReport
+    converged: bool = True
 
 
 def direct_optimum(
@@ -138,12 +140,16 @@ def direct_optimum(
     model.keep_rows()
     solved = _solve_dual(model, data) if count <= latent else _solve_primal(model, data)
     q, bound = solved
+    converged = True
     if family == "low-rank":
-        q = _low_rank_covariance(model, data, rank).with_mean(q.mean)
+        found = _low_rank_covariance(model, data, rank)
+        q, converged = found.q.with_mean(q.mean), found.converged
     elif family != "full":
         width = 1 if family == "mean-field" else block
         q = _block_covariance(model, data, width).with_mean(q.mean)
-    return DirectOptimum(q=q, collapsed_bound=bound, rows=model.report)
+    return DirectOptimum(
+        q=q, collapsed_bound=bound, rows=model.report, converged=converged
+    )
 
 
 def _kept(model: RowwiseGaussian, data: GaussianData) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,7 +187,7 @@ def _solve_primal(
 ) -> tuple[BlockGaussian, float]:
     """The same by ``Λ``: ``|Φ Φᵀ + Σ| = |Λ| |Σ|`` and Woodbury's identity."""
     _, noise, trace = _kept(model, data)
-    prior = full_rank(model.whitening.embedding.torus.shape)
+    prior = full_rank(model.whitening.latent_shape)
     precision = torch.eye(model.latent_size, dtype=model.dtype)
     projected = torch.zeros(model.latent_size, dtype=model.dtype)
     for index in model.batches():
@@ -201,7 +207,7 @@ def _block_covariance(
     model: RowwiseGaussian, data: GaussianData, width: int
 ) -> BlockGaussian:
     """``S_i⁻¹ = Λ_i = I + Σ_n k_{n,i} k_{n,i}ᵀ / σ_n²``, chunk by chunk."""
-    shape = model.whitening.embedding.torus.shape
+    shape = model.whitening.latent_shape
     q = block_independent(shape, [width] * len(shape))
     precision = q.precision
     for index in model.batches():
@@ -212,9 +218,10 @@ def _block_covariance(
 
 def _low_rank_covariance(
     model: RowwiseGaussian, data: GaussianData, rank: int
-) -> LowRankGaussian:
-    """Λ projected: one step of rate 1 with all data."""
+) -> FactorAnalysis:
+    """Λ projected by one step of rate 1 with all data, and climbed on from there."""
     everything = torch.arange(len(data))
-    batch = data.batch(everything, model.rows(everything))
-    prior = low_rank(model.whitening.embedding.torus.shape, rank)
-    return prior.covariance_step(batch, 1.0)
+    batch = data.batch(everything, model.rows(everything), scale=1.0)
+    prior = low_rank(model.whitening.latent_shape, rank)
+    start = prior.covariance_step(batch, 1.0)
+    return analyse_factors(start, start.data_precision(batch))

@@ -13,9 +13,8 @@ with ``S = S^{1/2}_* S^{1/2}_*ᵀ``. Woodbury's identity itself subtracts ``t �
 A natural-gradient step averages precisions, which adds columns; what is beyond the rank
 is projected back as in SLANG (Mishkin et al. 2018, section 3): the leading eigenvectors
 of the columns stay, of the others the diagonal does. ``diag S⁻¹`` is thus that of the
-unprojected step. The end is a projection of Λ, not the best member of the family: that
-would be the factor analysis of Λ as a sample covariance (``KL(N(0, Λ) ‖ N(0, S⁻¹))``),
-whose diagonal is exact as well.
+unprojected step. The end is a projection of Λ, not the best member of the family, which
+:mod:`dustmap.inference.factor_analysis` finds.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def fit_svi(
 
 def initial_family(model: RowwiseGaussian, settings: SviSettings) -> NaturalGaussian:
     """The prior in the family asked for; refuses what does not fit into memory."""
-    shape = model.whitening.embedding.torus.shape
+    shape = model.whitening.latent_shape
     if settings.family == "low-rank":
         # A step has the old columns and those of the batch at once.
         width = min(settings.rank, model.latent_size) + settings.batch_size

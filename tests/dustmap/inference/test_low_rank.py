@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.direct import direct_optimum
 from dustmap.inference.elbo import elbo, predict
+from dustmap.inference.factor_analysis import analyse_factors, covariance_bound
 from dustmap.inference.low_rank import LowRankGaussian, leading_columns, low_rank
 from dustmap.inference.svi import fit_svi, initial_family
 from dustmap.inference.svi_settings import SviSettings
@@ -187,6 +188,47 @@ def test_predictive_spread_lies_between_mean_field_and_full_rank():
     assert seen[-1] < 0.9 * seen[0]
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_factor_analysis_ends_where_no_neighbour_is_better(rank, generator):
+    batch = some_batch(generator)
+    start = low_rank((SIZE,), rank).covariance_step(batch, 1.0)
+    A = start.data_precision(batch)
+    found = analyse_factors(start, A, tolerance=1e-13, max_rounds=20000)
+    assert found.converged
+    q, precision = found.q, of_batch(batch)
+    # Zero gradients: S⁻¹ = Λ on the diagonal, and Λ S U = U.
+    ours = dense_precision(q)
+    torch.testing.assert_close(ours.diagonal(), precision.diagonal(), rtol=1e-5, atol=0)
+    U = precision @ torch.linalg.solve(ours, q.columns)
+    torch.testing.assert_close(U, q.columns, rtol=0, atol=1e-4)
+    best = covariance_bound(q, A)
+    S = torch.linalg.inv(ours)
+    exact = 0.5 * (torch.linalg.slogdet(S)[1] - (S @ precision).trace())
+    assert best == pytest.approx(float(exact), rel=1e-12)
+    assert best > covariance_bound(start, A) + 1e-2
+    for _ in range(5):
+        columns = q.columns + 0.03 * normal(generator, SIZE, rank)
+        assert covariance_bound(replace(q, columns=columns), A) < best
+        diagonal = q.diagonal * (0.1 * normal(generator, SIZE)).exp()
+        assert covariance_bound(replace(q, diagonal=diagonal), A) < best
+
+
+def test_rounds_of_factor_analysis_never_lower_the_bound_and_are_counted(generator):
+    batch = some_batch(generator)
+    start = low_rank((SIZE,), 2).covariance_step(batch, 1.0)
+    A = start.data_precision(batch)
+    values = [
+        covariance_bound(analyse_factors(start, A, tolerance=0, max_rounds=n).q, A)
+        for n in range(6)
+    ]
+    assert all(late > early for early, late in itertools.pairwise(values))
+    short = analyse_factors(start, A, tolerance=0, max_rounds=3)
+    assert (short.rounds, short.converged) == (3, False)
+    assert short.rise == pytest.approx(values[3] - values[2], rel=1e-6)
+    field = analyse_factors(low_rank((SIZE,), 0), A)
+    assert (field.rounds, field.converged) == (0, True)
+
+
 @pytest.mark.parametrize("rank", [4, 15])
 def test_the_engine_ends_at_full_rank_with_enough_columns(rank, generator):
     problem = box(2, "matern32", 2.0)
@@ -206,7 +248,10 @@ def test_the_engine_ends_at_full_rank_with_enough_columns(rank, generator):
         return
     field = direct_optimum(model, problem.data, family="mean-field")
     lowest = elbo(model, problem.data, field.q)
-    assert lowest + 1 < result.elbo < full.collapsed_bound - 1
+    best = direct_optimum(model, problem.data, family="low-rank", rank=rank)
+    highest = elbo(model, problem.data, best.q)
+    assert best.converged
+    assert lowest + 1 < result.elbo < highest - 1 < full.collapsed_bound - 2
 
 
 def test_what_a_run_costs_is_reckoned_for_columns_too():
