@@ -39,6 +39,7 @@ from dustmap.kernels import Kernel
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import Rows, RowwiseGaussian
+from dustmap.whitening import ToeplitzWhitening
 
 OnStep = Callable[[int, int, float], None]
 
@@ -143,10 +144,17 @@ def fit_svi(
     Raises
     ------
     ValueError
-        If q would not fit into memory, or what is to be learnt does not exist.
+        If q would not fit into memory, what is to be learnt does not exist, or
+        hyperparameters are to be learnt on free inducing points.
     """
     hyperparameters = None
     if settings.learns:
+        if not isinstance(model.whitening, ToeplitzWhitening):
+            raise ValueError(
+                "hyperparameters are learnt on a ToeplitzWhitening here, got a "
+                f"{type(model.whitening).__name__}: hold them fixed "
+                "(hyperparameter_rate=0) or learn them by dustmap.gp"
+            )
         data = _with_noise_to_learn(data, settings)
         model = widened(model, settings.lengthscale_range)
         hyperparameters = _hyperparameters(model, data, settings)

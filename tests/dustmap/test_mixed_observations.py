@@ -22,6 +22,8 @@ from dustmap.inference.svi import fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.whitening import CholeskyWhitening
 
 CASES = {1: ("matern52", 3.0), 2: ("matern32", 2.0), 3: ("matern52", 1.2)}
 # Standard deviations of the noise, in the unit of each kind.
@@ -60,8 +62,22 @@ def dense_svgp(problem: Box, data: GaussianData) -> tuple[np.ndarray, np.ndarray
     return seen @ m, (seen @ S * seen).sum(axis=1) + left
 
 
-def by_svi(problem: Box, data: GaussianData, end: str, generator) -> Moments:
-    model = fresh_model(problem)
+def free_points(problem: Box) -> RowwiseGaussian:
+    """The same inducing points without their grid."""
+    known = problem.model.whitening
+    whitening = CholeskyWhitening(known.kernel, known.points)
+    return RowwiseGaussian(
+        whitening, problem.model.functionals, mean=problem.model.mean
+    )
+
+
+MODELS = {"toeplitz": fresh_model, "cholesky": free_points}
+
+
+def by_svi(
+    problem: Box, data: GaussianData, end: str, generator, root: str = "toeplitz"
+) -> Moments:
+    model = MODELS[root](problem)
     if end == "direct":
         q = direct_optimum(model, data).q
     else:
@@ -75,12 +91,13 @@ def by_svi(problem: Box, data: GaussianData, end: str, generator) -> Moments:
     return Moments(moments.mean - targets.offset, moments.variance)
 
 
+@pytest.mark.parametrize("root", MODELS)
 @pytest.mark.parametrize("end", ["direct", "full", "low-rank"])
 @pytest.mark.parametrize("dimension", [1, 2, 3])
-def test_the_published_engine_is_dense_algebra(dimension, end, generator):
+def test_the_published_engine_is_dense_algebra(dimension, end, root, generator):
     problem, data = on_a_box(dimension)
     mean, variance = dense_svgp(problem, data)
-    ours = by_svi(problem, data, end, generator)
+    ours = by_svi(problem, data, end, generator, root)
     prior = np.sqrt(problem.K_ss.diagonal())
     assert np.abs((ours.mean.numpy() - mean) / prior).max() < 1e-6
     np.testing.assert_allclose(ours.variance.sqrt(), np.sqrt(variance), rtol=1e-6)
@@ -89,6 +106,13 @@ def test_the_published_engine_is_dense_algebra(dimension, end, generator):
     swapped = replace(data, noise=data.noise.flip(0))
     other = by_svi(problem, swapped, "direct", generator)
     assert np.abs((other.mean.numpy() - mean) / prior).max() > 1e-2
+
+
+def test_hyperparameters_are_not_learnt_on_free_points(generator):
+    problem, data = on_a_box(1)
+    settings = SviSettings(hyperparameter_rate=0.1)
+    with pytest.raises(ValueError, match="learnt on a ToeplitzWhitening here"):
+        fit_svi(free_points(problem), data, settings, generator=generator)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
