@@ -11,8 +11,10 @@ Eleftheriadis & Hensman 2018) is
 
 The KL term's part is analytic: I and −m. Only the precision is kept, once and in place;
 α and β need ``k_nᵀ S k_n`` (one block solve with S⁻¹), the step of m one solve more:
-``O(J M²)`` for J iterations (Pleiss et al. 2020, NeurIPS, section 5.1). With normal
-noise and all data a step of l = 1 is the optimum.
+``O(J M²)`` for J iterations and each of the |B| + 1 right-hand sides (Pleiss et al.
+2020, NeurIPS, section 5.1). A factorisation takes ``M³/3`` operations, fewer than those
+for M below some ``6 J |B|``. With normal noise β is ``−1/2σ²`` whatever S is, and only the
+step of m is solved for; with all data a step of l = 1 is the optimum.
 
 Two safeguards, both counted. A likelihood that is not log-concave may have β > 0, which
 would take precision away: such rows add none (β ← 0). And the step of m, an ascent

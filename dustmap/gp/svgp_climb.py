@@ -72,10 +72,7 @@ def _check_memory(size: int, settings: SvgpSettings) -> None:
 
 
 class Climb:
-    """Data, q and hyperparameters as they stand, and what has been seen.
-
-    ``fixed`` is the model at hand, without gradients.
-    """
+    """Data, q and hyperparameters as they stand, and what has been seen."""
 
     def __init__(
         self,
@@ -89,8 +86,8 @@ class Climb:
         self.values = values
         self.hyperparameters = hyperparameters
         self.settings = settings
-        self.fixed = hyperparameters.fixed()
-        self.q = initial_family(self.fixed.whitening.size, settings, generator)
+        self._start = hyperparameters.fixed()
+        self.q = initial_family(self._start.whitening.size, settings, generator)
         # Estimates have numbers of their own: how often they are made changes no fit.
         seed = int(torch.randint(2**62, (), generator=generator))
         self.estimates = torch.Generator().manual_seed(seed)
@@ -109,14 +106,17 @@ class Climb:
         """One minibatch: hyperparameters by the q before, q by the same features."""
         settings, q = self.settings, self.q
         learning = step >= settings.rest * total and bool(self.hyperparameters.leaves)
-        state = self.hyperparameters.state() if learning else self.fixed
+        state = self.hyperparameters.state() if learning else self._start
         rows = self._rows(state, index, learning=learning)
         likelihood, values = state.likelihood.select(index), self.values[index]
         offset = state.mean * self._ones[index]
         mean = offset + rows.features @ q.mean
-        variance = q.quadratic(rows.features) + rows.variance
+        variance = rows.variance
+        recording = step % settings.record_every == 0
+        if self._spread_counts(likelihood) or learning or recording:
+            variance = variance + q.quadratic(rows.features)
         expected = likelihood.expected(values, mean, variance).mean()
-        self._record(step, float(expected.detach()))
+        self._record(step, float(expected.detach()), recording=recording)
         factor = settings.decayed(step / total)
         if isinstance(q, PrecisionGaussian):
             slopes = minibatch_slopes(
@@ -147,11 +147,11 @@ class Climb:
     def _kept_rows(self) -> SeenRows | None:
         """All features, where they never change and fit into memory."""
         self._kept = None
-        needed = 8 * len(self.values) * self.fixed.whitening.size
+        needed = 8 * len(self.values) * self._start.whitening.size
         if self.hyperparameters.moves_features or needed > self.settings.row_memory:
             return None
         parts = [
-            self._rows(self.fixed, index, learning=False)
+            self._rows(self._start, index, learning=False)
             for index in torch.arange(len(self.values)).split(_ROWS)
         ]
         return SeenRows(
@@ -160,7 +160,11 @@ class Climb:
             self.report,
         )
 
-    def _record(self, step: int, expected: float) -> None:
+    def _spread_counts(self, likelihood: Likelihood) -> bool:
+        """Whether a step of q needs ``k_nᵀ S k_n``, the dear part of a step."""
+        return not (isinstance(self.q, PrecisionGaussian) and likelihood.conjugate)
+
+    def _record(self, step: int, expected: float, *, recording: bool) -> None:
         """The minibatch estimate of the bound, now and then.
 
         Raises
@@ -173,7 +177,7 @@ class Climb:
                 f"the bound ceased to be finite in step {step}: lower the rates, or "
                 "scale inputs and observations to a variance of about 1"
             )
-        if step % self.settings.record_every:
+        if not recording:
             return
         divergence = divergence_of(self.q, self.estimates).value
         self.recorded.append(step)
@@ -193,8 +197,6 @@ class Climb:
         for group in self._optimiser.param_groups:
             group["lr"] = rate
         self._optimiser.step()
-        if learning:
-            self.fixed = self.hyperparameters.fixed()
 
 
 def minibatch_slopes(

@@ -16,9 +16,9 @@ from dustmap.gp.svgp import Bound, Svgp
 from dustmap.gp.svgp_climb import Climb
 from dustmap.gp.svgp_hyperparameters import Hyperparameters
 from dustmap.gp.svgp_settings import SvgpSettings
-from dustmap.gp.svgp_whitening import Whitening
 from dustmap.likelihoods import Likelihood
 from dustmap.models.row_report import RowReport
+from dustmap.whitening import Whitening
 
 OnStep = Callable[[int, int], None]
 
@@ -129,13 +129,13 @@ def fit_svgp(
 
 def _result(climb: Climb) -> SvgpResult:
     """The bound on all data, and the record."""
-    state, q, settings = climb.fixed, climb.q, climb.settings
+    state, q = climb.hyperparameters.fixed(), climb.q
     model = Svgp(
         whitening=state.whitening,
         q=q,
         likelihood=state.likelihood,
         mean=float(state.mean),
-        tolerance=settings.tolerance,
+        tolerance=climb.settings.tolerance,
     )
     names = climb.traces[0] if climb.traces else {}
     natural = isinstance(q, PrecisionGaussian)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.gp.svgp_settings import SvgpSettings
-from dustmap.gp.svgp_whitening import MovableWhitening, Whitening
 from dustmap.likelihoods import Likelihood
+from dustmap.whitening import Whitening
 
 MEAN, POINTS = "mean", "points"
 KERNEL, LIKELIHOOD = "kernel.", "likelihood."
+
+
+@runtime_checkable
+class MovableWhitening(Protocol):
+    """A whitening whose inducing points may be learnt."""
+
+    def with_points(self, points: Float[Tensor, "m d"]) -> Self:
+        """The same kernel at other points."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +97,7 @@ class Hyperparameters:
         if POINTS in values:
             assert isinstance(whitening, MovableWhitening)
             whitening = whitening.with_points(values[POINTS])
-        if self.moves_features:
+        if any(name.startswith(KERNEL) for name in values):
             own = whitening.kernel.parameters()
             moved = {n: values.get(KERNEL + n, v) for n, v in own.items()}
             whitening = whitening.with_kernel(whitening.kernel.with_parameters(moved))

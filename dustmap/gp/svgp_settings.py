@@ -73,8 +73,8 @@ class SvgpSettings:
     batch_size: int = 256
     epochs: int = 20
     steps: int | None = None
-    natural_rate: float = 0.1
-    rate: float = 0.01
+    natural_rate: float = 0.3
+    rate: float = 0.03
     decay_at: tuple[float, ...] = (0.6, 0.85)
     decay: float = 0.1
     learn: tuple[str, ...] | None = None

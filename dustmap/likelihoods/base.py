@@ -79,6 +79,11 @@ class Likelihood(ABC):
         """How many observations it is made for; ``None`` if for any number."""
         return None
 
+    @property
+    def conjugate(self) -> bool:
+        """Whether the slopes of ``E[ln p]`` do not depend on the latent's variance."""
+        return False
+
     def select(self, index: Int[Tensor, " b"]) -> Self:
         """The likelihood of some of the observations."""
         return self

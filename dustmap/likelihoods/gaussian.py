@@ -63,6 +63,10 @@ class Gaussian(Likelihood):
     def rows(self) -> int | None:
         return None if self.known is None else len(self.known)
 
+    @property
+    def conjugate(self) -> bool:
+        return True
+
     def select(self, index: Int[Tensor, " b"]) -> Gaussian:
         if self.known is None:
             return self

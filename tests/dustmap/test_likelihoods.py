@@ -237,3 +237,14 @@ def test_parameters_go_there_and_back(likelihood):
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("likelihood", ALL, ids=name)
+def test_conjugate_is_who_has_slopes_without_the_variance(likelihood):
+    slopes = []
+    for variance in (0.1, 2.0):
+        mean, spread = one(0.4).requires_grad_(), one(variance).requires_grad_()
+        value = likelihood.expected(one(1.0), mean, spread).sum()
+        slopes.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
+    same = bool(torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=0.0))
+    assert same == likelihood.conjugate

@@ -29,9 +29,11 @@ from dustmap.gp.svgp import Svgp, seen_rows
 from dustmap.gp.svgp_families import FullRankFactor, LowRankFactor, MeanFieldScale
 from dustmap.gp.svgp_fit import SvgpResult, fit_svgp
 from dustmap.gp.svgp_settings import SvgpSettings
-from dustmap.gp.svgp_whitening import DenseCholesky
 from dustmap.kernels import Matern32, Matern52
 from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+from dustmap.linalg.ciq import CIQ
+from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.whitening import CholeskyWhitening, CiqWhitening
 
 COVARIANCE = Covariance(name="matern52", lengthscale=(0.4, 0.7), variance=1.7)
 KERNEL = Matern52(lengthscale=[0.4, 0.7], variance=1.7)
@@ -57,8 +59,8 @@ def mixed(generator: torch.Generator) -> Functionals:
     )
 
 
-def whitening(points: Tensor, kernel=KERNEL, jitter: float = 0.0) -> DenseCholesky:
-    return DenseCholesky(kernel, points, jitter=jitter)
+def whitening(points: Tensor, kernel=KERNEL, nugget: float = 0.0) -> CholeskyWhitening:
+    return CholeskyWhitening(kernel, points, nugget=nugget)
 
 
 def fit(
@@ -74,7 +76,7 @@ def fit(
     return fit_svgp(
         functionals,
         values,
-        whitening(points, keys.pop("kernel", KERNEL), keys.pop("jitter", 0.0)),
+        whitening(points, keys.pop("kernel", KERNEL), keys.pop("nugget", 0.0)),
         likelihood,
         generator=torch.Generator().manual_seed(seed),
         settings=settings,
@@ -149,6 +151,34 @@ def test_at_the_optimum_it_is_the_collapsed_bound(generator):
     )
 
 
+def test_contour_quadrature_whitens_to_the_same_posterior(generator):
+    """Another root of K_uu: q differs by a rotation, moments and bound do not."""
+    data, z = mixed(generator), uniform(generator, 9, 2)
+    y, likelihood = normal(generator, len(data)), StudentT(scale=0.5, degrees=5.0)
+    settings = SvgpSettings(steps=4, batch_size=10, learn=())
+    results = [
+        fit_svgp(
+            data,
+            y,
+            chosen,
+            likelihood,
+            generator=torch.Generator().manual_seed(5),
+            settings=settings,
+        )
+        for chosen in (
+            CholeskyWhitening(KERNEL, z),
+            CiqWhitening(KERNEL, z, ciq=CIQ(solver=MultiShiftMinres(rtol=1e-8))),
+        )
+    ]
+    asked = mixed(generator)
+    exact, rooted = (r.model.predict(asked) for r in results)
+    torch.testing.assert_close(rooted.mean, exact.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(rooted.variance, exact.variance, rtol=1e-6, atol=1e-6)
+    bounds = [r.bound.value for r in results]
+    assert bounds[1] == pytest.approx(bounds[0], rel=1e-6)
+    assert not torch.allclose(results[0].model.q.mean, results[1].model.q.mean)
+
+
 def families(generator: torch.Generator, size: int):
     """One of each, away from the prior."""
     members = [
@@ -215,7 +245,7 @@ def test_derivatives_run_through_features_to_kernel_and_points(generator):
 
     def rows(log_scale: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         kernel = Matern52(lengthscale=log_scale.exp(), variance=1.7)
-        seen = seen_rows(DenseCholesky(kernel, points, jitter=0.0), data, 1e-6)
+        seen = seen_rows(CholeskyWhitening(kernel, points), data, 1e-6)
         return seen.features, seen.variance
 
     assert torch.autograd.gradcheck(rows, (log, z), rtol=1e-3, atol=1e-6)
@@ -264,7 +294,7 @@ def test_natural_steps_pass_adam_of_q(generator):
             Gaussian(variance=0.04),
             SvgpSettings(steps=60, batch_size=100, update=update, learn=()),
             kernel=START,
-            jitter=1e-8,
+            nugget=1e-8,
         ).bound.value
         for update in ("natural", "adam")
     }
@@ -312,7 +342,7 @@ def test_learnt_points_go_where_the_data_are(generator):
     noise = Gaussian(variance=0.1)
     kernel = Matern32(lengthscale=1.0, variance=1.0)
     fixed = fit(data, y, start, noise, settings, kernel=kernel)
-    free = fit(data, y, start, noise, moved, kernel=kernel, jitter=1e-6)
+    free = fit(data, y, start, noise, moved, kernel=kernel, nugget=1e-6)
     assert free.bound.value > fixed.bound.value + 30
     assert float(free.model.whitening.points.max()) > 2.0
 
@@ -399,6 +429,19 @@ def test_hyperparameters_rest_at_the_start(generator):
     assert bool((trace[:6] == trace[0]).all()) and trace[6] != trace[0]
 
 
+def test_with_normal_noise_a_step_solves_for_the_mean_alone(generator):
+    x, f = curve(generator, 60)
+    keys = {"steps": 6, "batch_size": 20, "learn": (), "solves": "iterative"}
+    solves = []
+    for every in (1, 10):
+        settings = SvgpSettings(record_every=every, **keys)
+        result = fit(
+            PointValues(x), f, POINTS, Gaussian(variance=0.1), settings, kernel=START
+        )
+        solves.append(result.solves.rows)
+    assert solves == [6 * 21 + 60, 20 + 6 + 60]
+
+
 SETTINGS = [
     ({"batch_size": 0}, "batch_size must be at least 1"),
     ({"steps": 0}, "steps must be at least 1"),
@@ -433,7 +476,7 @@ def refused(message: str, **keys) -> None:
 
 def test_data_that_do_not_fit_are_refused():
     refused("8 functionals need as many values", values=torch.ones(3))
-    refused("1-D do not fit inducing points in 2-D", points=torch.zeros(3, 2))
+    refused("1-D do not fit inducing points in 2-D", points=torch.eye(2))
     refused(
         "1 of 8 observations are not finite",
         values=torch.full((8,), math.nan).index_fill(0, torch.arange(7), 0.0),
