@@ -247,7 +247,7 @@ for p, i, j in zip(mixture, rows, columns, strict=True):
     m_w = beta * V_w @ X.T @ y
     moments[0] += p * m_w
     moments[1] += p * (V_w + np.outer(m_w, m_w))
-    if p > 1e-5 * mixture.max():
+    if p > 1e-4 * mixture.max():
         exact_w += p * gaussian(W, m_w, V_w)
 exact_mean = moments[0]
 exact_std = np.sqrt(np.diag(moments[1] - np.outer(exact_mean, exact_mean)))
