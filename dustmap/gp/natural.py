@@ -13,8 +13,8 @@ The KL term's part is analytic: I and −m. Only the precision is kept, once and
 α and β need ``k_nᵀ S k_n`` (one block solve with S⁻¹), the step of m one solve more:
 ``O(J M²)`` for J iterations and each of the |B| + 1 right-hand sides (Pleiss et al.
 2020, NeurIPS, section 5.1). A factorisation takes ``M³/3`` operations, fewer than those
-for M below some ``6 J |B|``. With normal noise β is ``−1/2σ²`` whatever S is, and only the
-step of m is solved for; with all data a step of l = 1 is the optimum.
+for M below some ``6 J |B|``. With normal noise β is ``−1/2σ²`` whatever S is, and only
+the step of m is solved for; with all data a step of l = 1 is the optimum.
 
 Two safeguards, both counted. A likelihood that is not log-concave may have β > 0, which
 would take precision away: such rows add none (β ← 0). And the step of m, an ascent
@@ -33,7 +33,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.svgp_solvers import CholeskySolver, PrecisionSolver, factor
+from dustmap.gp.svgp_solvers import IterativeSolver, cholesky_factor
+from dustmap.inference.variational import BlockGaussian, full_rank
 from dustmap.linalg.lanczos import LanczosQuadrature
 from dustmap.models.row_report import RowReport
 
@@ -107,7 +108,7 @@ class PrecisionGaussian:
     size
         P; q begins as the prior ``N(0, I)``.
     solver
-        For everything that needs S.
+        For everything that needs S; by default a Cholesky factor, made once a step.
     dtype
         Of the precision.
     dense_limit
@@ -118,22 +119,44 @@ class PrecisionGaussian:
         self,
         size: int,
         *,
-        solver: PrecisionSolver | None = None,
+        solver: IterativeSolver | None = None,
         dtype: torch.dtype = torch.float64,
         dense_limit: int = 4096,
     ) -> None:
         self.mean = torch.zeros(size, dtype=torch.float64)
         self.precision = torch.eye(size, dtype=dtype)
-        self.solver = CholeskySolver() if solver is None else solver
+        self.solver = solver
+        self._factor: Tensor | None = None
         self.dense_limit = dense_limit
         self.solves = RowReport()
         self.steps = StepReport()
 
     def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
         """``S k`` of every row."""
-        solution = self.solver.solve(self.precision, rows.to(self.precision.dtype))
+        rows = rows.to(self.precision.dtype)
+        if self.solver is None:
+            return torch.cholesky_solve(rows.mT, self.factor).mT.to(torch.float64)
+        solution = self.solver.solve(self.precision, rows)
         self.solves = self.solves.with_solution(solution)
         return solution.value.to(torch.float64)
+
+    @property
+    def factor(self) -> Float[Tensor, "p p"]:
+        """The lower Cholesky factor of the precision. Cost: ``P³/3``, once a step."""
+        if self._factor is None:
+            self._factor = cholesky_factor(self.precision)
+        return self._factor
+
+    def frozen(self) -> BlockGaussian | PrecisionGaussian:
+        """What to predict with: factorised if P is within ``dense_limit``."""
+        if len(self.mean) > self.dense_limit:
+            return self
+        precision = self.precision.to(torch.float64, copy=True)
+        return (
+            full_rank((len(self.mean),))
+            .with_precision(precision[None])
+            .with_mean(self.mean)
+        )
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
         """``kᵀ S k`` of every row, differentiable in the rows.
@@ -157,6 +180,7 @@ class PrecisionGaussian:
         k = slopes.features.detach()
         weight = (-2 * slopes.by_variance).clamp(min=0)
         part = k.to(self.precision.dtype)
+        self._factor = None
         self.precision.mul_(1 - rate)
         self.precision.diagonal().add_(rate)
         scaled = (rate * weight).to(part.dtype)[:, None] * part
@@ -200,9 +224,8 @@ class PrecisionGaussian:
         """
         size = len(self.mean)
         if size <= self.dense_limit:
-            lower = factor(self.precision)
-            trace = float(torch.cholesky_inverse(lower).diagonal().sum())
-            determinant = 2 * float(lower.diagonal().log().sum())
+            trace = float(self.trace())
+            determinant = -float(self.log_determinant())
             error = 0.0
         elif generator is None:
             raise ValueError(
@@ -231,18 +254,18 @@ class PrecisionGaussian:
 
     def trace(self) -> Float[Tensor, ""]:
         """``tr S``. Cost: ``O(P³)``."""
-        return torch.cholesky_inverse(factor(self.precision)).diagonal().sum()
+        return torch.cholesky_inverse(self.factor).diagonal().sum()
 
     def log_determinant(self) -> Float[Tensor, ""]:
         """``ln |S|``. Cost: ``O(P³)``."""
-        return -2 * factor(self.precision).diagonal().log().sum()
+        return -2 * self.factor.diagonal().log().sum()
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draws of ε. Cost: ``O(P³)``."""
         white = torch.randn(
             count, len(self.mean), generator=generator, dtype=self.precision.dtype
         )
-        upper = factor(self.precision).mT
+        upper = self.factor.mT
         drawn = torch.linalg.solve_triangular(upper, white.mT, upper=True).mT
         return self.mean + drawn.to(torch.float64)
 

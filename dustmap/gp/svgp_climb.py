@@ -14,7 +14,7 @@ from dustmap.gp.svgp import SeenRows, divergence_of, ones, seen_rows
 from dustmap.gp.svgp_families import FullRankFactor, LowRankFactor, MeanFieldScale
 from dustmap.gp.svgp_hyperparameters import Hyperparameters, State
 from dustmap.gp.svgp_settings import SvgpSettings
-from dustmap.gp.svgp_solvers import CholeskySolver, IterativeSolver
+from dustmap.gp.svgp_solvers import IterativeSolver
 from dustmap.inference.variational import divergence_from_prior
 from dustmap.likelihoods import Likelihood
 from dustmap.models.row_report import RowReport
@@ -41,7 +41,7 @@ def initial_family(
         )
         return PrecisionGaussian(
             size,
-            solver=CholeskySolver() if settings.solves == "cholesky" else iterative,
+            solver=iterative if settings.solves == "iterative" else None,
             dtype=torch.float32 if settings.single_precision else torch.float64,
             dense_limit=settings.dense_limit,
         )

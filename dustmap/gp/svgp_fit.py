@@ -132,7 +132,7 @@ def _result(climb: Climb) -> SvgpResult:
     state, q = climb.hyperparameters.fixed(), climb.q
     model = Svgp(
         whitening=state.whitening,
-        q=q,
+        q=q.frozen() if isinstance(q, PrecisionGaussian) else q,
         likelihood=state.likelihood,
         mean=float(state.mean),
         tolerance=climb.settings.tolerance,

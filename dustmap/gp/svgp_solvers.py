@@ -3,47 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.linalg.cg import ConjugateGradients, Solution
-
-
-class PrecisionSolver(Protocol):
-    """Solves with a symmetric positive definite matrix that changes between calls."""
-
-    def solve(
-        self, matrix: Float[Tensor, "p p"], rhs: Float[Tensor, "b p"]
-    ) -> Solution:
-        """``A⁻¹ b`` of every row."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CholeskySolver:
-    """By factorisation: ``O(P³)`` and a second matrix of memory per call."""
-
-    def solve(
-        self, matrix: Float[Tensor, "p p"], rhs: Float[Tensor, "b p"]
-    ) -> Solution:
-        """``A⁻¹ b`` of every row.
-
-        Raises
-        ------
-        ValueError
-            If the matrix is not positive definite.
-        """
-        value = torch.cholesky_solve(rhs.mT, factor(matrix)).mT
-        zero = value.new_zeros(len(rhs), dtype=torch.float64)
-        return Solution(
-            value=value,
-            residual=zero,
-            iterations=zero.to(torch.int64),
-            converged=torch.ones_like(zero, dtype=torch.bool),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +32,7 @@ class IterativeSolver:
         )
 
 
-def factor(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
+def cholesky_factor(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
     """The lower Cholesky factor. ``ValueError`` if there is none."""
     lower, fault = torch.linalg.cholesky_ex(matrix)
     if int(fault):

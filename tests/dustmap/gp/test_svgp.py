@@ -25,6 +25,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.gp import svgp
+from dustmap.gp.sgpr import SGPR
 from dustmap.gp.svgp import Svgp, seen_rows
 from dustmap.gp.svgp_families import FullRankFactor, LowRankFactor, MeanFieldScale
 from dustmap.gp.svgp_fit import SvgpResult, fit_svgp
@@ -149,6 +150,21 @@ def test_at_the_optimum_it_is_the_collapsed_bound(generator):
     np.testing.assert_allclose(
         moments.variance, np.diag(K_ss - gone + kept), rtol=1e-6, atol=1e-8
     )
+
+
+def test_at_the_optimum_it_is_sgpr(generator):
+    data, z = mixed(generator), uniform(generator, 9, 2)
+    y = normal(generator, len(data))
+    known = 0.1 + uniform(generator, len(data))
+    result = fit(data, y, z, Gaussian(variance=0.2, known=known), ONE_STEP, mean=0.3)
+    collapsed = SGPR(
+        KERNEL, data, y, z, noise=0.2, mean=0.3, known_noise=known, jitter=0.0
+    )
+    assert result.bound.value == pytest.approx(collapsed.log_marginal(), rel=1e-9)
+    asked = mixed(generator)
+    found, other = result.model.predict(asked), collapsed.predict(asked)
+    torch.testing.assert_close(found.mean, other.mean, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.variance, other.variance, rtol=1e-6, atol=1e-8)
 
 
 def test_contour_quadrature_whitens_to_the_same_posterior(generator):
@@ -432,6 +448,7 @@ def test_hyperparameters_rest_at_the_start(generator):
 def test_with_normal_noise_a_step_solves_for_the_mean_alone(generator):
     x, f = curve(generator, 60)
     keys = {"steps": 6, "batch_size": 20, "learn": (), "solves": "iterative"}
+    keys["dense_limit"] = 1
     solves = []
     for every in (1, 10):
         settings = SvgpSettings(record_every=every, **keys)
@@ -439,7 +456,7 @@ def test_with_normal_noise_a_step_solves_for_the_mean_alone(generator):
             PointValues(x), f, POINTS, Gaussian(variance=0.1), settings, kernel=START
         )
         solves.append(result.solves.rows)
-    assert solves == [6 * 21 + 60, 20 + 6 + 60]
+    assert solves == [6 * (21 + 16) + 60 + 16, 20 + 6 + 16 + 60 + 16]
 
 
 SETTINGS = [
