@@ -19,6 +19,7 @@ from derivative_methods import (
     EXACT,
     HIPGP,
     ITERATIONS,
+    JITTER,
     KERNEL,
     SVGP,
     Data,
@@ -209,9 +210,10 @@ def notes(plan: Plan) -> list[str]:
         "the weights are those of the authors' code",
         f"{ITERATIONS} PCG iterations a row at most, for training and test points: "
         "too few where a lengthscale is more than some two spacings (see residuals)",
-        "SVGP: the optimum of its bound in closed form (Titsias 2009), which is where "
-        "natural gradients arrive; 'HIP-GP': S4-S5; 'one svi step': of length 1 on all "
-        "data; 'svi minibatches': 20 epochs of 24 observations a step, m not solved",
+        "HIP-GP: S4-S5; 'one svi step': of length 1 on all data, 'svi minibatches': 20 "
+        "epochs of 24 observations a step, m not solved for; SVGP: one natural step "
+        f"from the prior, Cholesky whitening with a nugget of {JITTER:g} k(0); 'closed "
+        "form': the optimum of SVGP's bound (Titsias 2009)",
     ]
 
 
