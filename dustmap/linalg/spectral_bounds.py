@@ -36,14 +36,15 @@ class SpectralBounds:
     smallest
         The smallest eigenvalue that was seen (or stated): what error bounds use.
     source
-        ``"lanczos"``; ``"given"``; or ``"fallback"`` where Lanczos found no positive
-        smallest value, and ``lower`` is what rounding can tell from zero.
+        ``"lanczos"``; ``"floor"`` where the lower end is known, as from a nugget;
+        ``"given"``; or ``"fallback"`` where Lanczos found no positive smallest value,
+        and ``lower`` is what rounding can tell from zero.
     """
 
     lower: float
     upper: float
     smallest: float
-    source: Literal["lanczos", "given", "fallback"] = "given"
+    source: Literal["lanczos", "floor", "given", "fallback"] = "given"
 
     def __post_init__(self) -> None:
         if not 0 < self.lower <= self.smallest <= self.upper:
@@ -78,12 +79,16 @@ class SpectralBounds:
 
 
 def spectral_bounds(
-    product: Product, rows: Float[Tensor, "b n"], steps: int
+    product: Product,
+    rows: Float[Tensor, "b n"],
+    steps: int,
+    *,
+    floor: float = 0.0,
 ) -> SpectralBounds:
     """Bounds from Lanczos' spaces of a few of the rows.
 
-    Eigenvalues that no row sees do not matter to functions of K times the rows. Cost:
-    ``steps`` products of at most four rows.
+    Eigenvalues that no row sees do not matter to functions of K times the rows. No
+    eigenvalue is below ``floor``. Cost: ``steps`` products of at most four rows.
 
     Raises
     ------
@@ -115,7 +120,11 @@ def spectral_bounds(
         seen = vectors[:, 0] ** 2 > torch.finfo(rows.dtype).eps ** 2
         low = torch.where(seen, values, scale[:, None]).min()
         high = torch.where(seen, values, 0.0).max()
-    return _bounds(float(low), float(high), rows.dtype)
+    found = _bounds(float(low), float(high), rows.dtype)
+    if not torch.finfo(rows.dtype).eps * found.upper < floor < found.upper:
+        return found
+    # Ritz values are rounded too.
+    return replace(found, lower=0.9 * floor, smallest=floor, source="floor")
 
 
 def _bounds(smallest: float, largest: float, dtype: torch.dtype) -> SpectralBounds:

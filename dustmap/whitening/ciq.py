@@ -16,6 +16,7 @@ from dustmap.grid import Grid
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.ciq import CIQ, Product
+from dustmap.linalg.nystrom_root import NystromRoot
 from dustmap.linalg.operator import LinearOperator
 from dustmap.whitening.grid_covariance import GridCovariance
 from dustmap.whitening.kernel_matrix import KernelMatrix
@@ -35,7 +36,11 @@ class CiqWhitening:
     ciq
         How roots are taken, and how exact.
     preconditioner
-        ``P^{-1/2} x``, symmetric, of a P like K.
+        ``P^{-1/2} x``, symmetric, of a P like K, as
+        :class:`~dustmap.linalg.nystrom_root.NystromRoot`.
+    floor
+        What no eigenvalue of M (of K without P) is known to be below; the nugget
+        without P, by default.
 
     Notes
     -----
@@ -53,11 +58,15 @@ class CiqWhitening:
         nugget: float = 0.0,
         ciq: CIQ | None = None,
         preconditioner: Product | None = None,
+        floor: float | None = None,
     ) -> None:
         self.kernel = kernel
         self.nugget = nugget
         self.ciq = CIQ() if ciq is None else ciq
         self.preconditioner = preconditioner
+        if floor is None:
+            floor = nugget if preconditioner is None else 0.0
+        self.floor = floor
         self.grid = points if isinstance(points, Grid) else None
         self.covariance: LinearOperator
         if isinstance(points, Grid):
@@ -86,9 +95,9 @@ class CiqWhitening:
         """``R ε``. Cost: a root."""
         rows = eps.reshape(-1, self.size)
         if self.preconditioner is None:
-            found = self.ciq.root(self.covariance.matvec, rows).value
+            found = self._root(rows)
         else:
-            inner = self.ciq.inverse_root(self._scaled, rows).value
+            inner = self.ciq.inverse_root(self._scaled, rows, floor=self.floor).value
             found = self.covariance.matvec(self.preconditioner(inner))
         return found.reshape(eps.shape)
 
@@ -98,7 +107,7 @@ class CiqWhitening:
         """``Rᵀ v``. Cost: a root."""
         rows = values.reshape(-1, self.size)
         if self.preconditioner is None:
-            found = self.ciq.root(self.covariance.matvec, rows).value
+            found = self._root(rows)
         else:
             found = self.features(self.covariance.matvec(rows))[0]
         return found.reshape(values.shape)
@@ -124,17 +133,44 @@ class CiqWhitening:
     ) -> tuple[Float[Tensor, "b m"], Solution]:
         """``k_n = K^{-1/2} k_un``, and a :class:`~dustmap.linalg.ciq.RootSolution`."""
         solution = self.ciq.inverse_root(
-            self.covariance.matvec, cross, preconditioner=self.preconditioner
+            self.covariance.matvec,
+            cross,
+            preconditioner=self.preconditioner,
+            floor=self.floor,
         )
         return solution.value, solution
 
+    def preconditioned(self, rank: int, generator: torch.Generator) -> CiqWhitening:
+        """The same K by another root, which a Nyström sketch makes cheaper to take.
+
+        Cost: ``rank`` products, and ``rank`` vectors of memory.
+        """
+        root = NystromRoot.build(
+            self.covariance.matvec, self.size, rank, generator, nugget=self.nugget
+        )
+        return CiqWhitening(
+            self.kernel,
+            self._points if self.grid is None else self.grid,
+            nugget=self.nugget,
+            ciq=self.ciq,
+            preconditioner=root,
+            floor=root.floor,
+        )
+
     def with_kernel(self, kernel: Kernel) -> CiqWhitening:
-        """The same points, settings and P under another kernel."""
+        """The same points, settings and P under another kernel.
+
+        A floor that is not the nugget must hold for that kernel too; a Nyström root's
+        holds for the kernel it was made for only, and is left out.
+        """
         return self._copy(kernel, self._points if self.grid is None else self.grid)
 
     def with_points(self, points: Float[Tensor, "m d"] | Grid) -> CiqWhitening:
         """The same kernel and settings at other points."""
         return self._copy(self.kernel, points)
+
+    def _root(self, rows: Tensor) -> Tensor:
+        return self.ciq.root(self.covariance.matvec, rows, floor=self.floor).value
 
     def _copy(self, kernel: Kernel, points: Tensor | Grid) -> CiqWhitening:
         return CiqWhitening(
@@ -143,6 +179,7 @@ class CiqWhitening:
             nugget=self.nugget,
             ciq=self.ciq,
             preconditioner=self.preconditioner,
+            floor=0.0 if isinstance(self.preconditioner, NystromRoot) else self.floor,
         )
 
     def _scaled(self, x: Tensor) -> Tensor:

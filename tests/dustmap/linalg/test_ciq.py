@@ -282,3 +282,16 @@ def test_settings_are_checked():
         CIQ(bound_steps=0)
     with pytest.raises(ValueError, match="bounds need"):
         SpectralBounds.given(0.0, 1.0)
+
+
+def test_a_known_floor_saves_repeats(generator):
+    K = symmetric(clustered(1e6))
+    rhs = right_hand_sides(K, generator)
+    known = ciq(1e-6).inverse_root(lambda x: x @ K, rhs, floor=1e-6)
+    assert known.bounds.source == "floor" and known.repeats == 0
+    assert known.converged.all() and known.bounds.smallest == pytest.approx(1e-6)
+    error = relative(known.value, rhs @ power(K, -0.5))
+    assert (error <= known.error + 1e-15).all()
+    # A floor that rounding cannot tell from zero is none.
+    found = ciq(1e-6).inverse_root(lambda x: x @ K, rhs, floor=1e-18)
+    assert found.bounds.source == "lanczos"
