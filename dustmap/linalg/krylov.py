@@ -32,7 +32,8 @@ class Krylov:
     ``energy`` the lower bound ``‖b‖² (T⁻¹)₁₁`` of ``bᵀ K⁻¹ b`` (Golub & Meurant 1994,
     by its recursion in the pivots of T); ``active`` are the numbers of those that go
     on. ``smallest`` and ``largest`` are the extreme Ritz values as :meth:`look` found
-    them, infinite and zero before.
+    them, infinite and zero before; ``assumed`` is what who decides whether a row is
+    done took for the smallest eigenvalue.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ class Krylov:
         self._pivot, self._reach, self._gain = ones, ones, torch.zeros_like(ones)
         self.smallest = torch.full_like(self.scale, torch.inf)
         self.largest = torch.zeros_like(self.scale)
+        self.assumed = torch.full_like(self.scale, torch.inf)
         self._entries = torch.zeros(2, BLOCK, count, dtype=torch.float64)
 
     def advance(self, product: Product) -> None:

@@ -32,6 +32,8 @@ Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 # Of the tolerance, for the recursion: the true residual is larger by rounding.
 _MARGIN = 0.9
+# A smallest eigenvalue is news when it is this much smaller.
+_NEWS = 1e-3
 # How often rows may be solved again.
 _REPEATS = 3
 # Steps between looks at the Ritz values, and the rows that are looked at.
@@ -137,10 +139,12 @@ class MultiShiftMinres:
         for _ in range(_REPEATS):
             used = solution.used(goal)
             solution = replace(solution, converged=used <= 1)
-            rows = torch.nonzero((used > 1) & early)[:, 0]
+            least = float(solution.smallest.min())
+            # What rounding left of the same assumption would come back.
+            news = least < (1 - _NEWS) * solution.assumed
+            rows = torch.nonzero((used > 1) & early & news)[:, 0]
             if not len(rows):
                 break
-            least = float(solution.smallest.min())
             part = self._solve(
                 product, rhs[rows], shifts, goal, stored=stored, least=least
             )
@@ -184,6 +188,7 @@ class MultiShiftMinres:
             converged=torch.zeros_like(krylov.scale, dtype=torch.bool),
             smallest=krylov.smallest,
             largest=krylov.largest,
+            assumed=krylov.assumed,
             scales=torch.stack([scales[name] for name in SCALES]),
         )
         return replace(solution, converged=solution.used(goal) <= 1)
@@ -203,6 +208,7 @@ class MultiShiftMinres:
             # Who leaves says first which eigenvalues it has seen.
             krylov.look(krylov.active[done])
             shares, done = _progress(krylov, factors, goal, least)
+        krylov.assumed[krylov.active] = min(float(krylov.smallest.min()), least)
         if bool(done.any()):
             factors.keep_columns(~done, krylov)
             krylov.keep(~done)

@@ -28,8 +28,9 @@ class ShiftedSolution:
     recomputed at the end; ``images`` are the ``K x_q`` it was computed from;
     ``iterations`` counts products with K per column. ``smallest`` and ``largest`` are
     the extreme Ritz values of each column's own Krylov space (infinite and zero for a
-    zero column); ``scales`` are ``‖b‖``,
-    ``√(bᵀ K b)`` and a lower bound of ``√(bᵀ K⁻¹ b)`` by it.
+    zero column), and ``assumed`` is the smallest of all columns that was known when a
+    column left; ``scales`` are ``‖b‖``, ``√(bᵀ K b)`` and a lower bound of
+    ``√(bᵀ K⁻¹ b)`` by it.
     """
 
     value: Float[Tensor, "q b n"]
@@ -39,6 +40,7 @@ class ShiftedSolution:
     converged: Bool[Tensor, " b"]
     smallest: Float[Tensor, " b"]
     largest: Float[Tensor, " b"]
+    assumed: Float[Tensor, " b"]
     scales: Float[Tensor, "3 b"]
 
     def used(self, goal: Goal, smallest: float | None = None) -> Float[Tensor, " b"]:

@@ -295,3 +295,11 @@ def test_a_known_floor_saves_repeats(generator):
     # A floor that rounding cannot tell from zero is none.
     found = ciq(1e-6).inverse_root(lambda x: x @ K, rhs, floor=1e-18)
     assert found.bounds.source == "lanczos"
+
+
+def test_what_rounding_spoils_is_not_solved_again(generator):
+    K = symmetric(decades(1e8))
+    rhs = right_hand_sides(K, generator)
+    with pytest.warns(RootWarning):
+        solution = ciq(1e-10).inverse_root(lambda x: x @ K, rhs, floor=1e-8)
+    assert int(solution.iterations.max()) <= SIZE
