@@ -27,6 +27,7 @@ from pipelines.regress.robust import student_noise, student_weights, without_out
 from pipelines.regress.start import Start, find_start
 from pipelines.regress.torus_grid import (
     CHEAP_POINTS,
+    LEARNING_POINTS,
     MOST_POINTS,
     bounded,
     torus_over,
@@ -99,7 +100,7 @@ def fit_torus(
     if robust:
         scales, _, latent = _in_turn(some, scales, weights)
         weights_of_all = student_weights(y, latent(x), _student(scales))
-    model = rows.model(scales)
+    model = rows.model(scales, CHEAP_POINTS)
     result = rows.fit(model, scales.variance / weights_of_all, _SAMPLES)
     return _fitted(start, scales, learnt, model, result)
 
@@ -113,12 +114,12 @@ class _Rows:
     everywhere: Float[Tensor, "m d"]
     generator: torch.Generator
 
-    def model(self, scales: _Scales) -> TorusGaussian:
-        """The field on the grid that suits these scales, seen at the rows."""
+    def model(self, scales: _Scales, cheap: int = LEARNING_POINTS) -> TorusGaussian:
+        """The field on a grid of about so many points, seen at the rows."""
         kernel = Sum(terms=(scales.kernel, Constant(variance=1.0)))
-        torus = torus_over(scales.kernel, self.everywhere)
+        torus = torus_over(scales.kernel, self.everywhere, cheap)
         # On a finer grid the weights of point values hardly err.
-        refinement = 2 if torus.size <= CHEAP_POINTS else 1
+        refinement = 2 if torus.size <= cheap else 1
         return TorusGaussian(
             TorusWhitening(kernel, torus, refinement=refinement),
             PointValues(self.x),

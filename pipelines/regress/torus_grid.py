@@ -14,8 +14,9 @@ from dustmap.whitening import padded_torus
 # posterior of 200 rows in one input with a Matérn-3/2 the mean is off by 0.03 posterior
 # standard deviations (median) with eight, by 0.15 with four, by 0.29 with 2.5.
 _FINE, _COARSE = 8.0, 2.5
-# How many points of the torus are cheap, and are allowed at all.
-CHEAP_POINTS, MOST_POINTS = 40_000, 400_000
+# How many points of the torus are cheap for a fit and for each of the many fits that
+# learn something, and are allowed at all.
+CHEAP_POINTS, LEARNING_POINTS, MOST_POINTS = 40_000, 15_000, 400_000
 _FEWEST = 6
 # Longest lengthscale in extents of the inputs.
 _LONGEST = 3.0
@@ -36,11 +37,13 @@ def within_reach(kernel: Radial, everywhere: Float[Tensor, "m d"]) -> Radial:
     )
 
 
-def torus_over(kernel: Radial, everywhere: Float[Tensor, "m d"]) -> Torus:
+def torus_over(
+    kernel: Radial, everywhere: Float[Tensor, "m d"], cheap: int = CHEAP_POINTS
+) -> Torus:
     """A grid over all inputs with some points to a lengthscale, and its torus.
 
-    The spacing grows by one factor for all axes until the torus is cheap, or 2.5 points
-    are left to a lengthscale; then until it is allowed.
+    The spacing grows by one factor for all axes until the torus has ``cheap`` points
+    or 2.5 points are left to a lengthscale, and then until it is allowed.
     """
     axes = everywhere.shape[1]
     scales = kernel.lengthscale.detach().expand(axes)
@@ -57,7 +60,7 @@ def torus_over(kernel: Radial, everywhere: Float[Tensor, "m d"]) -> Torus:
             origin=tuple((low - 1e-10 * extent).tolist()),
         )
         torus = padded_torus(grid, kernel, _WRAP)
-        limit = CHEAP_POINTS if ratio > _COARSE else MOST_POINTS
+        limit = cheap if ratio > _COARSE else MOST_POINTS
         if torus.size <= limit:
             return torus
         smaller = ratio / max(1.05, (torus.size / limit) ** (1 / axes))
