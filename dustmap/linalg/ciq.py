@@ -193,7 +193,8 @@ class CIQ:
             goal = self._goal(rule, bounds, positive=positive)
             solved = self.solver.solve(product, fixed, rule.shifts, goal=goal)
             known = bounds.seen(*_extremes(solved, bounds), fixed.dtype)
-            if (known.lower, known.upper) == (bounds.lower, bounds.upper):
+            inside = (known.lower, known.upper) == (bounds.lower, bounds.upper)
+            if inside:
                 break
             bounds = known
         used = solved.used(goal, known.smallest)
@@ -204,6 +205,9 @@ class CIQ:
         solution = self._judged(answer, value, solved, rule, known, used, goal, repeats)
         if positive:
             solution = replace(solution, value=product(answer))
+        if not inside:
+            # The quadrature is not for all of the spectrum that was seen.
+            solution = replace(solution, converged=solution.iterations == 0)
         if not bool(solution.converged.all()):
             warnings.warn(solution.message, RootWarning, stacklevel=3)
         return solution
@@ -229,7 +233,7 @@ class CIQ:
         defect = torch.where(
             nonzero, inner(value, image) / torch.where(nonzero, square, 1.0) - 1, 0.0
         ).abs()
-        # Beyond this the spectrum cannot lie within the bounds.
+        # Beyond this the spectrum cannot lie where the quadrature was made for.
         rounding = 10 * torch.finfo(value.dtype).eps * bounds.condition
         plausible = defect <= residual * (2 + residual) + rounding
         return RootSolution(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -298,8 +300,44 @@ def test_a_known_floor_saves_repeats(generator):
 
 
 def test_what_rounding_spoils_is_not_solved_again(generator):
-    K = symmetric(decades(1e8))
+    K = symmetric(decades(1e6, 200))
     rhs = right_hand_sides(K, generator)
     with pytest.warns(RootWarning):
-        solution = ciq(1e-10).inverse_root(lambda x: x @ K, rhs, floor=1e-8)
-    assert int(solution.iterations.max()) <= SIZE
+        solution = ciq(5e-11).inverse_root(lambda x: x @ K, rhs)
+    assert not solution.converged[0] and int(solution.iterations.max()) <= 200
+
+
+def test_the_status_is_that_of_the_bound(generator):
+    K = symmetric(decades(1e3))
+    rhs = right_hand_sides(K, generator)
+    seen = set()
+    for steps in range(40, 72, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RootWarning)
+            found = ciq(1e-4, max_steps=steps).inverse_root(lambda x: x @ K, rhs)
+        assert torch.equal(found.converged, found.error <= 1e-4)
+        assert (relative(found.value, rhs @ power(K, -0.5)) <= found.error).all()
+        image = (found.value * (found.value @ K)).sum(dim=1)
+        square = (rhs**2).sum(dim=1)
+        defect = torch.where(square > 0, (image - square).abs() / square, 0.0)
+        torch.testing.assert_close(found.defect, defect, rtol=1e-6, atol=1e-12)
+        seen.update(found.converged[:3].tolist())
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_eigenvalues_outside_of_the_quadrature_are_no_root(
+    told, generator, monkeypatch
+):
+    K = symmetric(decades(1e6))
+    rhs = right_hand_sides(K, generator)
+    if told:
+        monkeypatch.setattr("dustmap.linalg.ciq._REPEATS", 0)
+    else:
+        # As if no Ritz value had told: yᵀ K y = bᵀ b does.
+        monkeypatch.setattr(SpectralBounds, "seen", lambda self, *ends: self)
+    wrong = SpectralBounds.given(1e-2, 2.0)
+    with pytest.warns(RootWarning):
+        solution = ciq(1e-3).inverse_root(lambda x: x @ K, rhs, bounds=wrong)
+    assert not solution.converged[: 3 if told else 1].any()
+    assert relative(solution.value, rhs @ power(K, -0.5))[0] > 1e-3
