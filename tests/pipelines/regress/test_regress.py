@@ -172,6 +172,13 @@ def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
     assert report.metrics["nll"] == pytest.approx(finished[1].metrics["nll"], abs=0.2)
 
 
+def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 60)
+    report = run(tmp_path, whitening="ciq")
+    assert report.method == "svgp" and "whitening ciq" in str(report)
+    assert report.metrics["rmse"] < 2 * NOISE
+
+
 def test_a_grid_gives_the_exact_posterior_of_its_hyperparameters():
     x, _, y = wave(200, seed=3)
     x, y = torch.as_tensor(x), torch.as_tensor((y - y.mean()) / y.std())
