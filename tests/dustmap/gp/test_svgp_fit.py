@@ -61,6 +61,19 @@ def test_learning_recovers_the_noise(update, generator):
     }
 
 
+@pytest.mark.parametrize("update", ["natural", "adam"])
+def test_minibatches_climb_to_the_optimum_of_all_data(update, generator):
+    x, f = curve(generator, 90)
+    data, y = PointValues(x), f + 0.5 * normal(generator, 90)
+    noise = Gaussian(variance=0.25)
+    best = fit(data, y, POINTS, noise, ONE_STEP, kernel=START).bound.value
+    settings = SvgpSettings(
+        steps=600, batch_size=30, rate=0.05, update=update, learn=()
+    )
+    found = fit(data, y, POINTS, noise, settings, kernel=START).bound.value
+    assert best - 0.05 < found < best + 1e-9 * abs(best)
+
+
 def test_natural_steps_pass_adam_of_q(generator):
     """The same minibatches, the same number of steps: the natural bound is higher."""
     x, f = curve(generator, 300)
