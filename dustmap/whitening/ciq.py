@@ -113,7 +113,10 @@ class CiqWhitening:
         return found.reshape(values.shape)
 
     def solve(self, rhs: Float[Tensor, "b m"]) -> Solution:
-        """``K⁻¹ v`` by MINRES without a shift, to the residual ``ciq.solver.rtol``."""
+        """``K⁻¹ v`` by MINRES without a shift, to the residual ``ciq.solver.rtol``.
+
+        Without derivatives; :meth:`features` has them.
+        """
         change = self.preconditioner
         product = self.covariance.matvec if change is None else self._scaled
         rows = rhs if change is None else change(rhs)

@@ -13,7 +13,8 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid
 from dustmap.inference.direct import direct_optimum
 from dustmap.inference.elbo import elbo, predict
-from dustmap.inference.svi import solve_mean
+from dustmap.inference.svi import fit_svi, solve_mean
+from dustmap.inference.svi_settings import SviSettings
 from dustmap.inference.variational import full_rank
 from dustmap.kernels import Constant, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.ciq import CIQ, RootSolution, RootWarning
@@ -139,6 +140,21 @@ def test_every_engine_gives_the_same_posterior(name):
     assert elbo(model, data, q) == pytest.approx(optimum.collapsed_bound, rel=1e-7)
     solved = solve_mean(model, data, solver=TIGHT).value[0]
     torch.testing.assert_close(solved, q.mean, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", WHITENINGS)
+def test_minibatches_end_at_the_same_posterior(name, generator):
+    problem, model = model_with(name)
+    settings = SviSettings(family="full", batch_size=5, epochs=1, learn=())
+    result = fit_svi(model, problem.data, settings, generator=generator)
+    exact = direct_optimum(model, problem.data)
+    at = model.at(problem.targets)
+    found, expected = predict(at, result.q), predict(at, exact.q)
+    # One epoch averages the precisions of all minibatches; m is solved exactly.
+    top = problem.K_ss.max()
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
+    np.testing.assert_allclose(found.variance, expected.variance, atol=1e-7 * top)
+    assert result.elbo == pytest.approx(exact.collapsed_bound, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", WHITENINGS)
