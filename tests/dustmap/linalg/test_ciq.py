@@ -250,6 +250,16 @@ def test_a_derivative_that_did_not_converge_warns(generator):
         (solution.value * white).sum().backward()
 
 
+def test_a_gradient_that_sees_more_of_the_spectrum_warns(generator):
+    K = symmetric(decades(1e8)).requires_grad_(True)
+    smooth = torch.linalg.matrix_power(K.detach(), 3)[:1]
+    solution = ciq(1e-3).inverse_root(lambda x: x @ K, smooth)
+    assert solution.converged.all() and solution.bounds.lower > 1e-7
+    white = torch.randn(1, SIZE, generator=generator, dtype=torch.float64)
+    with pytest.warns(RootWarning, match="its gradient sees eigenvalues"):
+        (solution.value * white).sum().backward()
+
+
 @pytest.mark.parametrize("condition", [1.0, 1e3, 1e8, 1e14])
 def test_the_quadrature_converges_as_its_theory_says(condition):
     grid = torch.from_numpy(np.geomspace(1 / condition, 1, 777))
