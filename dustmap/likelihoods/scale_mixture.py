@@ -20,6 +20,8 @@ _DEPTH = 32.0
 # Numbers in one block of rows and nodes.
 _BLOCK = 2**21
 _NEWTON_STEPS = 200
+# Above this shape terms of the gamma density cancel that its series has not.
+_MANY = 500.0
 _QUANTILE_RTOL = 1e-10
 
 
@@ -103,8 +105,15 @@ class ScaleMixture:
         count = math.ceil((_end(nu, 1.0) - low) / step)
         x = low + step * torch.arange(count + 1, dtype=torch.float64)
         half = self.degrees / 2
-        peak = half * half.log() - torch.lgamma(half)
-        return x, peak + half * (x - x.exp()) + math.log(step)
+        return x, _log_peak(half) + half * (x - x.expm1()) + math.log(step)
+
+
+def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """``a ln a − a − ln Γ(a)``, by Stirling's series where the terms are large."""
+    if float(shape.detach()) > _MANY:
+        series = -1 / (12 * shape) + 1 / (360 * shape**3)
+        return 0.5 * torch.log(shape / (2 * math.pi)) + series
+    return shape * shape.log() - shape - torch.lgamma(shape)
 
 
 def _end(degrees: float, sign: float) -> float:

@@ -24,6 +24,9 @@ from dustmap.likelihoods.base import (
 )
 from dustmap.likelihoods.scale_mixture import ScaleMixture
 
+_LOG_TWO_PI = math.log(2 * math.pi)
+# Above these degrees differences of gamma functions lose to their series.
+_MANY = 200.0
 # Of the trapezoidal rule: its error is exp(−π²/step), 1e-13.
 _STEP = 0.33
 # The integrand is below 1e-15 beyond: t > e^3.6, and t² c² < 1e-15 on the other side.
@@ -47,9 +50,7 @@ class StudentT(Likelihood):
 
     @property
     def _log_peak(self) -> Tensor:
-        nu = self.degrees
-        gammas = torch.lgamma((nu + 1) / 2) - torch.lgamma(nu / 2)
-        return gammas - 0.5 * torch.log(math.pi * nu) - self.scale.log()
+        return _peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
 
     def log_density(
         self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
@@ -111,6 +112,14 @@ class StudentT(Likelihood):
         )
 
 
+def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """``ln Γ((ν+1)/2) − ln Γ(ν/2) − ½ ln(ν/2)``, which is −1/4ν for large ν."""
+    if float(degrees.detach()) > _MANY:
+        return -1 / (4 * degrees) + 1 / (24 * degrees**3)
+    gammas = torch.lgamma((degrees + 1) / 2) - torch.lgamma(degrees / 2)
+    return gammas - 0.5 * torch.log(degrees / 2)
+
+
 def expected_log1p_square(
     square: Float[Tensor, " n"], variance: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
@@ -125,11 +134,13 @@ def expected_log1p_square(
     whose integrand is of order t² at 0. Trapezoidal rule in ``ln t``, absolute error
     below 1e-11. Memory: some 60 + 3 ln max c numbers per observation.
     """
-    c = 1 + square + variance
-    lowest = -math.log(float(c.detach().max())) - _BELOW if len(c) else 0.0
+    excess = square + variance
+    largest = float(excess.detach().max()) if len(excess) else 0.0
+    lowest = -math.log1p(largest) - _BELOW
     count = math.ceil((_ABOVE - lowest) / _STEP)
-    t = torch.exp(lowest + _STEP * torch.arange(count + 1, dtype=c.dtype))
-    widened = 1 + 2 * t * variance[:, None]
-    exponent = t + 0.5 * widened.log() + t * square[:, None] / widened
-    difference = torch.exp(-t * c[:, None]) - torch.exp(-exponent)
-    return c.log() + _STEP * difference.sum(dim=1)
+    t = torch.exp(lowest + _STEP * torch.arange(count + 1, dtype=excess.dtype))
+    spread = 2 * t * variance[:, None]
+    exponent = 0.5 * spread.log1p() + t * square[:, None] / (1 + spread)
+    # Without e^{−t}, so that small differences keep their digits.
+    difference = torch.expm1(-t * excess[:, None]) - torch.expm1(-exponent)
+    return excess.log1p() + _STEP * (difference @ torch.exp(-t))

@@ -248,3 +248,39 @@ def test_conjugate_is_who_has_slopes_without_the_variance(likelihood):
         slopes.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
     same = bool(torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=0.0))
     assert same == likelihood.conjugate
+
+
+def test_students_noise_of_many_degrees_is_normal_noise():
+    """Learning from normal noise drives ν up: nothing may fall apart on the way."""
+    y = torch.tensor([0.1, -2.0, 6.0], dtype=torch.float64)
+    mean, variance = torch.zeros(3).double(), torch.full((3,), 0.3).double()
+    normal = Gaussian(variance=0.49)
+    for degrees in (1e8, 1e12):
+        student = StudentT(scale=0.7, degrees=degrees)
+        for method in ("expected", "predictive_log_density"):
+            value = getattr(student, method)(y, mean, variance)
+            exact = getattr(normal, method)(y, mean, variance)
+            torch.testing.assert_close(
+                value, exact, rtol=0.0, atol=1e4 / degrees + 1e-9
+            )
+        value = student.quantile(0.9, mean, variance)
+        exact = normal.quantile(0.9, mean, variance)
+        torch.testing.assert_close(value, exact, rtol=1e-6, atol=0.0)
+
+
+def test_series_for_many_degrees_join_without_a_step():
+    """On either side of where series take over from the gamma function."""
+    y, mean, variance = one(1.3), one(0.2), one(0.4)
+    for switch in (200.0, 1000.0):
+        values = []
+        for degrees in (switch * (1 - 1e-9), switch * (1 + 1e-9)):
+            student = StudentT(scale=0.7, degrees=degrees)
+            values.append(
+                torch.cat(
+                    [
+                        student.log_density(y, mean),
+                        student.predictive_log_density(y, mean, variance),
+                    ]
+                )
+            )
+        torch.testing.assert_close(values[0], values[1], rtol=0.0, atol=1e-10)
