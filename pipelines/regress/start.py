@@ -18,7 +18,7 @@ from dustmap.kernels import Matern32, Matern52, Radial
 
 # Rows of the subset, those that the first places are tried on, and how many near
 # neighbours form a group.
-ROWS, _FEW, _NEIGHBOURS = 1000, 300, 4
+ROWS, _FEW, NEIGHBOURS = 1000, 300, 4
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
 KERNELS: dict[str, type[Radial]] = {"matern52": Matern52, "matern32": Matern32}
@@ -59,7 +59,7 @@ def find_start(
 
     The search begins at the best of a few lengthscales and noises.
     """
-    chosen = clustered_subset(x, ROWS, _NEIGHBOURS, generator)
+    chosen = clustered_subset(x, ROWS, NEIGHBOURS, generator)
     x, y = x[chosen], y[chosen]
     few = torch.randperm(len(x), generator=generator)[:_FEW]
     found = {}

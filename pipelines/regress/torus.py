@@ -14,6 +14,7 @@ from dustmap.gp.moments import Moments
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning, Learnt
+from dustmap.inference.search import clustered_subset
 from dustmap.kernels import Constant, Radial, Sum
 from dustmap.likelihoods import Gaussian, Likelihood, StudentT
 from dustmap.linalg.cg import ConjugateGradients
@@ -24,7 +25,7 @@ from dustmap.whitening import TorusWhitening
 from pipelines.progress import Progress
 from pipelines.regress.fitted import FittedModel, Latent
 from pipelines.regress.robust import student_noise, student_weights, without_outliers
-from pipelines.regress.start import Start, find_start
+from pipelines.regress.start import NEIGHBOURS, Start, find_start, refined
 from pipelines.regress.torus_grid import (
     CHEAP_POINTS,
     LEARNING_POINTS,
@@ -35,9 +36,17 @@ from pipelines.regress.torus_grid import (
 )
 
 _LEARN_ROWS = 30_000
+# In more inputs a step of learning on a grid takes half a minute: there the exact
+# evidence of some more rows has to do.
+_LEARNING_AXES, _MORE_ROWS = 2, 2_000
 _SAMPLES, _FEW_SAMPLES = 64, 16
 # Refinement of the grid on which a point value's residual is measured.
 _RESIDUAL = 2
+# Draws that tell what the grid cannot resolve, in the fit and while scales are learnt.
+_DRAWS, _FEW_DRAWS = 32, 8
+# Images of the kernel on the torus that are left out, in shares of its variance. On a
+# torus of few lengthscales in three inputs each digit costs as many again.
+_IMAGES = 1e-10
 # Rounds of noise and fit in turn, and rows that tell the noise.
 _ROUNDS, _NOISE_ROWS = 4, 5_000
 _KERNEL_TERMS = ("0.lengthscale", "0.variance")
@@ -78,7 +87,11 @@ def fit_torus(
         All inputs that will be asked for: the grid covers them.
     """
     robust = likelihood == "student-t"
-    start = find_start(x, without_outliers(y) if robust else y, generator)
+    tame = without_outliers(y) if robust else y
+    start = find_start(x, tame, generator)
+    if x.shape[1] > _LEARNING_AXES:
+        more = clustered_subset(x, _MORE_ROWS, NEIGHBOURS, generator)
+        start = refined(start, x[more], tame[more])
     noise: Likelihood = Gaussian(variance=start.noise)
     if robust:
         noise = StudentT(scale=math.sqrt(start.noise), degrees=4.0)
@@ -87,18 +100,19 @@ def fit_torus(
     chosen = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
     some = _Rows(x=x[chosen], y=y[chosen], everywhere=everywhere, generator=generator)
     rows = _Rows(x=x, y=y, everywhere=everywhere, generator=generator)
-    model = some.model(scales)
     weights = torch.ones(len(chosen), dtype=torch.float64)
     if robust:
         scales, weights, _ = _in_turn(some, scales, weights)
-    # An outlier of weight w has the variance s²/w.
-    learnt = _learn(model, scales, some, scales.variance * (1 / weights - 1))
-    scales = _learnt_scales(scales, learnt)
-    kernel = within_reach(scales.kernel, everywhere)
-    scales = replace(scales, kernel=kernel)
+    learnt = None
+    if x.shape[1] <= _LEARNING_AXES:
+        # An outlier of weight w has the variance s²/w.
+        learnt = _learn(scales, some, scales.variance * (1 / weights - 1))
+        scales = _learnt_scales(scales, learnt)
+        kernel = within_reach(scales.kernel, everywhere)
+        scales = replace(scales, kernel=kernel)
     weights_of_all = torch.ones(len(x), dtype=torch.float64)
     if robust:
-        scales, _, latent = _in_turn(some, scales, weights)
+        scales, weights, latent = _in_turn(some, scales, weights)
         weights_of_all = student_weights(y, latent(x), _student(scales))
     model = rows.model(scales, CHEAP_POINTS)
     result = rows.fit(model, scales.variance / weights_of_all, _SAMPLES)
@@ -118,14 +132,19 @@ class _Rows:
         """The field on a grid of about so many points, seen at the rows."""
         kernel = Sum(terms=(scales.kernel, Constant(variance=1.0)))
         torus = torus_over(scales.kernel, self.everywhere, cheap)
-        # On a finer grid the weights of point values hardly err.
-        refinement = 2 if torus.size <= cheap else 1
+        # On a finer grid the weights of point values hardly err; in three inputs it
+        # would have eight times the points.
+        fine = torus.size <= cheap and torus.grid.dimension < 3
+        refinement = 2 if fine else 1
         return TorusGaussian(
-            TorusWhitening(kernel, torus, refinement=refinement),
+            TorusWhitening(
+                kernel, torus, refinement=refinement, image_tolerance=_IMAGES
+            ),
             PointValues(self.x),
             mean=ConstantMean(value=scales.mean),
             interpolation="cubic",
             residual_refinement=_RESIDUAL,
+            residual_count=_DRAWS if cheap > LEARNING_POINTS else _FEW_DRAWS,
             generator=self.generator,
         )
 
@@ -153,7 +172,6 @@ class _Rows:
 
 
 def _learn(
-    model: TorusGaussian,
     scales: _Scales,
     rows: _Rows,
     extra: Float[Tensor, " n"],
@@ -162,6 +180,7 @@ def _learn(
 
     The scale of Student-T noise is not the evidence's to learn.
     """
+    model = rows.model(scales)
     own = model.whitening.kernel.parameters()["0.lengthscale"].detach()
     shortest = min(min(model.whitening.torus.grid.spacing), 0.5 * float(own.min()))
     normal = isinstance(scales.noise, Gaussian)
@@ -230,7 +249,7 @@ def _latent(model: TorusGaussian, result: FullBatchResult) -> Latent:
 def _fitted(
     start: Start,
     scales: _Scales,
-    learnt: Learnt,
+    learnt: Learnt | None,
     model: TorusGaussian,
     result: FullBatchResult,
 ) -> FittedModel:
@@ -242,8 +261,7 @@ def _fitted(
         f"grid: {shape} points, {' × '.join(map(str, torus.shape))} on the torus; "
         f"{', '.join(f'{r:.2g}' for r in ratio)} points to a lengthscale",
         *bounded(own, torus),
-        f"scales: learnt from {len(learnt.state.total_variance)} rows in "
-        f"{len(learnt.history)} steps: {learnt.status}",
+        _learning_text(learnt),
         f"fit: {result.mean_solution.message}",
     ]
     if min(ratio) < 1.5:
@@ -260,7 +278,7 @@ def _fitted(
         mean=scales.mean,
         kernel=type(scales.kernel).__name__,
         why=start.why,
-        converged=learnt.converged and result.converged,
+        converged=(learnt is None or learnt.converged) and result.converged,
         messages=tuple(messages),
         facts={
             "grid": list(torus.grid.shape),
@@ -268,7 +286,16 @@ def _fitted(
             "points_to_a_lengthscale": ratio,
             "wrap_error": report.wrap_error,
             "dropped_modes": report.dropped_modes,
-            "learning": learnt.status,
+            "learning": None if learnt is None else learnt.status,
             "samples": len(result.samples),
         },
+    )
+
+
+def _learning_text(learnt: Learnt | None) -> str:
+    if learnt is None:
+        return f"scales: by the exact evidence of up to {_MORE_ROWS:,} rows"
+    return (
+        f"scales: learnt from {len(learnt.state.total_variance):,} rows in "
+        f"{len(learnt.history)} steps: {learnt.status}"
     )

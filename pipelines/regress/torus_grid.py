@@ -81,5 +81,5 @@ def bounded(own: Float[Tensor, " d"], torus: Torus) -> list[str]:
         return []
     return [
         f"the lengthscale of input {', '.join(axes)} is held at {_LONGEST:g} times its "
-        "extent: the target hardly depends on it"
+        "extent: along it the target hardly bends"
     ]

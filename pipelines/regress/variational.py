@@ -85,7 +85,8 @@ def fit_variational(
     values = model.kernel.parameters()
     message = (
         f"inducing points: {len(points)}, whitening {whitening}; "
-        f"{settings.total_steps(len(x))} steps of {batch} rows"
+        f"a fixed number of steps "
+        f"({settings.total_steps(len(x))} of {batch} rows)"
     )
     return FittedModel(
         latent=lambda where: model.predict(PointValues(where)),
@@ -95,7 +96,7 @@ def fit_variational(
         mean=model.mean,
         kernel=type(model.kernel).__name__,
         why=start.why,
-        converged=True,
+        converged=result.rows.unconverged == 0,
         messages=(message, *result.message.splitlines()),
         facts={"inducing_points": len(points), "bound": result.bound.value},
     )
