@@ -203,17 +203,19 @@ def _named(names: Sequence[str]) -> str:
 def _falls(rows: Sequence[Row], key: str) -> str:
     curves = _curves(rows, key, _LENGTHSCALES[0])
     held = [name for name, s in curves.items() if s and s[-1].value < s[0].value]
-    return f"from the smallest to the largest M: {_named(held)}"
+    return f"from the smallest to the largest M that PCG solves: {_named(held)}"
 
 
 def _rises(rows: Sequence[Row], key: str) -> str:
-    curves = _curves(rows, key, _LENGTHSCALES[1])
-    held = [
-        name
-        for name, own in curves.items()
-        if own and own[-1].value > min(share.value for share in own)
-    ]
-    return _named(held)
+    """A last r above an earlier one; as an upper bound it shows no rise of r itself."""
+    found: dict[bool, list[str]] = {False: [], True: []}
+    for name, own in _curves(rows, key, _LENGTHSCALES[1]).items():
+        if own and own[-1].value > min(share.value for share in own):
+            found[own[-1].bound].append(name)
+    return (
+        f"{_named(found[False])}; with CG counted as ended at the limit also "
+        f"{_named(found[True])}"
+    )
 
 
 def _ordered(rows: Sequence[Row], key: str) -> str:

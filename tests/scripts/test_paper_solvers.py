@@ -90,7 +90,7 @@ def test_pcg_needs_a_small_share_of_the_iterations_of_cg(tmp_path, monkeypatch):
 
 
 def test_settings_hold_the_papers_shares_only_if_both_are_below():
-    from pcg_vs_cg import Case, holding
+    from pcg_vs_cg import Case, verdict
 
     def case(kernel, side, share):
         return Case(
@@ -105,7 +105,13 @@ def test_settings_hold_the_papers_shares_only_if_both_are_below():
     both = [case("matern52", 25, 0.17), case("matern52", 100, "< 0.04")]
     one = [case("matern32", 25, 0.17), case("matern32", 100, 0.05)]
     failed = [case("matern12", 25, 0.1), case("matern12", 100, "PCG not converged")]
-    assert holding(both + one + failed) == ["5/2, 0.025"]
+    cases = both + one + failed
+    assert verdict(cases, True) == ["5/2, 0.025"]
+    assert verdict(cases, False) == ["3/2, 0.025", "1/2, 0.025"]
+    assert verdict(cases, None) == []
+    unknown = [case("matern52", 25, 0.17), case("matern52", 100, "< 0.06")]
+    assert verdict(unknown, None) == ["5/2, 0.025"]
+    assert verdict(unknown, True) == verdict(unknown, False) == []
 
 
 def test_the_share_falls_with_the_number_of_points(tmp_path, monkeypatch):
