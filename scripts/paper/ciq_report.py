@@ -107,6 +107,30 @@ def _agreement(pairs: Sequence[Row]) -> list[Comparison]:
     return found
 
 
+def trained_pairs(trained: Sequence[Row]) -> list[Row]:
+    """Whole trainings by both whitenings, as rows of pairs."""
+    by_case = {(row["data"], row["M"], row["method"]): row for row in trained}
+    found = []
+    for (name, size, method), exact in by_case.items():
+        other = by_case.get((name, size, DENSE))
+        if method == CHOLESKY and other is not None:
+            times = other["seconds per step"] / exact["seconds per step"]
+            found.append(
+                {
+                    "data": name,
+                    "kernel": START,
+                    "learning": True,
+                    "M": size,
+                    "steps": exact["steps"],
+                    "NLL, Cholesky": f"{exact['NLL']:.6f}",
+                    "NLL, CIQ": f"{other['NLL']:.6f}",
+                    "CIQ - Cholesky": other["NLL"] - exact["NLL"],
+                    "time of CIQ / Cholesky": times,
+                }
+            )
+    return found
+
+
 def _learnt(results: Results) -> list[Comparison]:
     """The heavy-tailed likelihood, and what more inducing points gain."""
     by_size = {

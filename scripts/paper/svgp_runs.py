@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -73,8 +74,8 @@ class Fitted:
 
     @property
     def seconds(self) -> float:
-        """The median step."""
-        return median(self.steps)
+        """The median step; not a number if there was but the first."""
+        return median(self.steps) if self.steps else math.nan
 
     @property
     def model(self) -> Model:
