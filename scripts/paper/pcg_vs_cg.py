@@ -61,14 +61,14 @@ PLANS: dict[Size, Plan] = {
     "default": Plan(
         sides=(25, 50, 100),
         kernels=tuple(_ORDERS),
-        lengthscales=(0.05, 0.1, 0.2),
+        lengthscales=(0.05, 0.1, 0.15, 0.2),
         vectors=25,
         most=6_000,
     ),
     "full": Plan(
         sides=(25, 50, 100),
         kernels=tuple(_ORDERS),
-        lengthscales=(0.05, 0.1, 0.2, 0.4),
+        lengthscales=(0.05, 0.1, 0.15, 0.2, 0.4),
         vectors=25,
         most=10_000,
     ),
@@ -269,6 +269,7 @@ def notes(plan: Plan, cases: Sequence[Case]) -> list[str]:
         "'(norm)': the norm of the residual itself below 1e-10, as the authors' code "
         "has it (there in single precision and at most 2,000 iterations)",
         "the recursion's residual counts; the true one at the end stands beside it",
+        "'< ': CG did not come to an end, which leaves an upper bound of the share",
         f"{len(cases)} systems; the error is measured from a solution by PCG to 1e-13",
     ]
 
@@ -312,9 +313,20 @@ def _draw_shares(axes: Axes, cases: Sequence[Case]) -> None:
             sizes = [case.side**2 for case in own]
             axes.plot(sizes, shares, f"-{markers[name]}", color=colour, label=label,
                       markersize=5)  # fmt: skip
+            bounds = [
+                (case.side**2, share)
+                for case, share in zip(own, shares, strict=True)
+                if isinstance(case.row["PCG / CG"], str)
+            ]
+            for size, share in bounds:
+                axes.plot(size, share, markers[name], color="white", markersize=3,
+                          zorder=3)  # fmt: skip
     stated = [(size, bound) for size, bound in _PAPER.items() if bound is not None]
     axes.plot(*zip(*stated, strict=True), "kv", markersize=9, fillstyle="none",
               label="paper: below")  # fmt: skip
+    if any(isinstance(case.row["PCG / CG"], str) for case in cases):
+        axes.plot([], [], "o", color="0.3", markersize=5, fillstyle="none",
+                  label="upper bound")  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis, ticks, names in (
