@@ -21,7 +21,7 @@ from ananke_data import default_folder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from paper_report import Comparison, Report, Row, Size, parser, size_of, stopwatch
-from regression_data import FLIGHT_INPUTS, FLIGHTS, Regression, read_flights
+from regression_data import FLIGHT_INPUTS, FLIGHTS, Split, read_flights
 from svgp_runs import CHOLESKY, TOLERANCE, Fitted, Model, inducing_points, train
 from torch import Tensor
 
@@ -143,7 +143,7 @@ def arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def run(data: Regression, plan: Plan, seed: int) -> Results:
+def run(data: Split, plan: Plan, seed: int) -> Results:
     """Every model on the same rows, tested on the same others."""
     simple = [
         error_row(data, _CONSTANT, None, torch.zeros_like(data.test_values)),
@@ -164,7 +164,7 @@ def run(data: Regression, plan: Plan, seed: int) -> Results:
     )
 
 
-def error_row(data: Regression, name: str, size: int | None, mean: Tensor) -> Row:
+def error_row(data: Split, name: str, size: int | None, mean: Tensor) -> Row:
     """Errors of the tests, of minutes."""
     off = data.unit * (mean - data.test_values)
     return {
@@ -175,7 +175,7 @@ def error_row(data: Regression, name: str, size: int | None, mean: Tensor) -> Ro
     }
 
 
-def linear(data: Regression) -> Tensor:
+def linear(data: Split) -> Tensor:
     """Least squares on the inputs and a constant."""
 
     def design(x: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def linear(data: Regression) -> Tensor:
     return (design(data.test) @ found.solution)[:, 0]
 
 
-def exact_row(data: Regression, count: int, searches: int) -> Row:
+def exact_row(data: Split, count: int, searches: int) -> Row:
     """An exact process on the first rows, its hyperparameters by their evidence."""
     with stopwatch() as taken:
         model = ExactGP(
@@ -205,15 +205,13 @@ def exact_row(data: Regression, count: int, searches: int) -> Row:
     return row
 
 
-def sparse_fit(
-    data: Regression, count: int, settings: SvgpSettings, seed: int
-) -> Fitted:
+def sparse_fit(data: Split, count: int, settings: SvgpSettings, seed: int) -> Fitted:
     start = Model(kernel=_kernel(data), likelihood=Gaussian(variance=_NOISE))
     points = inducing_points(data, count, seed)
     return train(CHOLESKY, data, points, start, settings, seed)
 
 
-def sparse_row(data: Regression, count: int, fit: Fitted) -> Row:
+def sparse_row(data: Split, count: int, fit: Fitted) -> Row:
     mean = fit.result.model.predict(PointValues(data.test)).mean
     noise = fit.model.likelihood.parameters()["variance"]
     return error_row(data, _SVGP, count, mean) | {
@@ -224,7 +222,7 @@ def sparse_row(data: Regression, count: int, fit: Fitted) -> Row:
     }
 
 
-def _kernel(data: Regression) -> SquaredExponential:
+def _kernel(data: Split) -> SquaredExponential:
     return SquaredExponential(lengthscale=[_LENGTHSCALE] * data.train.shape[1])
 
 
@@ -256,7 +254,7 @@ def comparisons(results: Results) -> list[Comparison]:
     return found
 
 
-def notes(data: Regression, plan: Plan, source: Path, *, shipped: bool) -> list[str]:
+def notes(data: Split, plan: Plan, source: Path, *, shipped: bool) -> list[str]:
     """What was done, and what differs from the paper."""
     settings = plan.settings
     return [

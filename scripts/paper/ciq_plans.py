@@ -105,7 +105,7 @@ PLANS: dict[Size, Plan] = {
         repeats=1,
         sides=(32, 64, 128, 256),
         dense=4_096,
-        grid_rows=64,
+        grid_rows=16,
     ),
     "full": Plan(
         rows=None,

@@ -35,7 +35,7 @@ from regression_data import (
     FLIGHTS,
     KIN40K,
     PRECIPITATION,
-    Regression,
+    Split,
     read_3droad,
     read_colorado,
     read_covtype,
@@ -69,7 +69,7 @@ from pipelines.progress import say
 class Task:
     """A data set and where its training starts."""
 
-    data: Regression
+    data: Split
     start: Model
 
 
@@ -135,13 +135,11 @@ def find_tasks(options: argparse.Namespace, plan: Plan) -> tuple[list[Task], lis
     return tasks, missing
 
 
-def _read_delays(folder: Path, seed: int) -> Regression:
+def _read_delays(folder: Path, seed: int) -> Split:
     return read_flights(folder / FLIGHTS, seed, delayed=True)
 
 
-def _task(
-    data: Regression, lengthscale: float, likelihood: Likelihood, plan: Plan
-) -> Task:
+def _task(data: Split, lengthscale: float, likelihood: Likelihood, plan: Plan) -> Task:
     start = Model.start(lengthscale, data.train.shape[1], likelihood)
     return Task(data=data.shortened(plan.rows, plan.tests), start=start)
 
@@ -205,7 +203,7 @@ def training_settings(task: Task, plan: Plan) -> SvgpSettings:
     return settings
 
 
-def training_row(data: Regression, method: str, fit: Fitted) -> Row:
+def training_row(data: Split, method: str, fit: Fitted) -> Row:
     """One fit in the tables, in standardised units."""
     likelihood = fit.model.likelihood
     scales = fit.model.kernel.parameters()
@@ -235,7 +233,7 @@ def training_row(data: Regression, method: str, fit: Fitted) -> Row:
 
 
 def pair_row(
-    data: Regression, pair: Pair, models: dict[str, Model], plan: Plan, seed: int
+    data: Split, pair: Pair, models: dict[str, Model], plan: Plan, seed: int
 ) -> Row:
     """The same steps by both whitenings, q from the prior."""
     batch = plan.settings.batch_size
@@ -272,7 +270,7 @@ def pair_row(
 
 
 def time_task(
-    data: Regression, models: dict[str, Model], plan: Plan, seed: int
+    data: Split, models: dict[str, Model], plan: Plan, seed: int
 ) -> list[Row]:
     """One step at every M by both whitenings, from either hyperparameters."""
     rows = []
@@ -329,9 +327,9 @@ def operations_note(batch: int) -> str:
     """What a step takes by counting: products there and back, and 15 shifts' own."""
     hard, easy = ((4 * J + 60) * batch // 5 for J in (STEPS, 15))
     return (
-        "counted, a step with CIQ takes some (4 J + 60) |B| M² operations and one with "
-        f"Cholesky 5 M³: with {batch} rows the former are fewer beyond M = {easy:,} for "
-        f"J = 15 and {hard:,} for J = {STEPS}; a GPU does products, of which CIQ "
+        "counted, a step takes some (4 J + 60) |B| M² operations with CIQ and 5 M³ "
+        f"with Cholesky: with {batch} rows the former are fewer beyond M = {easy:,} "
+        f"for J = 15 and {hard:,} for J = {STEPS}; a GPU does products, of which CIQ "
         "consists, far faster than factorisations, a CPU both alike"
     )
 

@@ -43,7 +43,7 @@ _TRAIN, _TEST = 0.75, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Regression:
+class Split:
     """Standardised rows to train on and to test on, in random order.
 
     Parameters
@@ -68,7 +68,7 @@ class Regression:
     unit: float = 1.0
     dropped: int = 0
 
-    def shortened(self, train: int | None, test: int | None = None) -> Regression:
+    def shortened(self, train: int | None, test: int | None = None) -> Split:
         """At most so many rows of each kind."""
         return replace(
             self,
@@ -79,7 +79,7 @@ class Regression:
         )
 
 
-def read_kin40k(folder: Path, seed: int) -> Regression:
+def read_kin40k(folder: Path, seed: int) -> Split:
     """Forward kinematics of an arm: 8 inputs and a distance.
 
     Raises
@@ -90,7 +90,7 @@ def read_kin40k(folder: Path, seed: int) -> Regression:
     return _last_column("kin40k", folder / KIN40K, seed, width=9)
 
 
-def read_colorado(folder: Path, seed: int) -> Regression:
+def read_colorado(folder: Path, seed: int) -> Split:
     """Monthly precipitation [cm] of Colorado by longitude, latitude and month."""
     names = ("lon", "lat", "year", "month", "ppt_cm")
     lon, lat, year, month, fallen = _columns(folder / PRECIPITATION, names).T
@@ -100,7 +100,7 @@ def read_colorado(folder: Path, seed: int) -> Regression:
     return split("Colorado precipitation", inputs[kept], fallen[kept], seed)
 
 
-def read_flights(file: Path, seed: int, *, delayed: bool = False) -> Regression:
+def read_flights(file: Path, seed: int, *, delayed: bool = False) -> Split:
     """Arrival delays [min] by eight inputs, or whether they reach a quarter hour.
 
     Rows with a missing number are left out and counted.
@@ -115,7 +115,7 @@ def read_flights(file: Path, seed: int, *, delayed: bool = False) -> Regression:
     return replace(made, dropped=int((~complete).sum()))
 
 
-def read_3droad(file: Path, seed: int) -> Regression:
+def read_3droad(file: Path, seed: int) -> Split:
     """Altitudes by longitude and latitude: the last three columns of the road file."""
     found = _matrix(file)
     if found.shape[1] not in (3, 4):
@@ -126,12 +126,12 @@ def read_3droad(file: Path, seed: int) -> Regression:
     return split("3droad", found[:, -3:-1], found[:, -1], seed)
 
 
-def read_precipitation(file: Path, seed: int) -> Regression:
+def read_precipitation(file: Path, seed: int) -> Split:
     """The precipitation set: three inputs and the output in the last column."""
     return _last_column("Precipitation", file, seed, width=4)
 
 
-def read_covtype(file: Path, seed: int) -> Regression:
+def read_covtype(file: Path, seed: int) -> Split:
     """Pine or not by 54 inputs; the last column is the type of cover, 1 to 7."""
     found = _matrix(file)
     if found.shape[1] != 55 or not np.isin(found[:, -1], range(1, 8)).all():
@@ -150,7 +150,7 @@ def split(
     seed: int,
     *,
     classes: bool = False,
-) -> Regression:
+) -> Split:
     """Shuffle, take 75% and 15%, standardise; an input without spread becomes 0.
 
     Raises
@@ -171,7 +171,7 @@ def split(
     x = _standardised(inputs, own)
     unit = 1.0 if classes else float(values[own].std())
     y = values if classes else _standardised(values, own)
-    return Regression(
+    return Split(
         name=name,
         train=torch.as_tensor(x[own]),
         values=torch.as_tensor(y[own]),
@@ -186,7 +186,7 @@ def _standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (values - values[rows].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
 
 
-def _last_column(name: str, file: Path, seed: int, *, width: int) -> Regression:
+def _last_column(name: str, file: Path, seed: int, *, width: int) -> Split:
     found = _matrix(file)
     if found.shape[1] != width:
         raise InputError(

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from jaxtyping import Float
 from paper_report import Row, stopwatch
-from regression_data import Regression
+from regression_data import Split
 from torch import Tensor
 
 from dustmap.functionals import PointValues
@@ -111,7 +111,7 @@ def settings_of(method: str, settings: SvgpSettings) -> SvgpSettings:
     return replace(settings, solves="cholesky" if method == CHOLESKY else "iterative")
 
 
-def inducing_points(data: Regression, count: int, seed: int) -> Float[Tensor, "m d"]:
+def inducing_points(data: Split, count: int, seed: int) -> Float[Tensor, "m d"]:
     """Centres of clusters of the training inputs."""
     generator = torch.Generator().manual_seed(seed)
     return kmeans_points(data.train, count, generator, rows=10_000)
@@ -119,7 +119,7 @@ def inducing_points(data: Regression, count: int, seed: int) -> Float[Tensor, "m
 
 def train(
     method: str,
-    data: Regression,
+    data: Split,
     points: Float[Tensor, "m d"],
     start: Model,
     settings: SvgpSettings,
@@ -144,7 +144,7 @@ def train(
     return Fitted(result=result, steps=tuple(steps[1:]), nll=nll, error=error)
 
 
-def scores(result: SvgpResult, data: Regression) -> tuple[float, float]:
+def scores(result: SvgpResult, data: Split) -> tuple[float, float]:
     """Negative log density per test row [nats]; RMSE, or the share of wrong classes."""
     likelihood = result.model.likelihood
     moments = result.model.predict(PointValues(data.test))
@@ -159,7 +159,7 @@ def scores(result: SvgpResult, data: Regression) -> tuple[float, float]:
 
 def step_row(
     method: str,
-    data: Regression,
+    data: Split,
     points: Float[Tensor, "m d"],
     start: Model,
     *,
