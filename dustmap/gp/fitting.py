@@ -18,6 +18,9 @@ from torch import Tensor
 
 from dustmap.gp.regression import MEAN, Regression
 
+# Tolerances of a slope that a bound is away from the start.
+_TOLERANCES = 1000.0
+
 Model = TypeVar("Model", bound=Regression)
 
 
@@ -90,6 +93,9 @@ class _Path(Generic[Model]):
         centred = model.residual
         self.unit = max(float(centred.abs().max()), float(model.noise.sqrt()))
         self.labels = [n for n, v in self.start.items() for _ in range(v.numel())]
+        # The optimiser caps a slope at the distance to a bound before it compares it
+        # with the tolerance: in this unit the cap is a thousand tolerances wide.
+        self.scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
         self.best: tuple[float, Model] | None = None
         self.failures = 0
 
@@ -112,10 +118,11 @@ class _Path(Generic[Model]):
             self.failures += 1
             if self.best is None:
                 raise
-            return abs(self.best[0]) * 10 + 1e6, np.zeros_like(vector)
+            return (abs(self.best[0]) * 10 + 1e6) / self.scale, np.zeros_like(vector)
         if self.best is None or value > self.best[0]:
             self.best = value, model
-        return -value, -self._by_step(model.parameters(), gradient)
+        slopes = self._by_step(model.parameters(), gradient)
+        return -value / self.scale, -slopes / self.scale
 
     def _by_step(
         self, values: dict[str, Tensor], gradient: dict[str, Tensor]
@@ -138,7 +145,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
     settings = LBFGS() if settings is None else settings
     path = _Path(model, settings)
     first = np.zeros(len(path.labels))
-    start = -path(first)[0]
+    start = -path(first)[0] * path.scale
     found = scipy.optimize.minimize(
         path,
         first,
@@ -147,14 +154,14 @@ def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
         bounds=[(-settings.reach, settings.reach)] * len(first),
         options={
             "maxiter": settings.max_steps,
-            "gtol": settings.gradient_tolerance,
+            "gtol": settings.gradient_tolerance / path.scale,
             "ftol": settings.relative_tolerance,
         },
     )
     assert path.best is not None
     edge = np.abs(found.x) >= settings.reach * (1 - 1e-9)
     labels = np.array(path.labels)
-    free = np.abs(found.jac)[~edge]
+    free = path.scale * np.abs(found.jac)[~edge]
     return Fitted(
         model=path.best[1],
         log_marginal=path.best[0],

@@ -69,6 +69,14 @@ def test_what_stops_the_search_is_said(data):
         maximise(start(data), LBFGS(names=("wavelength",)))
 
 
+def test_a_short_reach_does_not_pass_for_a_flat_top(data):
+    settings = LBFGS(gradient_tolerance=1.0, reach=1.0)
+    near = maximise(start(data), settings)
+    assert near.steps > 2
+    assert near.log_marginal > near.start + 30
+    assert near.gradient < 1.0 or not near.converged
+
+
 def test_a_missing_factor_is_counted_and_survived():
     # Of a smooth kernel without a nugget only a short lengthscale has a factor.
     x = torch.linspace(0, 1, 40, dtype=torch.float64)[:, None]
