@@ -158,6 +158,7 @@ def _draw(axes: Axes, what: str, rows: Sequence[Row]) -> None:
     }
     most = max(row["N"] for row in rows)
     for engine, (colour, marker, fill) in styles.items():
+        size = 9 if engine == HIPGP else 6
         for few, line in ((False, "-"), (True, ":")):
             own = [
                 row
@@ -166,7 +167,7 @@ def _draw(axes: Axes, what: str, rows: Sequence[Row]) -> None:
             ]
             label = engine if own and (not few or engine == HIPGP) else None
             axes.plot([r["M"] for r in own], [r[what] for r in own], line,
-                      marker=marker, color=colour, fillstyle=fill, markersize=9 if engine == HIPGP else 6,
+                      marker=marker, color=colour, fillstyle=fill, markersize=size,
                       label=label)  # fmt: skip
     for row in rows:
         if row["engine"] == DENSE:
