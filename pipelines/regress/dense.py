@@ -10,34 +10,44 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.fitting import LBFGS, Fitted, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
+from dustmap.inference.search import clustered_subset
 from dustmap.likelihoods import Gaussian
 from pipelines.errors import InputError
 from pipelines.regress.fitted import FittedModel
-from pipelines.regress.start import ROWS, find_start, refined
+from pipelines.regress.start import (
+    MORE_ROWS,
+    NEIGHBOURS,
+    ROWS,
+    Start,
+    find_start,
+    refined,
+)
 
 # The collapsed bound reads all rows for every step: of more only the last step does.
 _LEARN_ROWS = 20_000
 _POINTS = 500
-_MOST_EXACT = 8_000
+MOST_EXACT = 8_000
 _JITTER = 1e-6
+_LEAST_NOISE = 0.1
 
 
 def fit_exact(
     x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
 ) -> FittedModel:
-    """The exact posterior of all rows. Cost: ``N³`` per step of the search."""
-    if len(x) > _MOST_EXACT:
+    """The exact posterior of all rows, with the scales of up to 2,000 of them."""
+    if len(x) > MOST_EXACT:
         raise InputError(
-            f"--method exact takes at most {_MOST_EXACT} rows to fit, here are "
+            f"--method exact takes at most {MOST_EXACT} rows to fit, here are "
             f"{len(x)}: use another method, or leave it out"
         )
     start = find_start(x, y, generator)
     if len(x) > ROWS:
-        start = refined(start, x, y)
+        more = clustered_subset(x, MORE_ROWS, NEIGHBOURS, generator)
+        start = refined(start, x[more], y[more])
     model = ExactGP(start.kernel, PointValues(x), y, noise=start.noise, mean=start.mean)
     facts = {"log_evidence": model.log_marginal()}
     return _fitted(model, start.why, start.converged, facts, ())
@@ -48,18 +58,9 @@ def fit_sgpr(
 ) -> FittedModel:
     """The collapsed bound with points at the centres of clusters."""
     start = find_start(x, y, generator)
-    points = kmeans_points(x, min(_POINTS, len(x)), generator)
+    points = inducing_points(start, x, _POINTS, generator)
     rows = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
-    model = SGPR(
-        start.kernel,
-        PointValues(x[rows]),
-        y[rows],
-        points,
-        noise=start.noise,
-        mean=start.mean,
-        jitter=_JITTER,
-    )
-    found = maximise(model, LBFGS(max_steps=40, gradient_tolerance=1.0))
+    found = learn_sparse(start, x[rows], y[rows], points)
     learnt = found.model
     if len(rows) < len(x):
         values = learnt.parameters()
@@ -82,6 +83,43 @@ def fit_sgpr(
         f"{len(rows)} rows in {found.steps} steps: {found.message}",
     )
     return _fitted(learnt, start.why, found.converged, facts, messages)
+
+
+def inducing_points(
+    start: Start, x: Float[Tensor, "n d"], count: int, generator: torch.Generator
+) -> Float[Tensor, "m d"]:
+    """Centres of clusters of the inputs in units of their lengthscales.
+
+    Inputs that hardly matter do not spread the points.
+    """
+    scales = start.kernel.lengthscale
+    return kmeans_points(x / scales, min(count, len(x)), generator) * scales
+
+
+def learn_sparse(
+    start: Start,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    points: Float[Tensor, "m d"],
+) -> Fitted[SGPR]:
+    """Scales and noise of largest bound with these points.
+
+    What few points cannot follow is noise to them, and an exact fit may have found far
+    less: it starts with more. The search begins within a factor of e of the start;
+    from afar it can leap to where the whole target is noise, and stay.
+    """
+    model = SGPR(
+        start.kernel,
+        PointValues(x),
+        y,
+        points,
+        noise=max(start.noise, _LEAST_NOISE),
+        mean=start.mean,
+        jitter=_JITTER,
+    )
+    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
+    first = maximise(model, near).model
+    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
 
 
 def _fitted(

@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pipelines.errors import InputError
-from pipelines.regress.dense import fit_exact, fit_sgpr
+from pipelines.regress.dense import MOST_EXACT, fit_exact, fit_sgpr
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
 from pipelines.regress.torus import fit_torus
 from pipelines.regress.variational import fit_variational
 
-# So many rows are solved exactly; a grid has so many axes at most.
+# So many rows are always solved exactly; a grid has so many axes at most.
 _EXACT_ROWS, _AXES = 2_000, 3
 
 
@@ -38,6 +38,8 @@ def choose_method(options: Options, rows: int, axes: int) -> tuple[str, str]:
         return "svgp", f"whitening {options.whitening}"
     if options.likelihood == "gaussian" and rows <= _EXACT_ROWS:
         return "exact", f"no more than {_EXACT_ROWS:,} rows"
+    if axes > _AXES and options.likelihood == "gaussian" and rows <= MOST_EXACT:
+        return "exact", f"{axes} inputs, too many for a grid, no more than 8,000 rows"
     if axes <= _AXES:
         return "hip", f"{axes} input{'s' * (axes > 1)}"
     return "svgp", f"{axes} inputs, too many for a grid"

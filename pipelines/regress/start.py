@@ -19,6 +19,8 @@ from dustmap.kernels import Matern32, Matern52, Radial
 # Rows of the subset, those that the first places are tried on, and how many near
 # neighbours form a group.
 ROWS, _FEW, NEIGHBOURS = 1000, 300, 4
+# Rows that refine them where nothing else does.
+MORE_ROWS = 2000
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
 KERNELS: dict[str, type[Radial]] = {"matern52": Matern52, "matern32": Matern32}

@@ -25,7 +25,7 @@ from dustmap.whitening import TorusWhitening
 from pipelines.progress import Progress
 from pipelines.regress.fitted import FittedModel, Latent
 from pipelines.regress.robust import student_noise, student_weights, without_outliers
-from pipelines.regress.start import NEIGHBOURS, Start, find_start, refined
+from pipelines.regress.start import MORE_ROWS, NEIGHBOURS, Start, find_start, refined
 from pipelines.regress.torus_grid import (
     CHEAP_POINTS,
     LEARNING_POINTS,
@@ -38,7 +38,7 @@ from pipelines.regress.torus_grid import (
 _LEARN_ROWS = 30_000
 # In more inputs a step of learning on a grid takes half a minute: there the exact
 # evidence of some more rows has to do.
-_LEARNING_AXES, _MORE_ROWS = 2, 2_000
+_LEARNING_AXES = 2
 _SAMPLES, _FEW_SAMPLES = 64, 16
 # Refinement of the grid on which a point value's residual is measured.
 _RESIDUAL = 2
@@ -90,7 +90,7 @@ def fit_torus(
     tame = without_outliers(y) if robust else y
     start = find_start(x, tame, generator)
     if x.shape[1] > _LEARNING_AXES:
-        more = clustered_subset(x, _MORE_ROWS, NEIGHBOURS, generator)
+        more = clustered_subset(x, MORE_ROWS, NEIGHBOURS, generator)
         start = refined(start, x[more], tame[more])
     noise: Likelihood = Gaussian(variance=start.noise)
     if robust:
@@ -294,7 +294,7 @@ def _fitted(
 
 def _learning_text(learnt: Learnt | None) -> str:
     if learnt is None:
-        return f"scales: by the exact evidence of up to {_MORE_ROWS:,} rows"
+        return f"scales: by the exact evidence of up to {MORE_ROWS:,} rows"
     return (
         f"scales: learnt from {len(learnt.state.total_variance):,} rows in "
         f"{len(learnt.history)} steps: {learnt.status}"

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.svgp_fit import fit_svgp
 from dustmap.gp.svgp_settings import SvgpSettings
 from dustmap.kernels import Radial
@@ -19,6 +18,7 @@ from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.whitening import CholeskyWhitening, CiqWhitening, Whitening
 from pipelines.progress import Progress
+from pipelines.regress.dense import inducing_points, learn_sparse
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.robust import without_outliers
 from pipelines.regress.start import Start, find_start
@@ -27,6 +27,8 @@ from pipelines.regress.start import Start, find_start
 _FEWEST_POINTS, _ROWS_PER_POINT = 50, 5
 # Steps: what Adam needs to move a scale by a factor of ten, and many passes.
 _FEWEST_STEPS, _EPOCHS = 800, 30
+# Rows that tell scales and noise to start from.
+_START_ROWS = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +61,9 @@ def fit_variational(
     generator: torch.Generator,
 ) -> FittedModel:
     """Inducing points at the centres of clusters, scales from a subset, then Adam."""
-    start, noise = _start(x, y, likelihood, generator)
     size = _SIZES[whitening]
     wanted = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), size.points)
-    points = kmeans_points(x, min(wanted, len(x)), generator)
+    start, noise, points = _start(x, y, likelihood, wanted, generator)
     batch = min(size.batch, len(x))
     steps = _EPOCHS * math.ceil(len(x) / batch)
     settings = SvgpSettings(
@@ -103,26 +104,39 @@ def fit_variational(
 
 
 def _start(
-    x: Tensor, y: Tensor, likelihood: str, generator: torch.Generator
-) -> tuple[Start, Likelihood]:
-    """Scales by the exact evidence of a subset with normal noise.
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    likelihood: str,
+    count: int,
+    generator: torch.Generator,
+) -> tuple[Start, Likelihood, Float[Tensor, "m d"]]:
+    """Inducing points and scales, by the bound of a subset with normal noise.
 
     Classes are taken for −1 and 1: lengthscales carry over, and the field's variance
     in units of the noise is that of a probit, whose noise has a variance of one.
     """
-    if likelihood == "gaussian":
-        start = find_start(x, y, generator)
-        return start, Gaussian(variance=start.noise)
-    if likelihood == "student-t":
-        start = find_start(x, without_outliers(y), generator)
-        return start, StudentT(scale=math.sqrt(start.noise), degrees=4.0)
-    start = find_start(x, 2 * y - 1, generator)
-    ratio = float(start.kernel.variance) / start.noise
-    variance = torch.tensor(min(max(ratio, 0.5), 30.0), dtype=torch.float64)
-    share = y.mean().clamp(1e-3, 1 - 1e-3)
-    kernel = start.kernel.with_parameters({"variance": variance})
-    mean = float(torch.special.ndtri(share) * (1 + variance).sqrt())
-    return replace(start, kernel=kernel, mean=mean), Bernoulli()
+    values = {"student-t": without_outliers, "bernoulli": lambda c: 2 * c - 1}
+    tame = values.get(likelihood, lambda c: c)(y)
+    start = find_start(x, tame, generator)
+    points = inducing_points(start, x, count, generator)
+    rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
+    found = learn_sparse(start, x[rows], tame[rows], points)
+    learnt = found.model.parameters()
+    variance, noise = learnt["variance"], learnt["noise"]
+    if likelihood == "bernoulli":
+        variance = (variance / noise).clamp(0.5, 30.0)
+        share = y.mean().clamp(1e-3, 1 - 1e-3)
+        learnt["mean"] = torch.special.ndtri(share) * (1 + variance).sqrt()
+    kernel = start.kernel.with_parameters(
+        {"lengthscale": learnt["lengthscale"], "variance": variance}
+    )
+    first: dict[str, Likelihood] = {
+        "gaussian": Gaussian(variance=noise),
+        "student-t": StudentT(scale=noise.sqrt(), degrees=4.0),
+        "bernoulli": Bernoulli(),
+    }
+    start = replace(start, kernel=kernel, mean=float(learnt["mean"]))
+    return start, first[likelihood], points
 
 
 def _whitening(name: str, kernel: Radial, points: Float[Tensor, "m d"]) -> Whitening:
