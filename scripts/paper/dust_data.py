@@ -112,10 +112,10 @@ def ananke(folder: Path, train: int, test: int, seed: int) -> Sky:
     )
 
 
-def galaxy(train: int, test: int, seed: int, *, spacing: float) -> Sky:
-    """Log-normal dust in the paper's box; stars of known distances, noise 0.02 mag."""
-    config = SimulateConfig(
-        stars=train + test,
+def galaxy_config(stars: int, seed: int, spacing: float) -> SimulateConfig:
+    """A galaxy in the paper's box with its dust every ``spacing`` [pc]."""
+    return SimulateConfig(
+        stars=stars,
         seed=seed,
         truth=TruthConfig(
             half_x=_PARSECS * _GALAXY_REACH[0],
@@ -125,7 +125,11 @@ def galaxy(train: int, test: int, seed: int, *, spacing: float) -> Sky:
         ),
         errors=ErrorConfig(parallax=0.0, extinction=_ERROR),
     )
-    stars, _, _ = mock(config)
+
+
+def galaxy(train: int, test: int, seed: int, *, spacing: float) -> Sky:
+    """Log-normal dust in the paper's box; stars of known distances, noise 0.02 mag."""
+    stars, _, _ = mock(galaxy_config(train + test, seed, spacing))
     distance = np.asarray(stars.distance) / _PARSECS
     longitude, latitude = np.radians(stars.l), np.radians(stars.b)
     flat = distance * np.cos(latitude)
