@@ -51,9 +51,9 @@ _MEAN = ConjugateGradients(rtol=1e-5, max_steps=3_000)
 _FEWEST, _PER_POINT, _CLIPPED = 2**16, 16, 0.02
 _JITTER = 1e-6
 _MEMORY = 2**33
-# Of the full batch: most inducing points whose quadrature runs on half their spacing,
-# draws behind conditional variances, and the preconditioner.
-_FINE, _DRAWS, _RANK = 8_000, 16, 200
+# Of the full batch: the largest torus whose quadrature runs on half its spacing, draws
+# behind conditional variances, and the preconditioner.
+_FINE, _DRAWS, _RANK = 50_000, 16, 200
 
 
 class GridCholesky(CholeskyWhitening):
@@ -191,11 +191,11 @@ def full_batch(
 ) -> Prediction:
     """The solve-free engine on a torus, with exact posterior samples."""
     generator = torch.Generator().manual_seed(1)
-    refinement = 2 if math.prod(shape) <= _FINE else 1
     grid = sky.grid(shape)
+    torus = padded_torus(grid, kernel, 1e-3)
+    refinement = 2 if torus.size <= _FINE else 1
     rule = FixedStep(step=0.5 * min(grid.spacing) / refinement)
     with stopwatch() as taken:
-        torus = padded_torus(grid, kernel, 1e-3)
         model = TorusGaussian(
             TorusWhitening(kernel, torus, refinement=refinement),
             LineIntegrals(sky.positions, rule),

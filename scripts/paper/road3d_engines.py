@@ -38,6 +38,8 @@ _SOLVER = ConjugateGradients(rtol=1e-5, max_steps=2_000)
 _WRAP = 1e-2
 # Points of the torus up to which weights are taken on half the spacing.
 _CHEAP = 100_000
+# Of the preconditioner: with 200, 441 instead of 1,174 iterations at 36,000 points.
+_RANK = 200
 _NUGGET = 1e-6
 
 
@@ -120,7 +122,12 @@ def full_batch(
             model,
             split.values,
             torch.full_like(split.values, scales.noise),
-            settings=FullBatch(solver=_SOLVER, samples=samples, sample_rtol=1e-2),
+            settings=FullBatch(
+                solver=_SOLVER,
+                samples=samples,
+                sample_rtol=1e-2,
+                preconditioner_rank=min(_RANK, torus.size // 2),
+            ),
             generator=generator,
         )
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
