@@ -1,6 +1,7 @@
 """The verb from a table to a folder, and the methods behind it against each other."""
 
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipelines.regress.robust import student_noise, without_outliers
 from pipelines.regress.scaling import Scaling
 from pipelines.regress.torus import fit_torus
 from pipelines.regress.torus_grid import MOST_POINTS, torus_over, within_reach
+from pipelines.verify import verify
 from tests.reference import Covariance, exact_posterior
 
 NOISE = 0.1
@@ -86,6 +88,37 @@ def test_the_folder_holds_what_is_promised(finished, command):
     assert command(f"verify {run}").exit_code == 0
     image = imread(run / "plot.png")
     assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.05
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def lose(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: flip(folder / "metrics.json"), "altered: metrics.json"),
+        (lambda folder: flip(folder / "plot.png"), "altered: plot.png"),
+        (lose("summary.json"), "missing: summary.json"),
+        (lose("COMPLETE"), "no COMPLETE"),
+        (lose("COMPLETE", "manifest.json"), "no COMPLETE"),
+        (lose("COMPLETE", "summary.json"), "no COMPLETE"),
+    ],
+)
+def test_damage_to_the_folder_is_found(finished, tmp_path, harm, said):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0] / "run", folder)
+    first, table = verify(folder).splitlines()
+    assert "run, 5 files match their SHA-256" in first and "18 rows" in table
+    harm(folder)
+    with pytest.raises(InputError, match=said):
+        verify(folder)
 
 
 def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
