@@ -68,7 +68,7 @@ class SviSettings:
             raise ValueError(f"rank must not be negative, got {self.rank}")
         if self.family not in get_args(Family):
             raise ValueError(
-                f"family is mean-field, block or full, or low-rank, got {self.family!r}"
+                f"family is {', '.join(get_args(Family))}, got {self.family!r}"
             )
         if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
             raise ValueError(
