@@ -21,15 +21,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
 
 from pipelines.figures.style import save_figure
+from pipelines.measurement import Row, loads, plain, processor, table
 from pipelines.store import atomic_file
 
-Row = dict[str, Any]
 Size = Literal["quick", "default", "full"]
 
 NOT_RUN = "not run"
@@ -95,7 +95,7 @@ def size_of(options: argparse.Namespace) -> Size:
 def machine() -> Row:
     """What the figures were taken on, when, by which commit, and beside what load."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "accelerator": _accelerator(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -105,15 +105,6 @@ def machine() -> Row:
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "scipy")},
     }
-
-
-def _processor() -> str:
-    facts = Path("/proc/cpuinfo")
-    if facts.is_file():
-        for line in facts.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 def _accelerator() -> str:
@@ -234,41 +225,6 @@ class Report:
         smoke = "**A smoke run: its numbers mean little.** "
         return (
             f"{smoke if self.settings.get('quick') else ''}{self.about}\n\n"
-            f"- `{command}`\n- {listing}\n- load average {_loads(before)} before, "
-            f"{_loads(after)} after; {seconds:.0f} s in all\n"
+            f"- `{command}`\n- {listing}\n- load average {loads(before)} before, "
+            f"{loads(after)} after; {seconds:.0f} s in all\n"
         )
-
-
-def _loads(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.2f}" for value in values)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Rows in Markdown, a column for every key that any of them has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names)]
-    lines += [[_text(row.get(name)) for name in names] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value).replace("|", "\\|")
-
-
-def plain(value: Any) -> Any:
-    """The same for strict JSON: what is not finite becomes null."""
-    if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
