@@ -271,7 +271,8 @@ def _solves(timed: Timed) -> str:
 def notes(plan: Plan) -> list[str]:
     """What the numbers mean, and why they differ from the paper's."""
     return [
-        "times are of the set-up (embedding, circulant or Cholesky factor) and of k_n "
+        "times are processor seconds of all threads, which a busy machine does not "
+        "stretch, of the set-up (embedding, circulant or Cholesky factor) and of k_n "
         "from given k_un; what k_un takes is listed apart (a kernel value for each "
         "point and row; on the torus one for each image as well)",
         "where fewer than 200 rows were timed, 200 are in proportion to them; rows go "
@@ -315,7 +316,7 @@ def _draw_times(axes: Axes, cases: Sequence[Case]) -> None:
                           color=colour, linewidth=1.2, label=label)  # fmt: skip
     for name, style in styles.items():
         axes.plot([], [], style, color="0.4", label=_NAMES[name])
-    axes.set_ylabel("seconds for 200 rows, set-up included")
+    axes.set_ylabel("processor seconds for 200 rows, set-up included")
     axes.set_title("lengthscale of one spacing", fontsize="medium")
     axes.legend(frameon=False, fontsize="x-small", ncols=2)
 
