@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dustmap.covariance import functional_covariance, inducing_covariance
 from dustmap.functionals import Functionals, PointValues
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import Kernel
+from dustmap.whitening import point_covariance
 
 # Kernel evaluations in one block: autograd keeps a few copies of each.
 BLOCK = 2**18
@@ -23,22 +24,6 @@ def covariance(
     if isinstance(left, PointValues) and isinstance(right, PointValues):
         return point_covariance(kernel, left.points, right.points)
     return functional_covariance(kernel, left, right)
-
-
-def point_covariance(
-    kernel: Kernel, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
-    """``k(x_n − z_m)``, once differentiable in everything.
-
-    A radial kernel takes the scaled distance alone, without displacements along every
-    axis: 14 times as fast in eight dimensions with the gradient.
-    """
-    if not isinstance(kernel, Radial):
-        return kernel(x[:, None, :] - z[None, :, :])
-    scaled = (x / kernel.lengthscale, z / kernel.lengthscale)
-    # Not by the product of the matrices, which loses small distances.
-    r = torch.cdist(*scaled, compute_mode="donot_use_mm_for_euclid_dist")
-    return kernel.variance * kernel.radial(r)
 
 
 def cross_covariance(

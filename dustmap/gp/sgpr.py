@@ -25,11 +25,12 @@ from torch import Tensor
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient, point_covariance
+from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient
 from dustmap.gp.moments import Moments
 from dustmap.gp.regression import MEAN, NOISE, Regression
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
+from dustmap.whitening import point_covariance
 
 _FACTOR = "factor"
 

@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.covariance import functional_variance, inducing_covariance
-from dustmap.functionals import Functionals, PointValues
+from dustmap.covariance import functional_variance
+from dustmap.functionals import Functionals
+from dustmap.gp.dense import cross_covariance
 from dustmap.gp.moments import Moments
 from dustmap.gp.natural import Divergence, PrecisionGaussian
 from dustmap.inference.variational import Gaussian, divergence_from_prior
@@ -26,7 +27,7 @@ from dustmap.kernels import Kernel
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
 from dustmap.models.row_report import RowReport
-from dustmap.whitening import Whitening, point_covariance
+from dustmap.whitening import Whitening
 
 # Numbers in one block of features.
 _BLOCK = 2**22
@@ -128,14 +129,6 @@ def divergence_of(q: Gaussian, generator: torch.Generator | None) -> Divergence:
     return Divergence(value=float(divergence_from_prior(q).detach()))
 
 
-def _cross(whitening: Whitening, functionals: Functionals) -> Float[Tensor, "n m"]:
-    kernel, points = whitening.kernel, whitening.points
-    if isinstance(functionals, PointValues):
-        # Without displacements along every axis, of which there may be many.
-        return point_covariance(kernel, functionals.points, points)
-    return inducing_covariance(kernel, functionals, points)
-
-
 def seen_rows(
     whitening: Whitening,
     functionals: Functionals,
@@ -151,7 +144,7 @@ def seen_rows(
     ValueError
         If a ``v_n`` is below zero by more than the tolerance.
     """
-    cross = _cross(whitening, functionals)
+    cross = cross_covariance(whitening.kernel, functionals, whitening.points)
     features, solution = whitening.features(cross)
     total = functional_variance(whitening.kernel, functionals)
     variance = total - (features**2).sum(dim=-1)
