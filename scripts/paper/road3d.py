@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,8 @@ PLANS: dict[Size, Plan] = {
         searched=1_000,
         splits=3,
         points=_POINTS,
-        more_points=(100_000, 300_000, 1_000_000),
-        samples=16,
+        more_points=(100_000, 300_000),
+        samples=8,
         sparse_splits=1,
         sgpr={"count": _SGPR_POINTS, "rows": 8_000, "steps": 15},
         svgp={"count": _SVGP_POINTS, "steps": 150, "batch": 1_024},
@@ -117,6 +117,8 @@ PLANS: dict[Size, Plan] = {
 def main() -> None:
     options = arguments()
     plan = PLANS[size_of(options)]
+    splits = plan.splits if options.splits is None else min(options.splits, plan.splits)
+    plan = replace(plan, splits=splits, sparse_splits=min(splits, plan.sparse_splits))
     try:
         report = Report.of("road3d", __doc__, options)
         roads = (
@@ -152,6 +154,7 @@ def arguments() -> argparse.Namespace:
         metavar="FILE",
         help="3DRoad as text: longitude, latitude, altitude in the last three columns",
     )
+    options.add_argument("--splits", type=int, help="how many, if fewer than planned")
     return options.parse_args()
 
 
