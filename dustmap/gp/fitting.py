@@ -40,6 +40,11 @@ class LBFGS:
         Converged if a step gains less than this share of the value.
     reach
         How far a logarithm may move from its start: ``e^±reach``.
+
+    Raises
+    ------
+    ValueError
+        If no step is allowed, or a tolerance or the reach is not positive.
     """
 
     names: tuple[str, ...] | None = None

@@ -19,7 +19,9 @@ def kmeans_points(
     rows: int = 20_000,
     steps: int = 10,
 ) -> Float[Tensor, "m d"]:
-    """At most ``count`` centres of clusters of the positions (Lloyd's algorithm).
+    """At most ``count`` centres of clusters of the positions.
+
+    By Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129).
 
     Parameters
     ----------

@@ -14,6 +14,11 @@ class Moments:
 
     In the functional's unit and its square. Where a functional is known almost exactly
     rounding may leave its variance slightly below zero; it is returned as it came.
+
+    Raises
+    ------
+    ValueError
+        If mean and variance differ in shape.
     """
 
     mean: Float[Tensor, " n"]

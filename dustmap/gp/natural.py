@@ -271,7 +271,13 @@ class PrecisionGaussian:
 
 
 def check_rate(rate: float) -> None:
-    """Is it one that keeps S positive definite? ``ValueError`` if not."""
+    """Is it one that keeps S positive definite?
+
+    Raises
+    ------
+    ValueError
+        If it does not lie in (0, 1].
+    """
     if not 0 < rate <= 1:
         raise ValueError(
             f"a natural rate must lie in (0, 1], got {rate}: beyond 1 the covariance "

@@ -62,6 +62,12 @@ class SGPR(Regression):
     jitter
         A nugget of the inducing values, relative to ``k(0)``. They are then values of
         the field plus independent noise, and the bound stays a bound.
+
+    Raises
+    ------
+    ValueError
+        Also if there are no points, they are of another dimension than the inputs, or
+        the jitter does not lie in [0, 1).
     """
 
     def __init__(

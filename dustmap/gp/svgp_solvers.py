@@ -33,7 +33,13 @@ class IterativeSolver:
 
 
 def cholesky_factor(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
-    """The lower Cholesky factor. ``ValueError`` if there is none."""
+    """The lower Cholesky factor.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not positive definite.
+    """
     lower, fault = torch.linalg.cholesky_ex(matrix)
     if int(fault):
         raise ValueError(

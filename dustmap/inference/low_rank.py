@@ -83,6 +83,12 @@ class LowRankGaussian:
         U, of at most ``rank`` columns.
     rank
         What steps project onto.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, there are more columns than ``rank``, or an entry of the
+        diagonal is not positive.
     """
 
     mean: Float[Tensor, " p"]

@@ -107,13 +107,25 @@ class Likelihood(ABC):
 
 
 def check_probability(probability: float) -> None:
-    """Does it lie strictly between 0 and 1? ``ValueError`` if not."""
+    """Does it lie strictly between 0 and 1?
+
+    Raises
+    ------
+    ValueError
+        If not.
+    """
     if not 0 < probability < 1:
         raise ValueError(f"a probability lies between 0 and 1, got {probability}")
 
 
 def positive_parameter(name: str, value: float | Tensor) -> Tensor:
-    """A positive finite scalar in double precision. ``ValueError`` if it is not."""
+    """A scalar in double precision.
+
+    Raises
+    ------
+    ValueError
+        If it is not one positive finite number.
+    """
     tensor = torch.as_tensor(value, dtype=torch.float64)
     if tensor.ndim or not bool(torch.isfinite(tensor) and tensor > 0):
         raise ValueError(f"{name} must be one positive finite number, got {value}")

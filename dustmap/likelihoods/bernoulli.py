@@ -83,7 +83,13 @@ class Bernoulli(Likelihood):
         return self
 
     def check(self, y: Float[Tensor, " n"]) -> None:
-        """As every likelihood, and each value must be 0 or 1."""
+        """As every likelihood, and each value must be 0 or 1.
+
+        Raises
+        ------
+        ValueError
+            If an observation is not finite, or is neither.
+        """
         super().check(y)
         wrong = (y != 0) & (y != 1)
         if bool(wrong.any()):

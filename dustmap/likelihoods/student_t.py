@@ -42,6 +42,11 @@ class StudentT(Likelihood):
         s, in the unit of y; the variance of the noise is ``s² ν / (ν − 2)``.
     degrees
         ν, the degrees of freedom.
+
+    Raises
+    ------
+    ValueError
+        If either is not one positive finite number.
     """
 
     def __init__(self, *, scale: float | Tensor, degrees: float | Tensor = 4.0) -> None:

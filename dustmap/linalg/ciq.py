@@ -61,6 +61,11 @@ class CIQ:
     bound_steps
         Lanczos steps that the spectrum's bounds are sought by; of large batches up to
         five times as many, for which only four rows pay.
+
+    Raises
+    ------
+    ValueError
+        If a number of points or steps is below one.
     """
 
     quadrature: int | None = None

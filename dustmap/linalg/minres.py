@@ -57,6 +57,11 @@ class MultiShiftMinres:
     orthogonal
         Whether Krylov bases are kept orthogonal (where they are kept): j more vector
         products at step j, and no more steps than K has rows.
+
+    Raises
+    ------
+    ValueError
+        If the tolerance is not positive or no step is allowed.
     """
 
     rtol: float = 1e-3

@@ -39,6 +39,11 @@ class SpectralBounds:
         ``"lanczos"``; ``"floor"`` where the lower end is known, as from a nugget;
         ``"given"``; or ``"fallback"`` where Lanczos found no positive smallest value,
         and ``lower`` is what rounding can tell from zero.
+
+    Raises
+    ------
+    ValueError
+        If not ``0 < lower <= smallest <= upper``.
     """
 
     lower: float

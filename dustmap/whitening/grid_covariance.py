@@ -26,6 +26,11 @@ class GridCovariance(LinearOperator):
         k and z.
     nugget
         Added to the diagonal, in the unit of ``k(0)``.
+
+    Raises
+    ------
+    ValueError
+        If the nugget is negative or not finite.
     """
 
     def __init__(self, kernel: Kernel, grid: Grid, *, nugget: float = 0.0) -> None:

@@ -38,7 +38,13 @@ _LEAST_NOISE = 0.1
 def fit_exact(
     x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
 ) -> FittedModel:
-    """The exact posterior of all rows, with the scales of up to 2,000 of them."""
+    """The exact posterior of all rows, with the scales of up to 2,000 of them.
+
+    Raises
+    ------
+    InputError
+        If there are more than 8,000 rows.
+    """
     if len(x) > MOST_EXACT:
         raise InputError(
             f"--method exact takes at most {MOST_EXACT} rows to fit, here are "

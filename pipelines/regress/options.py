@@ -25,6 +25,11 @@ class Options:
 
     ``test_fraction`` of the rows is kept back at random by ``seed``, unless
     ``split_column`` says which (1) and which to fit (0).
+
+    Raises
+    ------
+    InputError
+        If a choice is unknown, two contradict each other, or the fraction is none.
     """
 
     target: str

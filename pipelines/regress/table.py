@@ -61,7 +61,13 @@ class Table:
         return self.columns[name]
 
     def numbers(self, name: str, role: str) -> np.ndarray:
-        """A column of numbers by name; ``InputError`` if it is text."""
+        """A column of numbers by name.
+
+        Raises
+        ------
+        InputError
+            If there is none of the name, or it holds text.
+        """
         values = self.column(name, role)
         if values.dtype == np.float64:
             return values
