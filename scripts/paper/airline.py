@@ -313,7 +313,9 @@ def _draw_errors(axes: Axes, results: Results) -> None:
     axes.set_xticks([], minor=True)
     axes.set_xlabel("inducing points, or rows of an exact process")
     axes.set_ylabel("RMSE of the delay [min]")
-    axes.legend(frameon=False, fontsize="small")
+    # Above the panel: lines may be anywhere in it.
+    axes.legend(frameon=False, fontsize="small", loc="lower left", ncols=2,
+                bbox_to_anchor=(0, 1))  # fmt: skip
 
 
 if __name__ == "__main__":
