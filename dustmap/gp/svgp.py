@@ -99,18 +99,26 @@ class Svgp:
         generator: torch.Generator | None = None,
     ) -> Bound:
         """The bound on all data; a generator where the KL term is an estimate."""
+        expected = self.expected(functionals, values)
+        divergence = divergence_of(self.q, generator)
+        return Bound(float(expected.sum()) - divergence.value, divergence.error)
+
+    @torch.no_grad()
+    def expected(
+        self, functionals: Functionals, values: Float[Tensor, " n"]
+    ) -> Float[Tensor, " n"]:
+        """``E_q[ln p(y_n | f_n)]`` of every observation [nats]."""
         values = values.to(torch.float64)
         self.likelihood.check(values)
         moments = self.predict(functionals)
         rows = max(1, _BLOCK // 256)
-        total = 0.0
-        for index in torch.arange(len(values)).split(rows):
-            expected = self.likelihood.select(index).expected(
+        parts = [
+            self.likelihood.select(index).expected(
                 values[index], moments.mean[index], moments.variance[index]
             )
-            total += float(expected.sum())
-        divergence = divergence_of(self.q, generator)
-        return Bound(total - divergence.value, divergence.error)
+            for index in torch.arange(len(values)).split(rows)
+        ]
+        return torch.cat(parts)
 
     @property
     def _rows(self) -> int:

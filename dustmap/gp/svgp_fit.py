@@ -15,6 +15,7 @@ from dustmap.gp.natural import PrecisionGaussian, StepReport
 from dustmap.gp.svgp import Bound, Svgp
 from dustmap.gp.svgp_climb import Climb
 from dustmap.gp.svgp_hyperparameters import Hyperparameters
+from dustmap.gp.svgp_rise import Rise, Watch
 from dustmap.gp.svgp_settings import SvgpSettings
 from dustmap.likelihoods import Likelihood
 from dustmap.models.row_report import RowReport
@@ -45,6 +46,8 @@ class SvgpResult:
         What those with the precision of q were worth; ``None`` without natural steps.
     steps
         What the safeguards of the natural steps did; ``None`` likewise.
+    rise
+        What the last tenth of the steps added to the bound; ``None`` if not watched.
     """
 
     model: Svgp
@@ -55,12 +58,15 @@ class SvgpResult:
     rows: RowReport
     solves: RowReport | None
     steps: StepReport | None
+    rise: Rise | None = None
 
     @property
     def message(self) -> str:
         """A few lines for people."""
         error = f" ± {self.bound.error:.2g}" if self.bound.error else ""
         lines = [f"bound {self.bound.value:.6g}{error}"]
+        if self.rise is not None:
+            lines.append(str(self.rise))
         if self.rows.iterations or self.rows.below_zero:
             lines.append(f"features: {self.rows}")
         if self.steps is not None:
@@ -120,23 +126,44 @@ def fit_svgp(
         generator,
     )
     total = settings.total_steps(len(values))
+    watch = _watch(climb, total)
     for step, index in enumerate(_minibatches(len(values), total, settings, generator)):
+        if watch is not None and step == watch.begin:
+            watch.look(_model(climb))
         climb.step(index, step, total)
         if on_step is not None:
             on_step(step + 1, total)
-    return _result(climb)
+    return _result(climb, watch)
 
 
-def _result(climb: Climb) -> SvgpResult:
-    """The bound on all data, and the record."""
+def _watch(climb: Climb, total: int) -> Watch | None:
+    rows = climb.settings.watch_rows
+    if not rows:
+        return None
+    return Watch(
+        climb.functionals,
+        climb.values,
+        rows=rows,
+        steps=total,
+        generator=climb.estimates,
+    )
+
+
+def _model(climb: Climb) -> Svgp:
+    """The model as it stands."""
     state, q = climb.hyperparameters.fixed(), climb.q
-    model = Svgp(
+    return Svgp(
         whitening=state.whitening,
         q=q.frozen() if isinstance(q, PrecisionGaussian) else q,
         likelihood=state.likelihood,
         mean=float(state.mean),
         tolerance=climb.settings.tolerance,
     )
+
+
+def _result(climb: Climb, watch: Watch | None) -> SvgpResult:
+    """The bound on all data, and the record."""
+    model, q = _model(climb), climb.q
     names = climb.traces[0] if climb.traces else {}
     natural = isinstance(q, PrecisionGaussian)
     return SvgpResult(
@@ -150,6 +177,7 @@ def _result(climb: Climb) -> SvgpResult:
         rows=climb.report,
         solves=q.solves if natural else None,
         steps=q.steps if natural else None,
+        rise=None if watch is None else watch.rise(model),
     )
 
 

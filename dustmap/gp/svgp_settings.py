@@ -51,6 +51,9 @@ class SvgpSettings:
         near the prior, all data look like noise to them.
     record_every
         Steps between two records of the minibatch bound and the hyperparameters.
+    watch_rows
+        Observations, drawn at random, by which it is measured what the last tenth of
+        the steps added to the bound; 0 leaves that unasked.
     tolerance
         ``v_n ≥ −tolerance · k_nn`` counts as rounding (of the solves, too); it is
         counted and zero. Anything lower is an error.
@@ -64,6 +67,12 @@ class SvgpSettings:
         Bytes that features may take to be kept where they do not change.
     covariance_memory
         Bytes that q may take.
+
+    Raises
+    ------
+    ValueError
+        If a number or a rate is out of its range, a choice unknown, or natural
+        gradients are asked of a family that is not ``full``.
     """
 
     family: Family = "full"
@@ -80,6 +89,7 @@ class SvgpSettings:
     learn: tuple[str, ...] | None = None
     rest: float = 0.02
     record_every: int = 10
+    watch_rows: int = 0
     tolerance: float = 1e-2
     solver_rtol: float = 1e-3
     solver_max_steps: int = 500
@@ -94,6 +104,8 @@ class SvgpSettings:
                 raise ValueError(
                     f"{name} must be at least 1, got {getattr(self, name)}"
                 )
+        if self.watch_rows < 0:
+            raise ValueError(f"watch_rows must not be negative, got {self.watch_rows}")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         choices = {"family": Family, "update": Update, "solves": Solves}

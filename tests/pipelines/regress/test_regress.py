@@ -203,6 +203,18 @@ def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
         finished[1].metrics["rmse"], rel=0.15
     )
     assert report.metrics["nll"] == pytest.approx(finished[1].metrics["nll"], abs=0.2)
+    assert report.converged, str(report)
+
+
+def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 3)
+    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 1)
+    monkeypatch.setattr("pipelines.regress.variational._NATURAL_RATE", 0.01)
+    report = run(tmp_path, method="svgp")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not report.converged and not summary["converged"]
+    assert summary["late_rise_per_row"] > 1e-3
+    assert "the steps ended before scales and intervals had settled" in str(report)
 
 
 def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
