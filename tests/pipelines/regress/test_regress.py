@@ -42,7 +42,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def fewer_steps(monkeypatch):
     """Tables here are easier than most."""
-    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 250)
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 150)
 
 
 def wave(count, seed=0, axes=1):
@@ -218,7 +218,7 @@ def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
 
 
 def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 60)
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 40)
     report = run(tmp_path, whitening="ciq")
     assert report.method == "svgp" and "whitening ciq" in str(report)
     assert report.metrics["rmse"] < 2 * NOISE
