@@ -61,7 +61,7 @@ def _draw_nll(axes: Axes, trained: Sequence[Row]) -> None:
                 gains = [row["NLL"] - first for row in rows]
                 axes.plot([row["M"] for row in rows], gains, style, color=colour,
                           label=label)  # fmt: skip
-    axes.set_ylabel("test NLL − that of the fewest points [nats]")
+    axes.set_ylabel("NLL − that of the fewest [nats]")
     axes.legend(frameon=False, fontsize="x-small")
 
 
@@ -97,7 +97,9 @@ def _draw_pairs(axes: Axes, pairs: Sequence[Row]) -> None:
         axes.plot([], [], style, color="0.4", label=label)
     axes.set_yscale("log")
     axes.set_ylabel("|NLL of CIQ − Cholesky| [nats]")
-    axes.legend(frameon=False, fontsize="x-small")
+    # Above the panel: lines are all over it.
+    axes.legend(frameon=False, fontsize="x-small", loc="lower left", ncols=2,
+                bbox_to_anchor=(0, 1), borderaxespad=0.2)  # fmt: skip
 
 
 def _draw_steps(axes: Axes, timed: Sequence[Row]) -> None:
@@ -111,7 +113,7 @@ def _draw_steps(axes: Axes, timed: Sequence[Row]) -> None:
                           color=_COLOURS[method],
                           label=f"{method}, {where}")  # fmt: skip
     axes.set_yscale("log")
-    axes.set_ylabel("seconds per step of 256 rows")
+    axes.set_ylabel("seconds per step of learning")
     axes.legend(frameon=False, fontsize="x-small")
 
 

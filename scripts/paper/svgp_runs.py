@@ -257,6 +257,7 @@ def _grid_row(
         apart = float((gram - reference).abs().max() / reference.abs().max())
     return {
         "M": size,
+        "rows": len(gram),
         "method": name,
         "seconds": seconds,
         "most iterations": int(solution.iterations.max()) if iterative else None,
