@@ -96,11 +96,11 @@ def position_matrix(x: Tensor, name: str) -> Tensor:
     Raises
     ------
     ValueError
-        If the shape is not ``(n, d)`` with d = 1..3 or a value is not finite.
+        If the shape is not ``(n, d)`` with d ≥ 1 or a value is not finite.
     """
-    if x.ndim != 2 or not 1 <= x.shape[1] <= 3:
+    if x.ndim != 2 or x.shape[1] < 1:
         raise ValueError(
-            f"{name} must have shape (n, d) with d = 1..3, got {tuple(x.shape)}"
+            f"{name} must have shape (n, d) with d of 1 or more, got {tuple(x.shape)}"
         )
     if not bool(torch.isfinite(x).all()):
         raise ValueError(f"{name} holds values that are not finite")

@@ -250,6 +250,7 @@ def _run_svi(
     settings = SviSettings(
         family=config.svi.family,
         block=config.svi.block,
+        rank=config.svi.rank,
         batch_size=min(config.svi.batch_size, len(observed)),
         epochs=config.svi.epochs,
         learning_rate=config.svi.learning_rate,

@@ -17,9 +17,10 @@ from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
-from pipelines.store import check_manifest
+from pipelines.store import MANIFEST, MARKER, check_manifest
 
 RUN_RECORD = "run.json"
+_REGRESSION_RECORD = "summary.json"
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
 _PROVENANCE = b"dustmap"
 _KNOWN = (
@@ -32,7 +33,8 @@ def verify(path: str | os.PathLike[str]) -> str:
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
     parquet table is read through (page checksums included where it has them), and the
-    folder of a run is compared with its manifest and every export inside is verified.
+    folder of a run, of a map or a regression, is compared with its manifest and every
+    export inside is verified.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def _kind_by_content(path: Path) -> str | None:
     if path.is_dir():
         if (path / "zarr.json").exists():
             return "zarr"
-        if (path / RUN_RECORD).exists():
+        if path.suffix != ".zarr" and _is_run(path):
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
     with path.open("rb") as stream:
@@ -66,6 +68,13 @@ def _kind_by_content(path: Path) -> str | None:
     if magic.startswith(b"PAR1"):
         return "parquet"
     return "fits" if magic == b"SIMPLE  =" else None
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a map's or a regression's run was here, by any file that tells."""
+    # Any: without its record, what is left of a run must not pass for plain tables.
+    records = (RUN_RECORD, _REGRESSION_RECORD, MANIFEST, MARKER)
+    return any((folder / name).exists() for name in records)
 
 
 def _verify_zarr(path: Path) -> str:

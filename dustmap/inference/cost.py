@@ -85,7 +85,7 @@ def estimate_cost(
     passes = 1.0 if kept else settings.epochs + 1.0
     if settings.learns:
         passes = 2 + (settings.epochs - 1) * _LEARNING_FACTOR
-    memory = 3 * 8 * q.precision.numel() + 8 * 4 * size * model.latent_size
+    memory = 3 * 8 * moved.precision.numel() + 8 * 4 * size * model.latent_size
     return CostEstimate(
         seconds_per_row=per_row,
         seconds_per_step=per_step,

@@ -18,12 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.elbo import GaussianData
+from dustmap.inference.factor_analysis import FactorAnalysis, analyse_factors
+from dustmap.inference.low_rank import LowRankGaussian, low_rank
 from dustmap.inference.variational import BlockGaussian, block_independent, full_rank
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import ToeplitzWhitening
+from dustmap.whitening import Whitening
 
-Family = Literal["mean-field", "block", "full"]
+Family = Literal["mean-field", "block", "low-rank", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +47,7 @@ class DualGaussian:
     """
 
     mean: Float[Tensor, " p"]
-    whitening: ToeplitzWhitening
+    whitening: Whitening
     dual: Float[Tensor, "n m"]
     noise: Float[Tensor, " n"]
     factor: Float[Tensor, "n n"]
@@ -80,13 +82,18 @@ class DualGaussian:
 class DirectOptimum:
     """The optimal q of a family, and the bound of the best q of all.
 
+    Of the low-rank family it is a factor analysis of Λ, climbed from its leading
+    directions (:mod:`dustmap.inference.factor_analysis`); ``converged`` says whether
+    the top was reached.
+
     ``collapsed_bound`` is the full-rank optimum's value: ``ln N(r | 0, Φ Φᵀ + Σ) − ½
     Σ_n v_n/σ_n²``, or with sub-grid noise ``ln N(r | 0, Φ Φᵀ + Σ + diag v)``.
     """
 
-    q: BlockGaussian | DualGaussian
+    q: BlockGaussian | LowRankGaussian | DualGaussian
     collapsed_bound: float
     rows: RowReport
+    converged: bool = True
 
 
 def direct_optimum(
@@ -95,6 +102,7 @@ def direct_optimum(
     *,
     family: Family = "full",
     block: int = 2,
+    rank: int = 32,
     memory: int = 2**32,
 ) -> DirectOptimum:
     """S4–S5 with every row of Φ solved once and kept in the model.
@@ -107,6 +115,8 @@ def direct_optimum(
         Of S; m is exact for each.
     block
         Points per axis of one block of ``family = "block"``.
+    rank
+        Columns of the precision of ``family = "low-rank"``.
     memory
         Bytes that kept rows and dense matrices may take.
 
@@ -118,6 +128,9 @@ def direct_optimum(
     count, latent = len(data), model.latent_size
     order = min(count, latent)
     needed = model.kept_bytes + 3 * 8 * order**2
+    if family == "low-rank":
+        # All features at once, weighted and turned onto their directions.
+        needed += 3 * 8 * count * latent
     if needed > memory:
         raise ValueError(
             f"the direct optimum of {count} observations and {latent} parameters takes "
@@ -127,10 +140,16 @@ def direct_optimum(
     model.keep_rows()
     solved = _solve_dual(model, data) if count <= latent else _solve_primal(model, data)
     q, bound = solved
-    if family != "full":
+    converged = True
+    if family == "low-rank":
+        found = _low_rank_covariance(model, data, rank)
+        q, converged = found.q.with_mean(q.mean), found.converged
+    elif family != "full":
         width = 1 if family == "mean-field" else block
         q = _block_covariance(model, data, width).with_mean(q.mean)
-    return DirectOptimum(q=q, collapsed_bound=bound, rows=model.report)
+    return DirectOptimum(
+        q=q, collapsed_bound=bound, rows=model.report, converged=converged
+    )
 
 
 def _kept(model: RowwiseGaussian, data: GaussianData) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,7 +187,7 @@ def _solve_primal(
 ) -> tuple[BlockGaussian, float]:
     """The same by ``Λ``: ``|Φ Φᵀ + Σ| = |Λ| |Σ|`` and Woodbury's identity."""
     _, noise, trace = _kept(model, data)
-    prior = full_rank(model.whitening.embedding.torus.shape)
+    prior = full_rank(model.whitening.latent_shape)
     precision = torch.eye(model.latent_size, dtype=model.dtype)
     projected = torch.zeros(model.latent_size, dtype=model.dtype)
     for index in model.batches():
@@ -188,10 +207,21 @@ def _block_covariance(
     model: RowwiseGaussian, data: GaussianData, width: int
 ) -> BlockGaussian:
     """``S_i⁻¹ = Λ_i = I + Σ_n k_{n,i} k_{n,i}ᵀ / σ_n²``, chunk by chunk."""
-    shape = model.whitening.embedding.torus.shape
+    shape = model.whitening.latent_shape
     q = block_independent(shape, [width] * len(shape))
     precision = q.precision
     for index in model.batches():
         batch = data.batch(index, model.rows(index), scale=1.0)
         precision = precision + (q.data_precision(batch) - q.precision)
     return q.with_precision(precision)
+
+
+def _low_rank_covariance(
+    model: RowwiseGaussian, data: GaussianData, rank: int
+) -> FactorAnalysis:
+    """Λ projected by one step of rate 1 with all data, and climbed on from there."""
+    everything = torch.arange(len(data))
+    batch = data.batch(everything, model.rows(everything), scale=1.0)
+    prior = low_rank(model.whitening.latent_shape, rank)
+    start = prior.covariance_step(batch, 1.0)
+    return analyse_factors(start, start.data_precision(batch))

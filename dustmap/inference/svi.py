@@ -17,6 +17,7 @@ Fidelity is the purpose; for large problems use the full-batch engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -31,16 +32,14 @@ from dustmap.inference.kernel_learning import (
     learning_terms,
     widened,
 )
+from dustmap.inference.low_rank import NaturalGaussian, low_rank
 from dustmap.inference.svi_settings import SviSettings
-from dustmap.inference.variational import (
-    BlockGaussian,
-    block_independent,
-    divergence_from_prior,
-)
+from dustmap.inference.variational import block_independent, divergence_from_prior
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import Rows, RowwiseGaussian
+from dustmap.whitening import ToeplitzWhitening
 
 OnStep = Callable[[int, int, float], None]
 
@@ -71,7 +70,7 @@ class SviResult:
         Status of the final solve for m, if one was made.
     """
 
-    q: BlockGaussian
+    q: NaturalGaussian
     model: RowwiseGaussian
     data: GaussianData
     elbo: float
@@ -145,10 +144,17 @@ def fit_svi(
     Raises
     ------
     ValueError
-        If q would not fit into memory, or what is to be learnt does not exist.
+        If q would not fit into memory, what is to be learnt does not exist, or
+        hyperparameters are to be learnt on free inducing points.
     """
     hyperparameters = None
     if settings.learns:
+        if not isinstance(model.whitening, ToeplitzWhitening):
+            raise ValueError(
+                "hyperparameters are learnt on a ToeplitzWhitening here, got a "
+                f"{type(model.whitening).__name__}: hold them fixed "
+                "(hyperparameter_rate=0) or learn them by dustmap.gp"
+            )
         data = _with_noise_to_learn(data, settings)
         model = widened(model, settings.lengthscale_range)
         hyperparameters = _hyperparameters(model, data, settings)
@@ -164,24 +170,33 @@ def fit_svi(
     return climb.finish()
 
 
-def initial_family(model: RowwiseGaussian, settings: SviSettings) -> BlockGaussian:
+def initial_family(model: RowwiseGaussian, settings: SviSettings) -> NaturalGaussian:
     """The prior in the family asked for; refuses what does not fit into memory."""
-    shape = model.whitening.embedding.torus.shape
+    shape = model.whitening.latent_shape
+    if settings.family == "low-rank":
+        # A step has the old columns and those of the batch at once.
+        width = min(settings.rank, model.latent_size) + settings.batch_size
+        _check_memory(model, settings, width)
+        return low_rank(shape, settings.rank)
     widths = {"mean-field": 1, "block": settings.block, "full": max(shape)}
     block = [min(widths[settings.family], n) for n in shape]
-    width = 1
-    for n in block:
-        width *= n
-    # The precision, its factor and the fresh estimate exist at once.
+    _check_memory(model, settings, math.prod(block))
+    return block_independent(shape, block)
+
+
+def _check_memory(model: RowwiseGaussian, settings: SviSettings, width: int) -> None:
+    """Refuse a covariance of ``width`` numbers per parameter that does not fit.
+
+    The precision, its factor and the fresh estimate exist at once.
+    """
     needed = 3 * 8 * model.latent_size * width
     if needed > settings.covariance_memory:
         raise ValueError(
             f"a {settings.family} covariance of {model.latent_size} parameters takes "
             f"{needed / 2**30:.1f} GiB, more than "
-            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks, a coarser "
-            "grid, or the direct optimum, which never forms it"
+            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks or a lower "
+            "rank, a coarser grid, or the direct optimum, which never forms it"
         )
-    return block_independent(shape, block)
 
 
 def _minibatches(
@@ -220,7 +235,7 @@ class _Climb:
         self,
         model: RowwiseGaussian,
         data: GaussianData,
-        q: BlockGaussian,
+        q: NaturalGaussian,
         settings: SviSettings,
         hyperparameters: Hyperparameters | None,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from dustmap.inference.direct import Family
 
@@ -17,6 +18,8 @@ class SviSettings:
         Of q(ε).
     block
         Points per axis of one block of ``family = "block"`` (the paper: 2).
+    rank
+        Columns of the precision of ``family = "low-rank"``; 0 is mean-field.
     batch_size
         Stars per step.
     epochs
@@ -42,6 +45,7 @@ class SviSettings:
 
     family: Family = "block"
     block: int = 2
+    rank: int = 32
     batch_size: int = 64
     epochs: int = 20
     learning_rate: float | None = None
@@ -60,9 +64,11 @@ class SviSettings:
                 raise ValueError(
                     f"{name} must be at least 1, got {getattr(self, name)}"
                 )
-        if self.family not in ("mean-field", "block", "full"):
+        if self.rank < 0:
+            raise ValueError(f"rank must not be negative, got {self.rank}")
+        if self.family not in get_args(Family):
             raise ValueError(
-                f"family is mean-field, block or full, got {self.family!r}"
+                f"family is {', '.join(get_args(Family))}, got {self.family!r}"
             )
         if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
             raise ValueError(

@@ -4,7 +4,8 @@ The whole row computation ``k_un(θ)``, ``k_nn(θ)``, ``K(θ)⁻¹``, ``R(θ)`` 
 differentiated: autograd for the kernel and the square root of the spectrum, the
 analytic derivative of :mod:`dustmap.linalg.solve_gradient` for the solve. (HIP-GP's
 S13–S16 cover the solve alone; without the derivative of R the gradient is wrong.)
-The shape of the embedding, and so the meaning of ε, is held fixed.
+The shape of the embedding, and so the meaning of ε, is held fixed. Other whitenings
+differentiate their own features.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def differentiable_rows(
     index
         Numbers of the observations.
 
-    Cost: one PCG forward and one backward for each row.
+    Cost: one solve forward and one backward for each row.
     """
     whitening = model.whitening
+    if not isinstance(whitening, ToeplitzWhitening):
+        return _whitened_rows(model, kernel, index)
     column, root = embedded_spectra(whitening, kernel)
     part = model.functionals.select(index)
     cross = inducing_covariance(kernel, part, whitening.grid.points())
@@ -47,6 +50,19 @@ def differentiable_rows(
     features = root.matvec(extend(dual, whitening.grid.shape, root))
     total = functional_variance(kernel, part)
     explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
+    return Rows(features, model.checked_variance(total, explained))
+
+
+def _whitened_rows(
+    model: RowwiseGaussian, kernel: Kernel, index: Int[Tensor, " b"]
+) -> Rows:
+    """The same by the features of a whitening that differentiates them itself."""
+    part = model.functionals.select(index)
+    cross = inducing_covariance(kernel, part, model.whitening.points)
+    features, solution = model.whitening.with_kernel(kernel).features(cross)
+    model.report = model.report.with_solution(solution)
+    total = functional_variance(kernel, part)
+    explained = (features**2).sum(dim=-1)
     return Rows(features, model.checked_variance(total, explained))
 
 

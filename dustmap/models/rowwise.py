@@ -1,15 +1,17 @@
-r"""A Gaussian field through exact features, one PCG solve per observation (HIP-GP).
+r"""A Gaussian field through exact features, one solve per observation (HIP-GP).
 
-``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) on the Toeplitz whitening of the plain
-kernel. What the grid cannot resolve has variance ``v_n = k_nn − |k_n|²``, with the same
-nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short of
-``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of what
+``Φ`` has rows ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) with the plain kernel and any whitening of
+its inducing values: HIP-GP's Toeplitz embedding (PCG), Cholesky's factor, or contour
+quadrature. What the points cannot resolve has variance ``v_n = k_nn − |k_n|²``, with
+the same nodes in ``k_un`` and ``k_nn``. A solve that stops early leaves ``a_n`` short
+of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the variance of what
 ``a_nᵀ u`` leaves over, which can only be larger. (In exact arithmetic it would equal
 ``k_nn − |k_n|²``; with rounding that is up to 7% off either way at a relative residual
 of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
-The box is smaller than the embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
-(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT.
+A box is smaller than its embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
+(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT; by Cholesky it is
+a product with L, by quadrature another root.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.models.row_report import RowReport
-from dustmap.whitening import ToeplitzWhitening
+from dustmap.whitening import Whitening
 
 # Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
 _BLOCK = 2**22
@@ -67,7 +69,7 @@ class RowwiseFeatures(LinearOperator):
         self.device = model.device
         self.report = RowReport()
         self._model = model
-        self._fits = self.shape[0] * model.whitening.grid.size * 8 <= memory
+        self._fits = self.shape[0] * model.inducing_size * 8 <= memory
         self._cross: Tensor | None = None
 
     def matvec(self, x: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ class RowwiseFeatures(LinearOperator):
     def rmatvec(self, y: Tensor) -> Tensor:
         if self._model.kept is not None:
             return self._model.whitening.colour_transpose(y @ self._model.kept.dual)
-        total = y.new_zeros(*y.shape[:-1], self._model.whitening.grid.size)
+        total = y.new_zeros(*y.shape[:-1], self._model.inducing_size)
         start = 0
         for part in self._chunks():
             total = total + y[..., start : start + len(part)] @ part
@@ -128,23 +130,25 @@ class RowwiseGaussian(ForwardModel):
 
     def __init__(
         self,
-        whitening: ToeplitzWhitening,
+        whitening: Whitening,
         functionals: Functionals,
         *,
         mean: Mean | None = None,
         tolerance: float = 1e-6,
         dense_limit: int = 4096,
     ) -> None:
-        if functionals.dimension != whitening.grid.dimension:
+        points = whitening.points
+        if functionals.dimension != points.shape[1]:
             raise ValueError(
                 f"functionals in {functionals.dimension}-D do not fit a grid in "
-                f"{whitening.grid.dimension}-D"
+                f"{points.shape[1]}-D"
             )
         self.whitening = whitening
         self.mean = ConstantMean() if mean is None else mean
         self.tolerance = tolerance
         self.dense_limit = dense_limit
         self.latent_size = whitening.size
+        self.inducing_size = len(points)
         self.dtype = torch.float64
         self.device = torch.device("cpu")
         self.chunk = max(1, _BLOCK // whitening.size)
@@ -154,7 +158,7 @@ class RowwiseGaussian(ForwardModel):
         self._nodes: float | None = None
         self._functionals = functionals
         self.operator = RowwiseFeatures(self)
-        self._points = whitening.grid.points()
+        self._points = points
         self._variance: Tensor | None = None
 
     @property
@@ -180,7 +184,7 @@ class RowwiseGaussian(ForwardModel):
     @property
     def kept_bytes(self) -> int:
         """What :meth:`keep_rows` takes."""
-        return 8 * len(self._functionals) * self.whitening.grid.size
+        return 8 * len(self._functionals) * self.inducing_size
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """The rows ``k_un`` (eq. 7)."""
@@ -245,7 +249,7 @@ class RowwiseGaussian(ForwardModel):
             variances.append(variance)
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
-        empty = torch.zeros(0, self.whitening.grid.size, dtype=self.dtype)
+        empty = torch.zeros(0, self.inducing_size, dtype=self.dtype)
         self.kept = DualRows(
             torch.cat([empty, *duals]), torch.cat([empty[:, 0], *variances])
         )
@@ -328,19 +332,17 @@ class RowwiseGaussian(ForwardModel):
         return self._copy(self.whitening, functionals)
 
     def with_kernel(self, kernel: Kernel) -> RowwiseGaussian:
-        """The same data and ε under another kernel (embedding shape kept)."""
+        """The same data and ε under another kernel (embedding or points kept)."""
         return self.on(self.whitening.with_kernel(kernel))
 
-    def on(self, whitening: ToeplitzWhitening) -> RowwiseGaussian:
+    def on(self, whitening: Whitening) -> RowwiseGaussian:
         """The same data on another whitening; the report goes on counting."""
         copy = self._copy(whitening, self._functionals)
         copy._offset, copy._nodes = self._offset, self._nodes
         copy.report = self.report
         return copy
 
-    def _copy(
-        self, whitening: ToeplitzWhitening, functionals: Functionals
-    ) -> RowwiseGaussian:
+    def _copy(self, whitening: Whitening, functionals: Functionals) -> RowwiseGaussian:
         return RowwiseGaussian(
             whitening,
             functionals,

@@ -228,11 +228,16 @@ class SviConfig(Settings):
         default=None,
         description="step of the natural gradient; auto averages the minibatches",
     )
-    family: Literal["mean-field", "block", "full"] = Field(
+    family: Literal["mean-field", "block", "low-rank", "full"] = Field(
         default="block", description="covariance of the variational distribution"
     )
     block: Annotated[int, Field(ge=1)] = Field(
         default=2, description="cells per axis of one block of the family block"
+    )
+    rank: Annotated[int, Field(ge=1)] = Field(
+        default=32,
+        description="columns beside the diagonal in the precision of the family "
+        "low-rank",
     )
     pcg_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=1e-6, description="relative residual at which a star's solve stops"

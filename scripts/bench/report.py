@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import shlex
@@ -13,15 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from pipelines.figures.style import save_figure
+from pipelines.measurement import Row, loads, plain, processor, table
 from pipelines.store import atomic_file
 
-Row = dict[str, Any]
 _PACKAGES = ("dustmap", "torch", "numpy", "scipy", "numba")
 
 
@@ -29,22 +27,13 @@ def machine() -> Row:
     """What the times were taken on, and what else was running."""
     return {
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load averages": list(os.getloadavg()),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in _PACKAGES},
     }
-
-
-def _processor() -> str:
-    facts = Path("/proc/cpuinfo")
-    if facts.is_file():
-        for line in facts.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -56,26 +45,6 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     options.add_argument("--quick", action="store_true", help="tiny: a smoke run")
     options.add_argument("--seed", type=int, default=1)
     return options
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Rows in Markdown, a column for every key that any of them has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names)]
-    lines += [[_text(row.get(name)) for name in names] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return "×".join(map(str, value))
-    return str(value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,27 +112,12 @@ class Report:
 
     def _head(self, command: str, after: Sequence[float]) -> str:
         facts = dict(self.before)
-        loads = facts.pop("load averages")
+        before = facts.pop("load averages")
         listing = ", ".join(f"{name} {value}" for name, value in facts.items())
         smoke = "**A smoke run: its numbers mean nothing.** "
         return (
             f"{smoke if self.settings.get('quick') else ''}"
             f"{' '.join(self.about.split())}\n\n"
             f"- `{command}`\n- {listing}\n"
-            f"- load average {_loads(loads)} before, {_loads(after)} after\n"
+            f"- load average {loads(before)} before, {loads(after)} after\n"
         )
-
-
-def _loads(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.2f}" for value in values)
-
-
-def plain(value: Any) -> Any:
-    """The same for strict JSON: what is not finite becomes null."""
-    if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -24,6 +24,10 @@ OPTIONS = {
     "predict": "-o --output --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
+    "regress": (
+        "-o --output --target --inputs --likelihood --method --whitening --seed "
+        "--test-fraction --split-column --overwrite"
+    ),
     "verify": "",
     "config": "--simulate",
 }
@@ -33,6 +37,7 @@ ARGUMENTS = {
     "predict": "RUN STARS",
     "export": "RUN",
     "plot": "RUN",
+    "regress": "TABLE",
     "verify": "PATH",
 }
 QUICK = (

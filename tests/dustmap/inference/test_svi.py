@@ -474,7 +474,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_advice():
         ({"learning_rate": 0.0}, "learning_rate must lie in"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"family": "banded"}, "family is mean-field, block or full"),
+        ({"family": "banded"}, "family is mean-field, block, low-rank, full"),
         ({"hyperparameter_rate": float("nan")}, "must not be negative"),
         ({"lengthscale_range": 0.5}, "lengthscale_range must be at least 1"),
     ],

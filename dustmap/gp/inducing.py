@@ -1,0 +1,69 @@
+"""Where to put inducing points: the centres of clusters of the inputs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+
+
+def kmeans_points(
+    positions: Float[Tensor, "n d"],
+    count: int,
+    generator: torch.Generator,
+    *,
+    rows: int = 20_000,
+    steps: int = 10,
+) -> Float[Tensor, "m d"]:
+    """At most ``count`` centres of clusters of the positions.
+
+    By Lloyd's algorithm (1982, IEEE Trans. Inf. Theory 28, 129).
+
+    Parameters
+    ----------
+    positions
+        In units in which all axes matter alike: standardise them first.
+    count
+        M. Where there are no more distinct positions, they are all returned.
+    generator
+        For the choice of rows and of the first centres.
+    rows
+        Of more positions, a random subset of so many is clustered (``count`` of them
+        at least).
+    steps
+        Rounds of Lloyd's algorithm; each costs ``rows · M · D``.
+
+    Raises
+    ------
+    ValueError
+        If there is no position or ``count`` is below one.
+    """
+    if count < 1 or not len(positions):
+        raise ValueError(
+            f"inducing points need count ≥ 1 and at least one position, got {count} "
+            f"and {len(positions)}"
+        )
+    kept = max(rows, count)
+    if len(positions) > kept:
+        chosen = torch.randperm(len(positions), generator=generator)[:kept]
+        positions = positions[chosen]
+    distinct = torch.unique(positions.to(torch.float64), dim=0)
+    if len(distinct) <= count:
+        return distinct
+    first = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
+    with warnings.catch_warnings():
+        # A cluster that lost its members keeps its centre, which is as good a place
+        # for an inducing point as it was before.
+        warnings.filterwarnings("ignore", message="One of the clusters is empty")
+        centres, _ = kmeans2(
+            positions.numpy().astype(np.float64),
+            first.numpy(),
+            iter=steps,
+            minit="matrix",
+            missing="warn",
+        )
+    return torch.as_tensor(centres)

@@ -1,0 +1,229 @@
+r"""Gaussians whose precision is a diagonal plus few columns: ``S⁻¹ = diag(d) + U Uᵀ``.
+
+Between mean-field (rank 0) and full rank (rank ≥ the number of data): k columns hold
+the k directions of ε about which the data say most, in ``P (k + 1)`` numbers. All is
+done by k × k matrices, through the root
+
+``S^{1/2}_* = d^{-1/2} (I + V Vᵀ)^{-1/2}``, ``V = d^{-1/2} U``, ``Vᵀ V = E (t − 1) Eᵀ``,
+``(I + V Vᵀ)^{-1/2} = I − V E diag(g) Eᵀ Vᵀ``, ``g = 1 / (√t (1 + √t))``,
+
+with ``S = S^{1/2}_* S^{1/2}_*ᵀ``. Woodbury's identity itself subtracts ``t − 1`` from
+``t``; the root does not, so no variance comes out negative, whatever the data.
+
+A natural-gradient step averages precisions, which adds columns; what is beyond the rank
+is projected back as in SLANG (Mishkin et al. 2018, section 3): the leading eigenvectors
+of the columns stay, of the others the diagonal does. ``diag S⁻¹`` is thus that of the
+unprojected step. The end is a projection of Λ, not the best member of the family, which
+:mod:`dustmap.inference.factor_analysis` finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.inference.variational import Batch, BlockGaussian
+
+
+class Projected(NamedTuple):
+    """``A Aᵀ ≈ U Uᵀ + diag(rest)``, exact on the diagonal."""
+
+    columns: Float[Tensor, "p k"]
+    rest: Float[Tensor, " p"]
+
+
+def leading_columns(columns: Float[Tensor, "p c"], rank: int) -> Projected:
+    """The best rank-k part of ``A Aᵀ`` and the diagonal of what is left.
+
+    By the eigenvectors of the smaller Gram matrix. Both parts are sums of squares: the
+    diagonal of the rest is never negative. Cost: ``O(P c min(P, c))``.
+
+    Parameters
+    ----------
+    columns
+        A.
+    rank
+        Columns to keep at most.
+    """
+    size, count = columns.shape
+    if count <= rank:
+        return Projected(columns, columns.new_zeros(size))
+    kept = min(rank, size)
+    if count <= size:
+        vectors = torch.linalg.eigh(columns.mT @ columns).eigenvectors
+        turned = columns @ vectors
+    else:
+        # Of the other side the eigenvectors are the directions of the columns.
+        vectors = torch.linalg.eigh(columns @ columns.mT).eigenvectors
+        turned = vectors * torch.linalg.vector_norm(vectors.mT @ columns, dim=1)
+    split = turned.shape[1] - kept
+    return Projected(turned[:, split:], (turned[:, :split] ** 2).sum(dim=1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LowRankGaussian:
+    """``q(ε) = N(m, S)`` with ``S⁻¹ = diag(d) + U Uᵀ``.
+
+    Make it at the prior with :func:`low_rank`.
+
+    Parameters
+    ----------
+    mean
+        m.
+    diagonal
+        d, positive.
+    columns
+        U, of at most ``rank`` columns.
+    rank
+        What steps project onto.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, there are more columns than ``rank``, or an entry of the
+        diagonal is not positive.
+    """
+
+    mean: Float[Tensor, " p"]
+    diagonal: Float[Tensor, " p"]
+    columns: Float[Tensor, "p k"]
+    rank: int
+
+    def __post_init__(self) -> None:
+        size = len(self.mean)
+        if self.diagonal.shape != (size,) or self.columns.shape[:-1] != (size,):
+            raise ValueError(
+                f"a mean of {size} parameters needs as long a diagonal and as long "
+                f"columns, got {tuple(self.diagonal.shape)} and "
+                f"{tuple(self.columns.shape)}"
+            )
+        if not 0 <= self.columns.shape[1] <= self.rank:
+            raise ValueError(
+                f"rank {self.rank} does not hold {self.columns.shape[1]} columns: "
+                "project them with leading_columns"
+            )
+        faulty = int((~(self.diagonal > 0)).sum())
+        if faulty:
+            raise ValueError(
+                f"{faulty} of {size} entries of the diagonal are not positive"
+            )
+
+    @property
+    def precision(self) -> Float[Tensor, "p k1"]:
+        """What is held of the precision: d, and U beside it."""
+        return torch.cat([self.diagonal[:, None], self.columns], dim=1)
+
+    @cached_property
+    def _turned(self) -> tuple[Tensor, Tensor]:
+        """``V E`` and t: the scaled columns, orthogonal, and ``1 +`` their squares."""
+        scaled = self.columns / self.diagonal.sqrt()[:, None]
+        turned = scaled @ torch.linalg.eigh(scaled.mT @ scaled).eigenvectors
+        # Squares again, since rounding may take eigenvalues below zero.
+        return turned, 1 + (turned**2).sum(dim=0)
+
+    def _root_times(self, rows: Tensor) -> Float[Tensor, "b p"]:
+        """``(I + V Vᵀ)^{-1/2}`` of every row."""
+        turned, t = self._turned
+        gain = 1 / (t.sqrt() * (1 + t.sqrt()))
+        return rows - ((rows @ turned) * gain) @ turned.mT
+
+    def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
+        """``kᵀ S k`` of every row."""
+        return (self._root_times(rows / self.diagonal.sqrt()) ** 2).sum(dim=-1)
+
+    def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+        """``S k`` of every row."""
+        half = self._root_times(rows / self.diagonal.sqrt())
+        return self._root_times(half) / self.diagonal.sqrt()
+
+    def precision_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+        """``S⁻¹ k`` of every row."""
+        return rows * self.diagonal + (rows @ self.columns) @ self.columns.mT
+
+    def trace(self) -> Float[Tensor, ""]:
+        """``tr S = Σ_i (1 − Σ_j (V E)_ij² / t_j) / d_i``."""
+        turned, t = self._turned
+        return ((1 - (turned**2 / t).sum(dim=1)) / self.diagonal).sum()
+
+    def log_determinant(self) -> Float[Tensor, ""]:
+        """``ln |S| = −Σ ln d − Σ ln t``."""
+        _, t = self._turned
+        return -self.diagonal.log().sum() - t.log().sum()
+
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
+        """Draws of ε."""
+        shape = (count, len(self.mean))
+        white = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        return self.mean + self._root_times(white) / self.diagonal.sqrt()
+
+    def data_precision(self, batch: Batch) -> Float[Tensor, "p b"]:
+        """A of ``Λ̂ = I + A Aᵀ``, ``A = [√w_n k_n]`` (S2 with the identity)."""
+        return (batch.weight.sqrt()[:, None] * batch.features).mT
+
+    def with_mean(self, mean: Float[Tensor, " p"]) -> LowRankGaussian:
+        """The same covariance around another mean."""
+        return replace(self, mean=mean)
+
+    def covariance_step(self, batch: Batch, rate: float) -> LowRankGaussian:
+        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂``, projected; positive definite for l ≤ 1.
+
+        Cost: ``O(P (k + b)²)``.
+        """
+        fresh = self.data_precision(batch)
+        both = [math.sqrt(1 - rate) * self.columns] if rate < 1 else []
+        both.append(math.sqrt(rate) * fresh)
+        columns, rest = leading_columns(torch.cat(both, dim=1), self.rank)
+        diagonal = (1 - rate) * self.diagonal + rate + rest
+        return replace(self, diagonal=diagonal, columns=columns)
+
+    def mean_step(self, batch: Batch, rate: float) -> LowRankGaussian:
+        """``m ← m + l S (b̂ − Λ̂ m)`` with the S at hand."""
+        misfit = batch.residual - batch.features @ self.mean
+        gradient = (batch.weight * misfit) @ batch.features - self.mean
+        return self.with_mean(
+            self.mean + rate * self.covariance_times(gradient[None])[0]
+        )
+
+    def step(self, batch: Batch, rate: float) -> LowRankGaussian:
+        """One natural-gradient step of both moments (S11–S12)."""
+        return self.covariance_step(batch, rate).mean_step(batch, rate)
+
+    def curvature(self, batch: Batch) -> float:
+        """``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
+
+        ``d ≥ 1`` after every step from the prior, so ``S ≤ I`` and the bound on l is
+        that of :meth:`dustmap.inference.variational.BlockGaussian.curvature`.
+        """
+        scaled = self.data_precision(batch).mT
+        half = self._root_times(scaled / self.diagonal.sqrt())
+        return float(torch.linalg.eigvalsh(half @ half.mT)[-1])
+
+
+NaturalGaussian = BlockGaussian | LowRankGaussian
+
+
+def low_rank(shape: Sequence[int], rank: int) -> LowRankGaussian:
+    """The prior ``N(0, I)`` over a grid of ε, to be stepped with so many columns.
+
+    Raises
+    ------
+    ValueError
+        If the rank is negative.
+    """
+    if rank < 0:
+        raise ValueError(f"rank must not be negative, got {rank}")
+    size = math.prod(shape)
+    zeros = torch.zeros(size, dtype=torch.float64)
+    return LowRankGaussian(
+        mean=zeros,
+        diagonal=torch.ones_like(zeros),
+        columns=torch.zeros(size, 0, dtype=torch.float64),
+        rank=min(rank, size),
+    )

@@ -1,0 +1,122 @@
+"""Normal noise of one variance, of known variances, or of both."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.likelihoods.base import (
+    Likelihood,
+    PredictiveMoments,
+    check_probability,
+)
+
+
+class Gaussian(Likelihood):
+    r"""``p(y_n | f_n) = N(y_n; f_n, σ_n² + τ²)``.
+
+    ``E[ln p] = −½ ln 2π(σ_n² + τ²) − ((y − mean)² + variance) / 2(σ_n² + τ²)``.
+
+    Parameters
+    ----------
+    variance
+        τ², common to all observations, in the squared unit of y. It is a parameter
+        where it is positive; 0 is allowed beside known variances.
+    known
+        σ_n² of every observation; none by default.
+
+    Raises
+    ------
+    ValueError
+        If the noise of an observation is not positive and finite.
+    """
+
+    def __init__(
+        self,
+        *,
+        variance: float | Tensor = 0.0,
+        known: Float[Tensor, " n"] | None = None,
+    ) -> None:
+        self.variance = torch.as_tensor(variance, dtype=torch.float64)
+        self.known = None if known is None else known.to(torch.float64)
+        noise = self.noise.detach()
+        good = torch.isfinite(noise) & (noise > 0)
+        if self.variance.ndim or float(self.variance.detach()) < 0:
+            raise ValueError(f"variance must be one number ≥ 0, got {variance}")
+        if noise.ndim > 1 or not bool(good.all()):
+            raise ValueError(
+                "the noise of every observation must be positive and finite, got "
+                f"{int((~good).sum())} of {good.numel()} that is not: give a positive "
+                "variance, or positive known variances in one vector"
+            )
+
+    @property
+    def noise(self) -> Tensor:
+        """``σ_n² + τ²``."""
+        return self.variance if self.known is None else self.variance + self.known
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.known is None else len(self.known)
+
+    @property
+    def conjugate(self) -> bool:
+        return True
+
+    def select(self, index: Int[Tensor, " b"]) -> Gaussian:
+        if self.known is None:
+            return self
+        return Gaussian(variance=self.variance, known=self.known[index])
+
+    def log_density(
+        self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch"]:
+        return _log_normal(y - f, self.noise)
+
+    def expected(
+        self,
+        y: Float[Tensor, " n"],
+        mean: Float[Tensor, " n"],
+        variance: Float[Tensor, " n"],
+    ) -> Float[Tensor, " n"]:
+        return _log_normal(y - mean, self.noise) - variance / (2 * self.noise)
+
+    def predictive_log_density(
+        self,
+        y: Float[Tensor, " n"],
+        mean: Float[Tensor, " n"],
+        variance: Float[Tensor, " n"],
+    ) -> Float[Tensor, " n"]:
+        return _log_normal(y - mean, self.noise + variance)
+
+    def predictive_moments(
+        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
+    ) -> PredictiveMoments:
+        return PredictiveMoments(mean, variance + self.noise)
+
+    def quantile(
+        self,
+        probability: float,
+        mean: Float[Tensor, " n"],
+        variance: Float[Tensor, " n"],
+    ) -> Float[Tensor, " n"]:
+        check_probability(probability)
+        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        return mean + z * (variance + self.noise).sqrt()
+
+    def parameters(self) -> dict[str, Tensor]:
+        if float(self.variance.detach()) > 0:
+            return {"variance": self.variance}
+        return {}
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
+        variance = parameters.get("variance", self.variance)
+        return type(self)(variance=variance, known=self.known)
+
+
+def _log_normal(residual: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (torch.log(2 * math.pi * variance) + residual**2 / variance)

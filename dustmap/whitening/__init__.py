@@ -1,0 +1,31 @@
+r"""Whitening: white ε ↔ correlated inducing values, ``u = R ε`` with ``R Rᵀ = K``.
+
+Roots of one covariance differ by a rotation, which no posterior can tell:
+
+- :class:`TorusWhitening`: the points fill a torus; diagonal in Fourier space.
+- :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
+- :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
+- :class:`CiqWhitening`: free points or a grid; products with K alone.
+
+The last three share :class:`Whitening`.
+"""
+
+from dustmap.whitening.base import Whitening
+from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
+from dustmap.whitening.ciq import CiqWhitening
+from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
+from dustmap.whitening.toeplitz import ToeplitzWhitening
+from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
+
+__all__ = [
+    "CholeskyReport",
+    "CholeskyWhitening",
+    "CiqWhitening",
+    "KernelMatrix",
+    "ToeplitzWhitening",
+    "TorusReport",
+    "TorusWhitening",
+    "Whitening",
+    "padded_torus",
+    "point_covariance",
+]

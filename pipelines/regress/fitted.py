@@ -1,0 +1,49 @@
+"""What every method of regression hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.gp.moments import Moments
+from dustmap.likelihoods import Likelihood
+
+Latent = Callable[[Float[Tensor, "n d"]], Moments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedModel:
+    """A fitted regression, in standardised units.
+
+    Parameters
+    ----------
+    latent
+        From inputs to the moments of the latent field there.
+    likelihood
+        Of the target given the field.
+    lengthscale
+        Learnt, one per input.
+    std
+        Of the field, learnt.
+    kernel, why
+        Name of the kernel, and what decided for it.
+    messages
+        For people, one line each.
+    facts
+        For the record.
+    """
+
+    latent: Latent
+    likelihood: Likelihood
+    lengthscale: tuple[float, ...]
+    std: float
+    mean: float
+    kernel: str
+    why: str
+    converged: bool
+    messages: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,188 @@
+"""A table of any origin as named columns: numbers, or text that is none."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from pipelines.catalog.source import refuse_duplicates, unreadable
+from pipelines.errors import InputError
+
+# What people write where a number is missing.
+_MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")
+_DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns by name in the file's order, and what was noticed on reading them.
+
+    Numbers (booleans as 0 and 1) are float64 with NaN where they are missing; text is
+    an object array with ``None``; ``other`` names columns that are neither.
+    """
+
+    path: Path
+    rows: int
+    columns: dict[str, np.ndarray]
+    other: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """Names of the columns of numbers."""
+        return tuple(n for n, c in self.columns.items() if c.dtype == np.float64)
+
+    def column(self, name: str, role: str) -> np.ndarray:
+        """A column by name.
+
+        Raises
+        ------
+        InputError
+            If there is none, with the names that there are.
+        """
+        if name in self.other:
+            raise InputError(
+                f"{self.path}: the {role} {name!r} holds neither numbers nor text"
+            )
+        if name not in self.columns:
+            shown = ", ".join(list(self.columns)[:20])
+            more = " ..." if len(self.columns) > 20 else ""
+            raise InputError(
+                f"{self.path} has no column {name!r} for the {role}: there are "
+                f"{shown}{more}"
+            )
+        return self.columns[name]
+
+    def numbers(self, name: str, role: str) -> np.ndarray:
+        """A column of numbers by name.
+
+        Raises
+        ------
+        InputError
+            If there is none of the name, or it holds text.
+        """
+        values = self.column(name, role)
+        if values.dtype == np.float64:
+            return values
+        row, text = _first_text(values)
+        raise InputError(
+            f"{self.path}: the {role} {name!r} must hold numbers, but row {row + 1} "
+            f"holds {text!r}: correct or remove it (empty marks a missing value)"
+        )
+
+
+def read_any(path: str | Path) -> Table:
+    """Read CSV (also gzipped; separated by comma, semicolon, tab or bar) or parquet.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no such table, empty or has two columns of one name.
+    """
+    source = Path(path)
+    if not source.is_file():
+        what = "is a folder" if source.is_dir() else "does not exist"
+        raise InputError(f"{source} {what}: name a CSV or parquet file")
+    try:
+        table, notes = _parquet(source) if _is_parquet(source) else _text(source)
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        raise unreadable(source, error) from error
+    refuse_duplicates(source, [n for n in table.column_names if n.strip()])
+    columns, other = {}, []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not name.strip():
+            notes.append("a column without a name was left out")
+            continue
+        values = _values(column)
+        if values is None:
+            other.append(name)
+        else:
+            columns[name] = values
+    if not table.num_rows:
+        raise InputError(f"{source} has no rows")
+    return Table(
+        path=source,
+        rows=table.num_rows,
+        columns=columns,
+        other=tuple(other),
+        notes=tuple(notes),
+    )
+
+
+def _parquet(path: Path) -> tuple[pa.Table, list[str]]:
+    return pq.ParquetFile(path).read(), []
+
+
+def _text(path: Path) -> tuple[pa.Table, list[str]]:
+    first = _first_line(path)
+    delimiter = max(_DELIMITERS, key=first.count)
+    fields = [field.strip().strip('"') for field in first.split(delimiter)]
+    notes, names = [], None
+    if all(_is_number(field) for field in fields):
+        names = [f"column_{i + 1}" for i in range(len(fields))]
+        notes.append(
+            f"the first line holds numbers only: the columns are called {names[0]} to "
+            f"{names[-1]}"
+        )
+    with pa.input_stream(str(path), compression="detect") as stream:
+        table = pacsv.read_csv(
+            stream,
+            read_options=pacsv.ReadOptions(column_names=names),
+            parse_options=pacsv.ParseOptions(delimiter=delimiter),
+            convert_options=pacsv.ConvertOptions(
+                null_values=list(_MISSING), strings_can_be_null=True
+            ),
+        )
+    return table.rename_columns([n.strip() for n in table.column_names]), notes
+
+
+def _first_line(path: Path) -> str:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig") as stream:
+        line = stream.readline().rstrip("\r\n")
+    if not line:
+        raise InputError(f"{path} is empty: a table with a line of names was expected")
+    return line
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PAR1"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _values(column: pa.ChunkedArray) -> np.ndarray | None:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _values(pa.chunked_array([column.combine_chunks().dictionary_decode()]))
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if numeric or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.int8())
+        numbers = column.cast(pa.float64(), safe=False)
+        return numbers.to_numpy().astype(np.float64)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.to_numpy().astype(object)
+    return None
+
+
+def _first_text(values: np.ndarray) -> tuple[int, str]:
+    for row, text in enumerate(values):
+        if text is not None and not _is_number(text):
+            return row, text
+    return 0, values[0]

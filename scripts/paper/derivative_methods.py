@@ -1,0 +1,220 @@
+"""A function with noisy values and slopes, and ways to learn it from them.
+
+The function is a random neural network with sinusoidal units, as in the authors'
+published code; all methods share kernel, noise and a zero mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import Derivatives, Functionals, PointValues, Stack
+from dustmap.gp import SvgpSettings, fit_svgp
+from dustmap.gp.exact import ExactGP
+from dustmap.gp.sgpr import SGPR
+from dustmap.grid import Grid
+from dustmap.inference.direct import direct_optimum
+from dustmap.inference.elbo import GaussianData, predict
+from dustmap.inference.svi import fit_svi
+from dustmap.inference.svi_settings import SviSettings
+from dustmap.kernels import SquaredExponential
+from dustmap.likelihoods import Gaussian as Normal
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.whitening import CholeskyWhitening, ToeplitzWhitening
+
+VALUES, DERIVATIVES, TESTS = 100, 20, 100
+VALUE_NOISE, DERIVATIVE_NOISE = 0.05, 0.2
+KERNEL = SquaredExponential(lengthscale=0.1, variance=0.5)
+ITERATIONS = 20
+# Nugget of SVGP's inducing values, relative to k(0).
+JITTER = 1e-8
+# Of the network: units, and the spreads of the inner and the outer weights.
+_UNITS, _INNER, _OUTER = 9, 9.0, 0.2
+
+HIPGP, SVGP, EXACT = "HIP-GP", "SVGP", "exact GP"
+STEP, MINIBATCHES = "HIP-GP, one svi step", "HIP-GP, svi minibatches"
+COLLAPSED = "SVGP, closed form"
+
+
+class Predicted(NamedTuple):
+    """Posterior moments of the function, and the worst residual behind them."""
+
+    mean: Float[Tensor, " t"]
+    variance: Float[Tensor, " t"]
+    residual: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Data:
+    """One function, its observations and the points to predict at."""
+
+    function: Callable[[Tensor], Tensor]
+    at: Float[Tensor, "n 1"]
+    values: Float[Tensor, " n"]
+    slopes_at: Float[Tensor, "m 1"]
+    slopes: Float[Tensor, " m"]
+    test: Float[Tensor, "t 1"]
+
+    @property
+    def truth(self) -> Float[Tensor, " t"]:
+        """The function where it is to be predicted."""
+        return self.function(self.test)
+
+    def observed(self, *, derivatives: bool) -> tuple[Functionals, Tensor, Tensor]:
+        """Functionals, observations and noise variances."""
+        values = PointValues(self.at)
+        noise = torch.full_like(self.values, VALUE_NOISE**2)
+        if not derivatives:
+            return values, self.values, noise
+        both = Stack([values, Derivatives(self.slopes_at, 0)])
+        slope_noise = torch.full_like(self.slopes, DERIVATIVE_NOISE**2)
+        return (
+            both,
+            torch.cat([self.values, self.slopes]),
+            torch.cat([noise, slope_noise]),
+        )
+
+
+def network(generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """``softplus(vᵀ tanh sin(w x + b) + c)``, weights normal (authors' code)."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    inner, shift = _INNER * normal(_UNITS), _INNER * normal(_UNITS)
+    outer, last = _OUTER * normal(_UNITS), _OUTER * normal(1)
+
+    def function(x: Tensor) -> Tensor:
+        hidden = torch.tanh(torch.sin(x * inner + shift))
+        return torch.nn.functional.softplus(hidden @ outer + last)
+
+    return function
+
+
+def draw_data(seed: int) -> Data:
+    """A function and its observations by a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    function = network(generator)
+
+    def uniform(count: int) -> Tensor:
+        return 2 * torch.rand(count, 1, generator=generator, dtype=torch.float64) - 1
+
+    def noisy(values: Tensor, noise: float) -> Tensor:
+        white = torch.randn(len(values), generator=generator, dtype=torch.float64)
+        return values + noise * white
+
+    at, slopes_at, test = uniform(VALUES), uniform(DERIVATIVES), uniform(TESTS)
+    leaf = slopes_at.clone().requires_grad_(True)
+    (slopes,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    return Data(
+        function=function,
+        at=at,
+        values=noisy(function(at), VALUE_NOISE),
+        slopes_at=slopes_at,
+        slopes=noisy(slopes[:, 0], DERIVATIVE_NOISE),
+        test=test,
+    )
+
+
+def inducing_grid(count: int) -> Grid:
+    """Equidistant points on [-1, 1]."""
+    return Grid(shape=(count,), spacing=(2 / (count - 1),), origin=(-1.0,))
+
+
+def hipgp(
+    data: Data, points: int, *, derivatives: bool, settings: SviSettings | None = None
+) -> Predicted:
+    """The published features with a full-rank q: S4–S5, or the steps S11–S12."""
+    functionals, values, noise = data.observed(derivatives=derivatives)
+    whitening = ToeplitzWhitening(
+        KERNEL,
+        inducing_grid(points),
+        lengthscales=(float(KERNEL.lengthscale),),
+        solver=ConjugateGradients(rtol=1e-10, max_steps=ITERATIONS),
+    )
+    model = RowwiseGaussian(whitening, functionals)
+    seen = GaussianData.of(model, values, noise)
+    if settings is not None:
+        q = fit_svi(model, seen, settings, generator=torch.Generator()).q
+    else:
+        q = direct_optimum(model, seen, family="full").q
+    wanted = model.at(PointValues(data.test))
+    moments = predict(wanted, q)
+    worst = max(model.report.residual, wanted.report.residual)
+    return Predicted(moments.mean, moments.variance, worst)
+
+
+def _climb(**chosen: Any) -> SviSettings:
+    """Steps alone, in full rank: no solve for m at the end."""
+    return SviSettings(family="full", solve_mean=False, **chosen)
+
+
+def svgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
+    """SVGP on the same points: Cholesky whitening, one natural step on all data.
+
+    With normal noise a step of length 1 from the prior arrives at the optimum.
+    """
+    functionals, values, noise = data.observed(derivatives=derivatives)
+    places = inducing_grid(points).points()
+    fitted = fit_svgp(
+        functionals,
+        values,
+        CholeskyWhitening(KERNEL, places, nugget=JITTER * float(KERNEL.variance)),
+        Normal(known=noise),
+        generator=torch.Generator(),
+        settings=SvgpSettings(
+            natural_rate=1.0, batch_size=len(values), steps=1, learn=()
+        ),
+    )
+    found = fitted.model.predict(PointValues(data.test))
+    return Predicted(found.mean, found.variance)
+
+
+def collapsed(data: Data, points: int, *, derivatives: bool) -> Predicted:
+    """The optimum of SVGP's bound in closed form (Titsias 2009)."""
+    functionals, values, noise = data.observed(derivatives=derivatives)
+    common = float(noise.min())
+    model = SGPR(
+        KERNEL,
+        functionals,
+        values,
+        inducing_grid(points).points(),
+        noise=common,
+        known_noise=noise - common,
+        jitter=JITTER,
+    )
+    found = model.predict(PointValues(data.test))
+    return Predicted(found.mean, found.variance)
+
+
+def exact(data: Data, *, derivatives: bool) -> Predicted:
+    """Dense Cholesky of the covariance of all observations."""
+    functionals, values, noise = data.observed(derivatives=derivatives)
+    common = float(noise.min())
+    model = ExactGP(
+        KERNEL, functionals, values, noise=common, known_noise=noise - common
+    )
+    found = model.predict(PointValues(data.test))
+    return Predicted(found.mean, found.variance)
+
+
+def all_methods(data: Data, points: int, *, derivatives: bool) -> dict[str, Predicted]:
+    """Every method on one set of observations."""
+    everything = VALUES + DERIVATIVES
+    step = _climb(batch_size=everything, epochs=1, learning_rate=1.0)
+    few = _climb(batch_size=24, epochs=20)
+    return {
+        HIPGP: hipgp(data, points, derivatives=derivatives),
+        STEP: hipgp(data, points, derivatives=derivatives, settings=step),
+        MINIBATCHES: hipgp(data, points, derivatives=derivatives, settings=few),
+        SVGP: svgp(data, points, derivatives=derivatives),
+        COLLAPSED: collapsed(data, points, derivatives=derivatives),
+        EXACT: exact(data, derivatives=derivatives),
+    }

@@ -1,0 +1,264 @@
+"""HIP-GP and SVGP with blocks of 2 × 2 × 2 inducing points, and the full batch.
+
+The first two have the optimum S4–S5 of their bound, where steps would lead; their rows
+come from PCG on a circulant embedding and from Cholesky's factor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from ananke_engines import DenseGP, Prediction, Problem
+from dust_data import Sky
+from jaxtyping import Float
+from paper_report import Row, stopwatch
+from torch import Tensor
+
+from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, Rule
+from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.sgpr import SGPR
+from dustmap.grid import Grid
+from dustmap.inference.direct import direct_optimum
+from dustmap.inference.elbo import GaussianData, predict
+from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.kernels import Kernel, Matern32
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.posterior import Posterior
+from dustmap.whitening import (
+    CholeskyWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+    Whitening,
+    padded_torus,
+)
+
+HIPGP, SVGP, FULL_BATCH, DENSE = "HIP-GP", "SVGP", "full batch", "dense GP"
+SUBGRID = ", v_n as noise"
+Shape = tuple[int, int, int]
+BLOCK = 2
+# The paper's limits of PCG, in training and in evaluation.
+_TRAINING = ConjugateGradients(rtol=1e-5, max_steps=200)
+_EVALUATION = ConjugateGradients(rtol=1e-5, max_steps=500)
+_MEAN = ConjugateGradients(rtol=1e-5, max_steps=3_000)
+# Points of an embedding, at least and for each inducing point. Where it would outgrow
+# them, negative modes are set to zero, as the published code does, if the covariance
+# changes by no more than this share.
+_FEWEST, _PER_POINT, _CLIPPED = 2**16, 16, 0.02
+_JITTER = 1e-6
+_MEMORY = 2**33
+# Of the full batch: the largest torus whose quadrature runs on half its spacing, draws
+# behind conditional variances, and the preconditioner.
+_FINE, _DRAWS, _RANK = 50_000, 16, 200
+
+
+class GridCholesky(CholeskyWhitening):
+    """Cholesky whitening of a grid, whose parameters lie as its points do.
+
+    Blocks are then of neighbouring points, as the paper has them for SVGP.
+    """
+
+    def __init__(self, kernel: Kernel, grid: Grid) -> None:
+        super().__init__(kernel, grid.points(), max_jitter=_JITTER)
+        self.grid = grid
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        """The grid's."""
+        return self.grid.shape
+
+    def with_kernel(self, kernel: Kernel) -> GridCholesky:
+        return GridCholesky(kernel, self.grid)
+
+
+def _whitening(
+    engine: str, kernel: Matern32, grid: Grid, solver: ConjugateGradients
+) -> Whitening:
+    if engine == SVGP:
+        return GridCholesky(kernel, grid)
+    scales = kernel.lengthscale.expand(grid.dimension).tolist()
+    limits = EmbeddingLimits(
+        max_points=max(_FEWEST, _PER_POINT * grid.size), clip=True, max_error=_CLIPPED
+    )
+    return ToeplitzWhitening(
+        kernel, grid, lengthscales=scales, solver=solver, limits=limits
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """Kernel, and ``τ²`` of the noise that all stars have beside their own [mag²]."""
+
+    kernel: Matern32
+    common: float = 0.0
+
+
+def learn_scales(
+    sky: Sky, start: Matern32, shape: Shape, nodes: int, count: int, steps: int
+) -> Scales:
+    """Variance and common noise of the largest published bound on so many stars.
+
+    The bound counts what a coarse grid leaves over as certain unless more noise or a
+    longer lengthscale explains it: the latter is 1.5 spacings at least. (Learnt as
+    well, it runs away on grids that resolve next to nothing.)
+    """
+    grid, few = sky.grid(shape), sky.shortened(count, 0)
+    longest = max(float(start.lengthscale), 1.5 * max(grid.spacing))
+    model = SGPR(
+        start.with_parameters({"lengthscale": torch.tensor(longest)}),
+        LineIntegrals(few.positions, GaussLegendre(count=nodes)),
+        few.values,
+        grid.points(),
+        noise=0.1 * float(few.values.var()),
+        known_noise=few.variance,
+        jitter=_JITTER,
+    )
+    settings = LBFGS(names=("variance", "noise"), max_steps=steps)
+    learnt = maximise(model, settings).model
+    kernel = learnt.kernel
+    assert isinstance(kernel, Matern32)
+    return Scales(kernel=kernel, common=float(learnt.noise))
+
+
+def rowwise(
+    sky: Sky,
+    scales: Scales,
+    shape: Shape,
+    nodes: int,
+    engine: str,
+    *,
+    subgrid: bool = False,
+) -> Prediction:
+    """The optimum of HIP-GP's or SVGP's bound with blocks of 2 × 2 × 2 points.
+
+    ``subgrid`` counts conditional variances as noise instead of charging for them.
+    """
+    grid, rule = sky.grid(shape), GaussLegendre(count=nodes)
+    kernel = scales.kernel
+    with stopwatch() as taken:
+        whitening = _whitening(engine, kernel, grid, _TRAINING)
+        model = RowwiseGaussian(whitening, LineIntegrals(sky.positions, rule))
+        data = GaussianData.of(
+            model,
+            sky.values,
+            sky.variance,
+            common_noise=scales.common,
+            subgrid_noise=subgrid,
+        )
+        optimum = direct_optimum(
+            model, data, family="block", block=BLOCK, memory=_MEMORY
+        )
+    evaluating = whitening
+    if engine == HIPGP:
+        evaluating = _whitening(engine, kernel, grid, _EVALUATION)
+    wanted = model.on(evaluating).at(_problem(sky, kernel, nodes).targets(rule))
+    moments = predict(wanted, optimum.q)
+    facts: Row = {
+        "lengthscale [kpc]": float(kernel.lengthscale),
+        "common noise [mag]": math.sqrt(scales.common),
+        "best bound": optimum.collapsed_bound,
+        "most iterations": model.report.iterations if engine == HIPGP else None,
+        "rows short of 1e-5": model.report.unconverged,
+        "latent": "×".join(map(str, whitening.latent_shape)),
+        "covariance error": whitening.report.covariance_error
+        if isinstance(whitening, ToeplitzWhitening)
+        else None,
+    }
+    return _split(moments.mean, moments.variance.sqrt(), taken[0], facts)
+
+
+def _split(
+    mean: Float[Tensor, " n"], std: Float[Tensor, " n"], seconds: float, facts: Row
+) -> Prediction:
+    """Extinctions first, then densities."""
+    count = len(mean) // 2
+    return Prediction(
+        extinction_mean=mean[:count].numpy(),
+        extinction_std=std[:count].numpy(),
+        density_mean=mean[count:].numpy(),
+        density_std=std[count:].numpy(),
+        seconds=seconds,
+        facts=facts,
+    )
+
+
+def full_batch(
+    sky: Sky, kernel: Matern32, shape: Shape, nodes: int, samples: int
+) -> Prediction:
+    """The solve-free engine on a torus, with exact posterior samples."""
+    generator = torch.Generator().manual_seed(1)
+    grid = sky.grid(shape)
+    torus = padded_torus(grid, kernel, 1e-3)
+    refinement = 2 if torus.size <= _FINE else 1
+    rule = FixedStep(step=0.5 * min(grid.spacing) / refinement)
+    with stopwatch() as taken:
+        model = TorusGaussian(
+            TorusWhitening(kernel, torus, refinement=refinement),
+            LineIntegrals(sky.positions, rule),
+            interpolation="cubic",
+            residual_refinement=2 * refinement,
+            residual_count=_DRAWS,
+            generator=generator,
+        )
+        settings = FullBatch(
+            solver=_MEAN,
+            samples=samples,
+            sample_rtol=1e-2,
+            preconditioner_rank=min(_RANK, torus.size // 2),
+        )
+        result = infer(
+            model, sky.values, sky.variance, settings=settings, generator=generator
+        )
+    posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
+    wanted = _problem(sky, kernel, nodes).targets(rule)
+    moments = posterior.moments(wanted)
+    facts: Row = {
+        "lengthscale [kpc]": float(kernel.lengthscale),
+        "solver": result.mean_solution.message,
+        "converged": result.converged,
+        "latent": "×".join(map(str, torus.shape)),
+    }
+    return _split(moments.mean, moments.std, taken[0], facts)
+
+
+def dense(sky: Sky, kernel: Matern32, nodes: int) -> Prediction:
+    """The exact GP of all stars."""
+    engine = DenseGP(_problem(sky, kernel, nodes))
+    return engine.predict(sky.values, sky.variance)["dense GP"]
+
+
+def _problem(sky: Sky, kernel: Matern32, nodes: int) -> Problem:
+    """What the Ananke experiment's engines and targets ask for: no grid counts here."""
+    grid = sky.grid((2, 2, 2))
+    return Problem(
+        train=sky.positions,
+        test=torch.as_tensor(sky.test.positions),
+        kernel=kernel,
+        fine_grid=grid,
+        grid=grid,
+        embedding=None,
+        nodes=nodes,
+        samples=0,
+        epochs=0,
+        draws=0,
+    )
+
+
+def row_seconds(
+    sky: Sky, kernel: Matern32, shape: Shape, nodes: int, count: int
+) -> tuple[float, int]:
+    """Seconds that one of HIP-GP's rows takes, by ``count`` of them, and iterations."""
+    whitening = _whitening(HIPGP, kernel, sky.grid(shape), _TRAINING)
+    rays = LineIntegrals(sky.positions[:count], _rule(nodes))
+    model = RowwiseGaussian(whitening, rays)
+    with stopwatch() as taken:
+        model.keep_rows()
+    return taken[0] / len(rays), model.report.iterations
+
+
+def _rule(nodes: int) -> Rule:
+    return GaussLegendre(count=nodes)

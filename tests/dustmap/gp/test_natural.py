@@ -1,0 +1,278 @@
+"""Natural steps by solves alone, against dense algebra and autograd."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from reference import woodbury_posterior
+from torch import Tensor
+
+from dustmap.gp.natural import PrecisionGaussian, Slopes
+from dustmap.gp.svgp_climb import minibatch_slopes
+from dustmap.gp.svgp_solvers import IterativeSolver
+from dustmap.inference.variational import BlockGaussian
+from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+
+SIZE, COUNT = 12, 30
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+class Problem:
+    """Features, offsets and conditional variances as a whitening would give them."""
+
+    def __init__(self, generator: torch.Generator, likelihood: Likelihood) -> None:
+        self.features = 0.4 * normal(generator, COUNT, SIZE)
+        self.offset = 0.3 * normal(generator, COUNT)
+        self.variance = 0.2 * normal(generator, COUNT) ** 2
+        self.values = self.features @ normal(generator, SIZE)
+        if isinstance(likelihood, Bernoulli):
+            self.values = (self.values > 0).double()
+        self.likelihood = likelihood
+
+    def moments(self, mean: Tensor, quadratic: Tensor) -> tuple[Tensor, Tensor]:
+        return self.offset + self.features @ mean, quadratic + self.variance
+
+    def slopes(self, q: PrecisionGaussian, scale: float = 1.0) -> Slopes:
+        moments = self.moments(q.mean, q.quadratic(self.features))
+        return minibatch_slopes(
+            self.likelihood,
+            self.values,
+            self.features,
+            self.offset,
+            moments,
+            scale=scale,
+        )
+
+    def bound(self, mean: Tensor, S: Tensor, scale: float = 1.0) -> Tensor:
+        """The bound with dense algebra."""
+        quadratic = ((self.features @ S) * self.features).sum(dim=1)
+        moments = self.moments(mean, quadratic)
+        expected = self.likelihood.expected(self.values, *moments).sum()
+        determinant = torch.linalg.slogdet(S)[1]
+        KL = 0.5 * (S.trace() + mean @ mean - determinant - SIZE)
+        return scale * expected - KL
+
+
+LIKELIHOODS = {
+    "gaussian": Gaussian(variance=0.3),
+    "student": StudentT(scale=3.0, degrees=60.0),
+    "bernoulli": Bernoulli(),
+}
+
+
+def textbook_step(problem: Problem, mean: Tensor, S: Tensor, rate: float, scale: float):
+    """``θ + l ∂L/∂η`` by autograd through the expectation parameters."""
+    first = mean.clone().requires_grad_(True)
+    second = (S + torch.outer(mean, mean)).requires_grad_(True)
+    bound = problem.bound(first, second - torch.outer(first, first), scale)
+    by_first, by_second = torch.autograd.grad(bound, (first, second))
+    precision = torch.linalg.inv(S)
+    # θ₂ = −½ S⁻¹.
+    moved = precision - 2 * rate * (by_second + by_second.mT) / 2
+    theta = precision @ mean + rate * by_first
+    return torch.linalg.solve(moved, theta), moved
+
+
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+def test_a_step_is_the_natural_gradient(kind, generator):
+    problem = Problem(generator, LIKELIHOODS[kind])
+    q = PrecisionGaussian(SIZE)
+    q.mean = 0.1 * normal(generator, SIZE)
+    for rate in (0.3, 0.05):
+        S = torch.linalg.inv(q.precision)
+        mean, precision = textbook_step(problem, q.mean, S, rate, 2.0)
+        q.step(problem.slopes(q, 2.0), rate)
+        torch.testing.assert_close(q.precision, precision, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(q.mean, mean, rtol=1e-8, atol=1e-9)
+    assert q.steps.steps == 2
+    assert q.steps.halved == q.steps.clipped == 0
+
+
+def test_one_step_of_one_with_normal_noise_is_the_optimum(generator):
+    problem = Problem(generator, Gaussian(variance=0.3))
+    q = PrecisionGaussian(SIZE)
+    q.mean = normal(generator, SIZE)
+    q.step(problem.slopes(q), 1.0)
+    noise = np.full(COUNT, 0.3)
+    residual = (problem.values - problem.offset).numpy()
+    mean, S = woodbury_posterior(problem.features.numpy(), residual, noise)
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(torch.linalg.inv(q.precision), S, atol=1e-12)
+
+
+def test_solves_by_iterations_agree_with_factorisations(generator):
+    problem = Problem(generator, StudentT(scale=0.3, degrees=3.0))
+    exact = PrecisionGaussian(SIZE)
+    iterative = PrecisionGaussian(SIZE, solver=IterativeSolver(rtol=1e-9))
+    rough = PrecisionGaussian(SIZE, solver=IterativeSolver(rtol=1e-3))
+    for _ in range(6):
+        for q in (exact, iterative, rough):
+            q.step(problem.slopes(q, 4.0), 0.3)
+    torch.testing.assert_close(iterative.mean, exact.mean, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        iterative.precision, exact.precision, rtol=1e-7, atol=1e-7
+    )
+    torch.testing.assert_close(rough.mean, exact.mean, rtol=1e-3, atol=1e-3)
+    assert float((rough.mean - exact.mean).abs().max()) > 1e-9
+    assert iterative.solves.unconverged == 0 and iterative.solves.iterations > 3
+    assert exact.steps.clipped > 0
+
+
+def test_solves_that_stop_short_are_counted(generator):
+    problem = Problem(generator, Gaussian(variance=1e-3))
+    q = PrecisionGaussian(SIZE, solver=IterativeSolver(rtol=1e-9, max_steps=2))
+    q.step(problem.slopes(q), 1.0)
+    assert q.solves.unconverged > 0 and q.solves.residual > 1e-9
+
+
+def test_a_rough_solve_leaves_a_quadratic_form_of_second_order(generator):
+    q = PrecisionGaussian(40, solver=IterativeSolver(rtol=1e-2))
+    A = normal(generator, 40, 40)
+    q.precision = torch.eye(40, dtype=torch.float64) + A @ A.mT
+    rows = normal(generator, 5, 40).requires_grad_(True)
+    S = torch.linalg.inv(q.precision)
+    exact = ((rows @ S) * rows).sum(dim=1)
+    value = q.quadratic(rows)
+    x = q.covariance_times(rows.detach())
+    first_order = float(((x - rows @ S).norm() / (rows @ S).norm()).detach())
+    relative = float(((value - exact) / exact).abs().max().detach())
+    assert first_order > 1e-4
+    assert relative < 30 * first_order**2
+    (slope,) = torch.autograd.grad(value.sum(), rows)
+    torch.testing.assert_close(slope, 2 * x)
+
+
+def test_rows_without_curvature_take_no_precision_away(generator):
+    problem = Problem(generator, StudentT(scale=0.05, degrees=1.0))
+    problem.values[:10] += 50.0
+    q = PrecisionGaussian(SIZE)
+    slopes = problem.slopes(q, 5.0)
+    count = int((slopes.by_variance > 0).sum())
+    q.step(slopes, 1.0)
+    assert count >= 10
+    assert q.steps.clipped == count
+    assert float(torch.linalg.eigvalsh(q.precision)[0]) > 1 - 1e-9
+
+
+def test_a_step_of_the_mean_that_overshoots_is_halved(generator):
+    """A quartic: its curvature at the start says little about where a step ends."""
+    k = torch.zeros(1, SIZE, dtype=torch.float64)
+    k[0, 0] = 1.0
+
+    def objective(mean: Tensor) -> float:
+        return -1e4 * float((mean[0] - 0.5) ** 4)
+
+    q = PrecisionGaussian(SIZE)
+    before = objective(q.mean)
+    slope = torch.tensor([4e4 * 0.5**3], dtype=torch.float64)
+    q.step(
+        Slopes(
+            features=k,
+            by_mean=slope,
+            by_variance=torch.tensor([-100.0], dtype=torch.float64),
+            objective=objective,
+        ),
+        0.9,
+    )
+    assert q.steps.halved == 1 and q.steps.refused == 0
+    assert objective(q.mean) - 0.5 * float(q.mean @ q.mean) > before
+    assert float(q.mean[0]) > 0
+
+
+def test_a_step_that_never_helps_is_refused(generator):
+    problem = Problem(generator, Gaussian(variance=0.3))
+    q = PrecisionGaussian(SIZE)
+    start = q.mean.clone()
+    slopes = problem.slopes(q)
+    worse = Slopes(
+        features=slopes.features,
+        by_mean=-slopes.by_mean,
+        by_variance=slopes.by_variance,
+        objective=slopes.objective,
+    )
+    q.step(worse, 0.5)
+    assert q.steps.refused == 1
+    assert torch.equal(q.mean, start)
+
+
+def stepped(generator: torch.Generator, **keys) -> PrecisionGaussian:
+    q = PrecisionGaussian(SIZE, **keys)
+    q.step(Problem(generator, Gaussian(variance=0.1)).slopes(q), 0.5)
+    return q
+
+
+def test_the_divergence_is_the_formula(generator):
+    q = stepped(generator)
+    prior = torch.distributions.MultivariateNormal(
+        torch.zeros(SIZE).double(), torch.eye(SIZE).double()
+    )
+    own = torch.distributions.MultivariateNormal(
+        q.mean, precision_matrix=(q.precision + q.precision.mT) / 2
+    )
+    exact = float(torch.distributions.kl_divergence(own, prior))
+    assert q.divergence().value == pytest.approx(exact, rel=1e-10)
+    assert q.divergence().error == 0
+    assert float(q.trace()) == pytest.approx(
+        float(torch.linalg.inv(q.precision).trace())
+    )
+
+
+def test_the_estimated_divergence_knows_its_error(generator):
+    q = stepped(generator, solver=IterativeSolver(rtol=1e-8), dense_limit=SIZE - 1)
+    exact = stepped(torch.Generator().manual_seed(generator.initial_seed()))
+    found = [q.divergence(generator) for _ in range(20)]
+    errors = [(f.value - exact.divergence().value) / f.error for f in found]
+    assert all(f.error > 0 for f in found)
+    assert 0.3 < math.sqrt(sum(e**2 for e in errors) / 20) < 2.0
+    with pytest.raises(ValueError, match="pass a generator"):
+        q.divergence()
+
+
+def test_single_precision_holds_the_same_posterior(generator):
+    double = stepped(torch.Generator().manual_seed(1))
+    single = stepped(torch.Generator().manual_seed(1), dtype=torch.float32)
+    assert single.precision.dtype == torch.float32
+    rows = normal(generator, 4, SIZE)
+    torch.testing.assert_close(single.mean, double.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        single.quadratic(rows), double.quadratic(rows), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_draws_have_the_covariance(generator):
+    q = stepped(generator)
+    draws = q.sample(200_000, generator)
+    torch.testing.assert_close(draws.mean(0), q.mean, rtol=0.0, atol=0.01)
+    S = torch.linalg.inv(q.precision)
+    torch.testing.assert_close(torch.cov(draws.mT), S, rtol=0.0, atol=0.015)
+
+
+def test_frozen_is_the_same_distribution(generator):
+    q = stepped(generator, solver=IterativeSolver(rtol=1e-10))
+    frozen, rows = q.frozen(), normal(generator, 4, SIZE)
+    assert isinstance(frozen, BlockGaussian)
+    torch.testing.assert_close(frozen.quadratic(rows), q.quadratic(rows))
+    torch.testing.assert_close(frozen.mean, q.mean)
+    q.step(Problem(generator, Gaussian(variance=0.1)).slopes(q), 0.5)
+    assert not torch.allclose(frozen.mean, q.mean)
+    assert not torch.allclose(frozen.quadratic(rows), q.quadratic(rows))
+    assert stepped(generator, dense_limit=3).frozen().__class__ is PrecisionGaussian
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.5, math.nan])
+def test_rates_that_lose_the_covariance_are_refused(rate, generator):
+    q = PrecisionGaussian(SIZE)
+    slopes = Problem(generator, Gaussian(variance=0.3)).slopes(q)
+    with pytest.raises(ValueError, match="natural rate"):
+        q.step(slopes, rate)
+
+
+def test_a_precision_that_is_none_is_refused():
+    q = PrecisionGaussian(3)
+    q.precision[1, 1] = -1.0
+    with pytest.raises(ValueError, match="not positive definite"):
+        q.quadratic(torch.ones(1, 3, dtype=torch.float64))

@@ -1,0 +1,235 @@
+"""Sparse variational regression against dense algebra."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    Covariance,
+    exact_posterior,
+    functional_covariance,
+    log_evidence,
+    points_as_rows,
+    rows_of,
+)
+from scipy import stats
+from svgp_cases import (
+    COVARIANCE,
+    KERNEL,
+    ONE_STEP,
+    fit,
+    mixed,
+    normal,
+    uniform,
+    whitening,
+)
+from torch import Tensor
+
+from dustmap.functionals import (
+    Functionals,
+    PointValues,
+)
+from dustmap.gp.sgpr import SGPR
+from dustmap.gp.svgp import Svgp, seen_rows
+from dustmap.gp.svgp_families import FullRankFactor, LowRankFactor, MeanFieldScale
+from dustmap.gp.svgp_fit import fit_svgp
+from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.kernels import Matern52
+from dustmap.likelihoods import Gaussian, StudentT
+from dustmap.linalg.ciq import CIQ
+from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.whitening import CholeskyWhitening, CiqWhitening
+
+
+def ones_of(functionals: Functionals) -> np.ndarray:
+    """What a functional sees of a constant: its weights, but for slopes."""
+    return np.array(
+        [sum(w for _, w, a in row if a is None) for row in rows_of(functionals)]
+    )
+
+
+def test_with_all_points_inducing_it_is_the_exact_process(generator):
+    """Evidence, and predictions of values, slopes and integrals."""
+    x = uniform(generator, 25, 2)
+    y = torch.sin(5 * x[:, 0]) + x[:, 1]
+    result = fit(PointValues(x), y, x, Gaussian(variance=0.05), ONE_STEP, mean=0.6)
+    seen, asked = points_as_rows(x.numpy()), mixed(generator)
+    K_nn = functional_covariance(COVARIANCE, seen, seen)
+    K_sn = functional_covariance(COVARIANCE, rows_of(asked), seen)
+    K_ss = functional_covariance(COVARIANCE, rows_of(asked), rows_of(asked))
+    noise, residual = np.full(25, 0.05), y.numpy() - 0.6
+    assert result.bound.value == pytest.approx(
+        log_evidence(K_nn, residual, noise), rel=1e-9
+    )
+    mean, covariance = exact_posterior(K_nn, K_sn, K_ss, residual, noise)
+    moments = result.model.predict(asked)
+    exact = mean + 0.6 * ones_of(asked)
+    np.testing.assert_allclose(moments.mean, exact, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(moments.variance, np.diag(covariance), atol=1e-9)
+
+
+def collapsed_bound(
+    K_nn: np.ndarray, K_nu: np.ndarray, K_uu: np.ndarray, y: np.ndarray, noise
+) -> float:
+    """Titsias (2009, eq. 9) with a noise of its own for every observation."""
+    Q = K_nu @ np.linalg.solve(K_uu, K_nu.T)
+    missed = np.diag(K_nn - Q)
+    evidence = stats.multivariate_normal(np.zeros(len(y)), Q + np.diag(noise))
+    return evidence.logpdf(y) - 0.5 * np.sum(missed / noise)
+
+
+def test_at_the_optimum_it_is_the_collapsed_bound(generator):
+    """Values, slopes and integrals in one data set, with noise known and common."""
+    data, z = mixed(generator), uniform(generator, 9, 2)
+    y = normal(generator, len(data))
+    known = 0.1 + uniform(generator, len(data))
+    result = fit(data, y, z, Gaussian(variance=0.2, known=known), ONE_STEP, mean=0.3)
+    rows, inducing = rows_of(data), points_as_rows(z.numpy())
+    K_nu = functional_covariance(COVARIANCE, rows, inducing)
+    K_uu = functional_covariance(COVARIANCE, inducing, inducing)
+    K_nn = functional_covariance(COVARIANCE, rows, rows)
+    residual = y.numpy() - 0.3 * ones_of(data)
+    noise = 0.2 + known.numpy()
+    exact = collapsed_bound(K_nn, K_nu, K_uu, residual, noise)
+    assert result.bound.value == pytest.approx(exact, rel=1e-9)
+    assert result.bound.value < log_evidence(K_nn, residual, noise)
+    precision = K_uu + K_nu.T @ (K_nu / noise[:, None])
+    asked = mixed(generator)
+    K_su = functional_covariance(COVARIANCE, rows_of(asked), inducing)
+    mean = K_su @ np.linalg.solve(precision, K_nu.T @ (residual / noise))
+    moments = result.model.predict(asked)
+    expected = mean + 0.3 * ones_of(asked)
+    np.testing.assert_allclose(moments.mean, expected, rtol=1e-7, atol=1e-8)
+    K_ss = functional_covariance(COVARIANCE, rows_of(asked), rows_of(asked))
+    gone = K_su @ np.linalg.solve(K_uu, K_su.T)
+    kept = K_su @ np.linalg.solve(precision, K_su.T)
+    np.testing.assert_allclose(
+        moments.variance, np.diag(K_ss - gone + kept), rtol=1e-6, atol=1e-8
+    )
+
+
+def test_at_the_optimum_it_is_sgpr(generator):
+    data, z = mixed(generator), uniform(generator, 9, 2)
+    y = normal(generator, len(data))
+    known = 0.1 + uniform(generator, len(data))
+    result = fit(data, y, z, Gaussian(variance=0.2, known=known), ONE_STEP, mean=0.3)
+    collapsed = SGPR(
+        KERNEL, data, y, z, noise=0.2, mean=0.3, known_noise=known, jitter=0.0
+    )
+    assert result.bound.value == pytest.approx(collapsed.log_marginal(), rel=1e-9)
+    asked = mixed(generator)
+    found, other = result.model.predict(asked), collapsed.predict(asked)
+    torch.testing.assert_close(found.mean, other.mean, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.variance, other.variance, rtol=1e-6, atol=1e-8)
+
+
+def test_inputs_may_have_many_dimensions(generator):
+    scales = (0.9, 1.1, 1.4, 0.8, 1.0)
+    covariance = Covariance(name="matern52", lengthscale=scales)
+    x, y = uniform(generator, 20, 5), normal(generator, 20)
+    kernel = Matern52(lengthscale=scales)
+    result = fit(PointValues(x), y, x, Gaussian(variance=0.1), ONE_STEP, kernel=kernel)
+    K = covariance.matrix(x.numpy(), x.numpy())
+    evidence = log_evidence(K, y.numpy(), np.full(20, 0.1))
+    assert result.bound.value == pytest.approx(evidence, rel=1e-8)
+
+
+def test_contour_quadrature_whitens_to_the_same_posterior(generator):
+    """Another root of K_uu: q differs by a rotation, moments and bound do not."""
+    data, z = mixed(generator), uniform(generator, 9, 2)
+    y, likelihood = normal(generator, len(data)), StudentT(scale=0.5, degrees=5.0)
+    settings = SvgpSettings(steps=4, batch_size=10, learn=())
+    results = [
+        fit_svgp(
+            data,
+            y,
+            chosen,
+            likelihood,
+            generator=torch.Generator().manual_seed(5),
+            settings=settings,
+        )
+        for chosen in (
+            CholeskyWhitening(KERNEL, z),
+            CiqWhitening(KERNEL, z, ciq=CIQ(solver=MultiShiftMinres(rtol=1e-8))),
+        )
+    ]
+    asked = mixed(generator)
+    exact, rooted = (r.model.predict(asked) for r in results)
+    torch.testing.assert_close(rooted.mean, exact.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(rooted.variance, exact.variance, rtol=1e-6, atol=1e-6)
+    bounds = [r.bound.value for r in results]
+    assert bounds[1] == pytest.approx(bounds[0], rel=1e-6)
+    assert not torch.allclose(results[0].model.q.mean, results[1].model.q.mean)
+
+
+def families(generator: torch.Generator, size: int):
+    """One of each, away from the prior."""
+    members = [
+        FullRankFactor(size),
+        MeanFieldScale(size),
+        LowRankFactor(size, 3, generator),
+    ]
+    for member in members:
+        with torch.no_grad():
+            for parameter in member.parameters():
+                parameter.add_(0.3 * normal(generator, *parameter.shape))
+    return members
+
+
+def dense(q) -> Tensor:
+    """S by polarisation: all that a family tells is ``kᵀ S k``."""
+    size = len(q.mean)
+    eye = torch.eye(size, dtype=torch.float64)
+    pairs = (eye[:, None] + eye[None, :]).reshape(-1, size)
+    both = q.quadratic(pairs).reshape(size, size)
+    own = q.quadratic(eye)
+    return ((both - own[:, None] - own[None, :]) / 2).detach()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_families_know_their_covariance(number, generator):
+    q = families(generator, 6)[number]
+    S = dense(q)
+    assert float(torch.linalg.eigvalsh(S)[0]) > 0
+    torch.testing.assert_close(q.trace().detach(), S.trace())
+    torch.testing.assert_close(q.log_determinant().detach(), torch.logdet(S))
+    draws = q.sample(100_000, generator).detach()
+    torch.testing.assert_close(torch.cov(draws.mT), S, rtol=0.0, atol=0.1)
+    torch.testing.assert_close(draws.mean(0), q.mean.detach(), rtol=0.0, atol=0.03)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_bound_is_the_formula(number, generator):
+    """With Student's noise, in ε = L⁻¹u by dense algebra."""
+    x, z = uniform(generator, 15, 2), uniform(generator, 6, 2)
+    y = normal(generator, 15)
+    likelihood = StudentT(scale=0.3, degrees=4.0)
+    q = families(generator, 6)[number]
+    model = Svgp(whitening=whitening(z), q=q, likelihood=likelihood, mean=0.2)
+    K_uu = COVARIANCE.matrix(z.numpy(), z.numpy())
+    K_nu = COVARIANCE.matrix(x.numpy(), z.numpy())
+    features = np.linalg.solve(np.linalg.cholesky(K_uu), K_nu.T).T
+    m, S = q.mean.detach().numpy(), dense(q).numpy()
+    means = 0.2 + features @ m
+    variances = 1.7 + np.einsum("np,pq,nq->n", features, S - np.eye(6), features)
+    f, weights = np.polynomial.hermite_e.hermegauss(300)
+    nodes = means[:, None] + np.sqrt(variances)[:, None] * f
+    logs = stats.t.logpdf(y.numpy()[:, None], 4.0, nodes, 0.3)
+    expected = (logs @ weights).sum() / math.sqrt(2 * math.pi)
+    KL = 0.5 * (np.trace(S) + m @ m - 6 - np.linalg.slogdet(S)[1])
+    value = model.bound(PointValues(x), y).value
+    assert value == pytest.approx(expected - KL, abs=0.02)
+
+
+def test_derivatives_run_through_features_to_kernel_and_points(generator):
+    data = mixed(generator)
+    z = uniform(generator, 5, 2).requires_grad_(True)
+    log = torch.tensor([-0.9, -0.4], dtype=torch.float64, requires_grad=True)
+
+    def rows(log_scale: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        kernel = Matern52(lengthscale=log_scale.exp(), variance=1.7)
+        seen = seen_rows(CholeskyWhitening(kernel, points), data, 1e-6)
+        return seen.features, seen.variance
+
+    assert torch.autograd.gradcheck(rows, (log, z), rtol=1e-3, atol=1e-6)

@@ -1,0 +1,78 @@
+"""A climb that was cut short is told from one that had ended."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from svgp_cases import POINTS, START, curve, fit, normal
+
+from dustmap.functionals import PointValues
+from dustmap.gp.svgp_rise import Watch
+from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.likelihoods import Gaussian
+
+CLIMB = SvgpSettings(batch_size=10**6, natural_rate=0.3, learn=(), watch_rows=1000)
+
+
+@pytest.fixture
+def data(generator):
+    x, f = curve(generator, 200)
+    return PointValues(x), f + 0.2 * normal(generator, 200)
+
+
+def noise():
+    """Known row by row, so that each must be taken with its own."""
+    known = torch.linspace(0.02, 0.2, 200, dtype=torch.float64)
+    return Gaussian(variance=1e-3, known=known)
+
+
+def climbed(data, steps, likelihood=None, **keys):
+    settings = replace(CLIMB, steps=steps, **keys)
+    likelihood = noise() if likelihood is None else likelihood
+    return fit(*data, POINTS, likelihood, settings, kernel=START)
+
+
+def test_a_rise_is_the_difference_of_two_bounds(data, generator):
+    early, late = (climbed(data, steps).model for steps in (4, 12))
+    both = [model.bound(*data).value for model in (early, late)]
+    watch = Watch(*data, rows=1000, steps=40, generator=generator)
+    watch.look(early)
+    rise = watch.rise(late)
+    assert rise.value == pytest.approx((both[1] - both[0]) / 200, rel=1e-9)
+    assert (rise.steps, rise.rows, rise.error) == (4, 200, 0.0)
+
+
+def test_few_rows_tell_it_within_their_error(data):
+    early, late = (climbed(data, steps).model for steps in (4, 12))
+    whole = (late.bound(*data).value - early.bound(*data).value) / 200
+    off = []
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        watch = Watch(*data, rows=50, steps=40, generator=generator)
+        watch.look(early)
+        rise = watch.rise(late)
+        off.append((rise.value - whole) / rise.error)
+    # A quarter of all rows: drawn without replacement they scatter by √¾ of the error.
+    assert 0.5 < float(torch.tensor(off).square().mean().sqrt()) < 1.4
+
+
+def test_a_climb_cut_short_still_rises_and_a_long_one_does_not(data):
+    short, long = (climbed(data, steps).rise for steps in (2, 100))
+    assert short.value > 1e-3 and short.steps == 1
+    assert abs(long.value) < 1e-6 and long.steps == 10
+    assert "the last 10 steps moved the bound by" in climbed(data, 100).message
+
+
+def test_watching_changes_no_fit(data):
+    seen, unseen = (climbed(data, 8, batch_size=50, watch_rows=n) for n in (30, 0))
+    assert unseen.rise is None and seen.rise.rows == 30
+    assert torch.equal(seen.model.q.mean, unseen.model.q.mean)
+    assert seen.bound == unseen.bound
+
+
+def test_a_rise_needs_a_look_before(data, generator):
+    watch = Watch(*data, rows=10, steps=40, generator=generator)
+    with pytest.raises(ValueError, match="call look first"):
+        watch.rise(climbed(data, 1).model)
+    with pytest.raises(ValueError, match="watch_rows must not be negative"):
+        SvgpSettings(watch_rows=-1)

@@ -1,0 +1,286 @@
+"""Observation models against numerical integration with SciPy's densities."""
+
+import functools
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, special, stats
+
+from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+
+# (mean, variance) of the latent: next to, far from, narrower and wider than the noise.
+LATENTS = ((0.3, 1.0), (3.0, 0.01), (0.0, 100.0), (30.0, 1.0), (0.2, 1e-6), (-2.0, 1e3))
+STUDENTS = tuple(
+    StudentT(scale=scale, degrees=degrees)
+    for scale, degrees in ((1e-3, 0.7), (1e-3, 50.0), (1.0, 5.0), (10.0, 2000.0))
+)
+GAUSSIANS = (Gaussian(variance=0.3), Gaussian(variance=1e-4))
+ALL = (*STUDENTS, *GAUSSIANS, Bernoulli())
+
+
+def density(g, f: float) -> float:
+    return math.exp(g(f))
+
+
+def below(noise, y: float, f: float) -> float:
+    return float(noise.cdf(y - f))
+
+
+def one(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def log_density(likelihood: Likelihood, y: float):
+    """``f ↦ ln p(y | f)`` by SciPy, and the width of its features."""
+    if isinstance(likelihood, StudentT):
+        s, nu = float(likelihood.scale), float(likelihood.degrees)
+        return lambda f: stats.t.logpdf(y, nu, f, s), s
+    if isinstance(likelihood, Gaussian):
+        s = math.sqrt(float(likelihood.variance))
+        return lambda f: stats.norm.logpdf(y, f, s), s
+    sign = 2 * y - 1
+    return lambda f: special.log_ndtr(sign * f), 1.0
+
+
+def expectation(g, mean: float, variance: float, centre: float, width: float) -> float:
+    """``E[g(f)]``, cut into pieces where g or the normal density bends."""
+    std = math.sqrt(variance)
+    edges = [mean + k * std for k in (-12, -4, -1, 0, 1, 4, 12)]
+    bends = [centre + k * width for k in (-100, -10, -1, 0, 1, 10, 100)]
+    edges = sorted({*edges, *(b for b in bends if edges[0] < b < edges[-1])})
+    with warnings.catch_warnings():
+        # Pieces without anything in them stop at rounding and say so.
+        warnings.simplefilter("ignore", integrate.IntegrationWarning)
+        return sum(
+            integrate.quad(
+                lambda f: g(f) * math.exp(-0.5 * ((f - mean) / std) ** 2),
+                a,
+                b,
+                epsabs=1e-14,
+                epsrel=1e-11,
+            )[0]
+            for a, b in itertools.pairwise(edges)
+        ) / (std * math.sqrt(2 * math.pi))
+
+
+def name(likelihood: Likelihood) -> str:
+    values = [f"{float(v):g}" for v in likelihood.parameters().values()]
+    return "-".join([type(likelihood).__name__, *values])
+
+
+@pytest.mark.parametrize("likelihood", ALL, ids=name)
+def test_the_expected_log_density_is_the_integral(likelihood):
+    for y in (0.0, 1.0):
+        g, width = log_density(likelihood, y)
+        for mean, variance in LATENTS:
+            exact = expectation(g, mean, variance, y, width)
+            value = float(likelihood.expected(one(y), one(mean), one(variance)))
+            assert value == pytest.approx(exact, rel=1e-7, abs=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", ALL, ids=name)
+def test_the_predictive_density_is_the_integral(likelihood):
+    for y in (0.0, 1.0):
+        g, width = log_density(likelihood, y)
+        for mean, variance in LATENTS:
+            exact = expectation(functools.partial(density, g), mean, variance, y, width)
+            value = likelihood.predictive_log_density(one(y), one(mean), one(variance))
+            if exact > 1e-12:
+                assert float(value) == pytest.approx(math.log(exact), abs=1e-6)
+
+
+def test_the_tail_of_the_predictive_density_is_that_of_the_noise():
+    """Far out, where a quadrature made for the centre would have no nodes left."""
+    likelihood = StudentT(scale=0.5, degrees=3.0)
+    y = torch.tensor([1e2, 1e4, 1e8], dtype=torch.float64)
+    mean, variance = torch.zeros(3).double(), torch.full((3,), 1e-8).double()
+    value = likelihood.predictive_log_density(y, mean, variance)
+    exact = stats.t.logpdf(y.numpy(), 3.0, 0.0, 0.5)
+    np.testing.assert_allclose(value, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", [*STUDENTS, *GAUSSIANS], ids=name)
+def test_quantiles_hold_their_probability(likelihood):
+    _, width = log_density(likelihood, 0.0)
+    noise = stats.norm(0, width)
+    if isinstance(likelihood, StudentT):
+        noise = stats.t(float(likelihood.degrees), 0, width)
+    for mean, variance in LATENTS:
+        for p in (0.025, 0.16, 0.5, 0.9):
+            y = float(likelihood.quantile(p, one(mean), one(variance)))
+            held = expectation(
+                functools.partial(below, noise, y), mean, variance, y, width
+            )
+            assert held == pytest.approx(p, abs=1e-7)
+
+
+def test_quantiles_of_student_noise_alone_are_students():
+    likelihood = StudentT(scale=2.0, degrees=1.0)
+    for p in (1e-4, 0.3, 0.999):
+        value = likelihood.quantile(p, one(1.0), one(1e-12))
+        assert float(value) == pytest.approx(stats.t.ppf(p, 1.0, 1.0, 2.0), rel=1e-8)
+
+
+def test_quantiles_of_classes_are_classes():
+    mean = torch.tensor([-3.0, 0.0, 3.0], dtype=torch.float64)
+    variance = torch.full((3,), 0.5, dtype=torch.float64)
+    assert Bernoulli().quantile(0.2, mean, variance).tolist() == [0.0, 0.0, 1.0]
+    assert Bernoulli().quantile(0.8, mean, variance).tolist() == [0.0, 1.0, 1.0]
+
+
+def test_moments_are_those_of_draws():
+    generator = torch.Generator().manual_seed(3)
+    f = 0.4 + 0.7 * torch.randn(400_000, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(len(f), generator=generator, dtype=torch.float64)
+    y = (uniform < torch.special.ndtr(f)).double()
+    moments = Bernoulli().predictive_moments(one(0.4), one(0.49))
+    assert float(moments.mean) == pytest.approx(float(y.mean()), abs=0.004)
+    assert float(moments.variance) == pytest.approx(float(y.var()), abs=0.004)
+    t = stats.t(5.0, 0.0, 0.3)
+    moments = StudentT(scale=0.3, degrees=5.0).predictive_moments(one(0.4), one(0.49))
+    assert float(moments.mean) == 0.4
+    assert float(moments.variance) == pytest.approx(0.49 + t.var())
+    moments = Gaussian(variance=0.2).predictive_moments(one(0.4), one(0.49))
+    assert float(moments.variance) == pytest.approx(0.69)
+
+
+def test_heavy_tails_have_no_variance():
+    moments = StudentT(scale=1.0, degrees=2.0).predictive_moments(one(0.0), one(1.0))
+    assert math.isinf(float(moments.variance))
+
+
+MAKERS = {
+    "gaussian": lambda v: Gaussian(variance=v),
+    "student": lambda v: StudentT(scale=v, degrees=5 * v),
+    "bernoulli": lambda v: Bernoulli(),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_derivatives_are_those_of_the_values(kind):
+    """By mean, variance and the parameters, once and twice."""
+    y = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
+    mean = torch.tensor([0.2, -3.0, 5.0], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([0.5, 2.0, 0.01], dtype=torch.float64, requires_grad=True)
+    value = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def expected(m, v, p):
+        return MAKERS[kind](p).expected(y, m, v)
+
+    def predictive(m, v, p):
+        return MAKERS[kind](p).predictive_log_density(y, m, v)
+
+    for function in (expected, predictive):
+        assert torch.autograd.gradcheck(function, (mean, variance, value))
+    assert torch.autograd.gradgradcheck(expected, (mean, variance, value))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_slope_by_variance_is_half_the_mean_curvature(kind):
+    likelihood = MAKERS[kind](torch.tensor(0.7, dtype=torch.float64))
+    y, mean, variance = one(1.0), one(0.4).requires_grad_(), one(0.6).requires_grad_()
+    value = likelihood.expected(y, mean, variance).sum()
+    slope, by_variance = torch.autograd.grad(value, (mean, variance), create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), mean)
+    torch.testing.assert_close(by_variance, curvature / 2)
+
+
+def test_known_variances_add_to_the_common_one():
+    known = torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64)
+    likelihood = Gaussian(variance=0.3, known=known)
+    y = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+    zero = torch.zeros(3, dtype=torch.float64)
+    exact = stats.norm.logpdf(y.numpy(), 0.0, np.sqrt(0.3 + known.numpy()))
+    np.testing.assert_allclose(likelihood.log_density(y, zero), exact)
+    some = likelihood.select(torch.tensor([2, 0]))
+    np.testing.assert_allclose(some.log_density(y[[2, 0]], zero[:2]), exact[[2, 0]])
+    moved = some.with_parameters({"variance": torch.tensor(1.0).double()})
+    assert moved.noise.tolist() == pytest.approx([1.4, 1.1])
+
+
+def test_a_common_variance_of_nothing_is_no_parameter():
+    known = torch.ones(2, dtype=torch.float64)
+    assert Gaussian(known=known).parameters() == {}
+    assert set(Gaussian(variance=1.0, known=known).parameters()) == {"variance"}
+
+
+@pytest.mark.parametrize("likelihood", ALL, ids=name)
+def test_parameters_go_there_and_back(likelihood):
+    doubled = {n: 2 * v for n, v in likelihood.parameters().items()}
+    back = likelihood.with_parameters(doubled).parameters()
+    assert back.keys() == doubled.keys()
+    for key, value in doubled.items():
+        assert float(back[key]) == float(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gaussian(), "must be positive"),
+        (lambda: Gaussian(variance=-1.0), "≥ 0"),
+        (lambda: Gaussian(known=torch.tensor([1.0, 0.0])), "1 of 2"),
+        (lambda: StudentT(scale=0.0), "scale must be"),
+        (lambda: StudentT(scale=1.0, degrees=math.nan), "degrees must be"),
+        (lambda: Bernoulli().check(torch.tensor([0.0, 2.0])), "code the two classes"),
+        (lambda: Bernoulli().check(torch.tensor([0.0, math.nan])), "not finite"),
+        (
+            lambda: Gaussian(known=torch.ones(3)).check(torch.ones(2)),
+            "noise for 3 observations, got 2",
+        ),
+        (lambda: StudentT(scale=1.0).quantile(1.0, one(0.0), one(1.0)), "between"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("likelihood", ALL, ids=name)
+def test_conjugate_is_who_has_slopes_without_the_variance(likelihood):
+    slopes = []
+    for variance in (0.1, 2.0):
+        mean, spread = one(0.4).requires_grad_(), one(variance).requires_grad_()
+        value = likelihood.expected(one(1.0), mean, spread).sum()
+        slopes.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
+    same = bool(torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=0.0))
+    assert same == likelihood.conjugate
+
+
+def test_students_noise_of_many_degrees_is_normal_noise():
+    """Learning from normal noise drives ν up: nothing may fall apart on the way."""
+    y = torch.tensor([0.1, -2.0, 6.0], dtype=torch.float64)
+    mean, variance = torch.zeros(3).double(), torch.full((3,), 0.3).double()
+    normal = Gaussian(variance=0.49)
+    for degrees in (1e8, 1e12):
+        student = StudentT(scale=0.7, degrees=degrees)
+        for method in ("expected", "predictive_log_density"):
+            value = getattr(student, method)(y, mean, variance)
+            exact = getattr(normal, method)(y, mean, variance)
+            torch.testing.assert_close(
+                value, exact, rtol=0.0, atol=1e4 / degrees + 1e-9
+            )
+        value = student.quantile(0.9, mean, variance)
+        exact = normal.quantile(0.9, mean, variance)
+        torch.testing.assert_close(value, exact, rtol=1e-6, atol=0.0)
+
+
+def test_series_for_many_degrees_join_without_a_step():
+    """On either side of where series take over from the gamma function."""
+    y, mean, variance = one(1.3), one(0.2), one(0.4)
+    for switch in (200.0, 1000.0):
+        values = []
+        for degrees in (switch * (1 - 1e-9), switch * (1 + 1e-9)):
+            student = StudentT(scale=0.7, degrees=degrees)
+            values.append(
+                torch.cat(
+                    [
+                        student.log_density(y, mean),
+                        student.predictive_log_density(y, mean, variance),
+                    ]
+                )
+            )
+        torch.testing.assert_close(values[0], values[1], rtol=0.0, atol=1e-10)

@@ -1,0 +1,433 @@
+"""The verb from a table to a folder, and the methods behind it against each other."""
+
+import json
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from matplotlib.image import imread
+
+from dustmap.functionals import PointValues
+from dustmap.gp.exact import ExactGP
+from dustmap.gp.moments import Moments
+from dustmap.kernels import KERNELS as ALL_KERNELS
+from dustmap.kernels import Constant, Matern32, Sum
+from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
+from pipelines.errors import InputError
+from pipelines.regress import Options, regress
+from pipelines.regress.methods import choose_method
+from pipelines.regress.prediction import metrics, predict
+from pipelines.regress.robust import student_noise, without_outliers
+from pipelines.regress.scaling import Scaling
+from pipelines.regress.torus import fit_torus
+from pipelines.regress.torus_grid import MOST_POINTS, torus_over, within_reach
+from pipelines.verify import verify
+from tests.reference import Covariance, exact_posterior
+
+NOISE = 0.1
+FILES = {
+    "COMPLETE",
+    "manifest.json",
+    "metrics.json",
+    "plot.png",
+    "predictions.parquet",
+    "summary.json",
+    "summary.txt",
+}
+
+
+@pytest.fixture(autouse=True)
+def fewer_steps(monkeypatch):
+    """Tables here are easier than most."""
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 150)
+
+
+def wave(count, seed=0, axes=1):
+    """Inputs, a smooth function of the first, and the same with noise."""
+    random = np.random.default_rng(seed)
+    x = random.uniform(-2, 2, (count, axes))
+    clean = np.sin(3 * x[:, 0])
+    return x, clean, clean + NOISE * random.normal(size=count)
+
+
+def save(path, **columns):
+    lines = [
+        ",".join(columns),
+        *(",".join(map(str, r)) for r in zip(*columns.values())),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(tmp_path, name="run", columns=None, **choices):
+    x, _, y = wave(90)
+    source = save(tmp_path / f"{name}.csv", **(columns or {"t": x[:, 0], "y": y}))
+    options = Options(**{"target": "y", **choices})
+    return regress(source, tmp_path / name, options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run in one input by the exact method."""
+    folder = tmp_path_factory.mktemp("regress")
+    return folder, run(folder)
+
+
+def test_the_folder_holds_what_is_promised(finished, command):
+    folder, report = finished
+    run = folder / "run"
+    assert {p.name for p in run.iterdir()} == FILES
+    assert (run / "summary.txt").read_text() == str(report) + "\n"
+    assert json.loads((run / "metrics.json").read_text()) == report.metrics
+    table = pq.read_table(run / "predictions.parquet")
+    assert table.column_names == ["row", "truth", "mean", "std", "p16", "p50", "p84"]
+    assert table.num_rows == report.metrics["rows"] == 18
+    assert command(f"verify {run}").exit_code == 0
+    image = imread(run / "plot.png")
+    assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.05
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def lose(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: flip(folder / "metrics.json"), "altered: metrics.json"),
+        (lambda folder: flip(folder / "plot.png"), "altered: plot.png"),
+        (lose("summary.json"), "missing: summary.json"),
+        (lose("COMPLETE"), "no COMPLETE"),
+        (lose("COMPLETE", "manifest.json"), "no COMPLETE"),
+        (lose("COMPLETE", "summary.json"), "no COMPLETE"),
+    ],
+)
+def test_damage_to_the_folder_is_found(finished, tmp_path, harm, said):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0] / "run", folder)
+    first, table = verify(folder).splitlines()
+    assert "run, 5 files match their SHA-256" in first and "18 rows" in table
+    harm(folder)
+    with pytest.raises(InputError, match=said):
+        verify(folder)
+
+
+def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
+    folder, report = finished
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["method"] == "exact" and summary["inputs"] == ["t"]
+    assert summary["rows"]["fitted"] == 72 and summary["rows"]["tested"] == 18
+    assert summary["hyperparameters"]["noise"] == pytest.approx(NOISE, rel=0.4)
+    assert summary["provenance"]["inputs"][0]["name"] == "run.csv"
+    for part in ("exact (no more than 2,000 rows)", "Matérn-", "RMSE", "nll"):
+        assert part in str(report)
+
+
+def test_predictions_are_those_of_dense_algebra_in_the_table_s_unit(finished):
+    folder, report = finished
+    found = json.loads((folder / "run" / "summary.json").read_text())["hyperparameters"]
+    data = report.data
+    name = {"Matern52": "matern52", "Matern32": "matern32"}[found["kernel"]]
+    scale, std = (found["lengthscale"]["t"],), found["std"]
+    covariance = Covariance(name=name, lengthscale=scale, variance=std**2)
+    fit, test = data.x[~data.test], data.x[data.test]
+    noise = np.full(len(fit), found["noise"] ** 2)
+    mean, spread = exact_posterior(
+        covariance.matrix(fit, fit),
+        covariance.matrix(test, fit),
+        covariance.matrix(test, test),
+        data.y[~data.test] - found["mean"],
+        noise,
+    )
+    table = pq.read_table(folder / "run" / "predictions.parquet").to_pydict()
+    mean = mean + found["mean"]
+    total = np.sqrt(np.diag(spread) + found["noise"] ** 2)
+    np.testing.assert_allclose(table["mean"], mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(table["std"], total, rtol=1e-6)
+    np.testing.assert_allclose(table["p84"], mean + total, rtol=1e-6, atol=1e-8)
+    z = (data.y[data.test] - mean) / total
+    nll = np.mean(0.5 * z**2 + np.log(total) + 0.5 * np.log(2 * np.pi))
+    assert report.metrics["nll"] == pytest.approx(nll, rel=1e-6)
+    assert report.metrics["rmse"] == pytest.approx(
+        np.sqrt(np.mean((z * total) ** 2)), rel=1e-6
+    )
+    assert report.metrics["coverage_68"] == pytest.approx(np.mean(np.abs(z) <= 1))
+    assert np.array_equal(table["truth"], data.y[data.test])
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e6, 0.0), (1e-6, 0.0), (1.0, 1e7)])
+def test_the_units_of_target_and_input_do_not_matter(finished, tmp_path, scale, shift):
+    x, _, y = wave(90)
+    columns = {"t": scale * x[:, 0] + shift, "y": scale * y + shift}
+    found, plain = run(tmp_path, columns=columns).metrics, finished[1].metrics
+    assert found["rmse"] / scale == pytest.approx(plain["rmse"], rel=1e-3)
+    assert found["nll"] - np.log(scale) == pytest.approx(plain["nll"], abs=1e-2)
+    assert found["coverage_95"] == plain["coverage_95"]
+
+
+def test_the_same_seed_gives_the_same_run(finished, tmp_path):
+    assert run(tmp_path).metrics == finished[1].metrics
+    assert run(tmp_path, "other", seed=1).metrics != finished[1].metrics
+
+
+def test_duplicate_rows_do_no_harm(tmp_path):
+    x, _, y = wave(40)
+    columns = {"t": np.tile(x[:, 0], 3), "y": np.tile(y, 3)}
+    report = run(tmp_path, columns=columns)
+    assert report.metrics["rmse"] < 2 * NOISE
+
+
+def test_an_input_that_does_not_matter_gets_a_long_lengthscale(tmp_path):
+    x, _, y = wave(150, axes=2)
+    columns = {"t": x[:, 0], "nothing": x[:, 1], "y": y}
+    report = run(tmp_path, columns=columns)
+    scales = report.hyperparameters()["lengthscale"]
+    assert scales["nothing"] > 5 * scales["t"]
+    assert report.metrics["rmse"] < 2 * NOISE
+
+
+@pytest.mark.parametrize("method", ["hip", "sgpr", "svgp"])
+def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
+    report = run(tmp_path, method=method)
+    assert report.method == method
+    assert report.metrics["rmse"] == pytest.approx(
+        finished[1].metrics["rmse"], rel=0.15
+    )
+    assert report.metrics["nll"] == pytest.approx(finished[1].metrics["nll"], abs=0.2)
+    assert report.converged, str(report)
+
+
+def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 3)
+    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 1)
+    monkeypatch.setattr("pipelines.regress.variational._NATURAL_RATE", 0.01)
+    report = run(tmp_path, method="svgp")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not report.converged and not summary["converged"]
+    assert summary["late_rise_per_row"] > 1e-3
+    assert "the steps ended before scales and intervals had settled" in str(report)
+
+
+def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 40)
+    report = run(tmp_path, whitening="ciq")
+    assert report.method == "svgp" and "whitening ciq" in str(report)
+    assert report.metrics["rmse"] < 2 * NOISE
+
+
+def test_a_grid_gives_the_exact_posterior_of_its_hyperparameters():
+    x, _, y = wave(200, seed=3)
+    x, y = torch.as_tensor(x), torch.as_tensor((y - y.mean()) / y.std())
+    generator = torch.Generator().manual_seed(0)
+    model = fit_torus(x, y, x, "gaussian", generator)
+    name = {"Matern52": "matern52", "Matern32": "matern32"}[model.kernel]
+    own = ALL_KERNELS[name](lengthscale=model.lengthscale, variance=model.std**2)
+    kernel = Sum(terms=(own, Constant(variance=1.0)))
+    assert isinstance(model.likelihood, Gaussian)
+    exact = ExactGP(
+        kernel, PointValues(x), y, noise=model.likelihood.variance, mean=model.mean
+    ).predict(PointValues(x[:100]))
+    here = model.latent(x[:100])
+    error = (here.mean - exact.mean).abs() / exact.variance.sqrt()
+    assert float(error.median()) < 0.05 and float(error.max()) < 0.3
+    assert float((here.variance / exact.variance).median()) == pytest.approx(1, rel=0.2)
+
+
+def with_outliers(count):
+    x, clean, y = wave(count, seed=5)
+    random = np.random.default_rng(6)
+    y[::10] += 4 * random.normal(size=len(y[::10]))
+    return x, clean, y
+
+
+@pytest.mark.parametrize("method", ["hip", "svgp"])
+def test_heavy_tails_save_the_fit_from_outliers(tmp_path, method):
+    x, clean, y = with_outliers(250)
+    columns = {"t": x[:, 0], "y": y}
+    errors, nll = {}, {}
+    for likelihood in ("gaussian", "student-t"):
+        name = f"{method}_{likelihood}"
+        report = run(
+            tmp_path, name, columns=columns, method=method, likelihood=likelihood
+        )
+        table = pq.read_table(tmp_path / name / "predictions.parquet").to_pydict()
+        errors[likelihood] = np.std(np.array(table["mean"]) - clean[table["row"]])
+        nll[likelihood] = report.metrics["nll"]
+    assert errors["student-t"] < 0.6 * errors["gaussian"]
+    assert nll["student-t"] < nll["gaussian"] - 0.3
+    assert report.hyperparameters()["degrees"] < 5
+    assert "Student-T, ν" in str(report)
+
+
+def test_classes_are_told_apart_with_probabilities(tmp_path):
+    x, clean, _ = wave(200, seed=7)
+    kind = np.where(clean > 0, "up", "down")
+    columns = {"t": x[:, 0], "kind": kind}
+    report = run(tmp_path, columns=columns, target="kind", likelihood="bernoulli")
+    assert report.method == "svgp"
+    m = report.metrics
+    assert m["accuracy"] > 0.9 and m["brier"] < 0.1
+    assert m["nll"] < 0.5 * np.log(2)
+    assert "classes of kind: down is 0, up is 1" in str(report)
+    table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
+    columns = [np.array(table[name]) for name in ("p16", "p50", "p84")]
+    assert all((low <= high).all() for low, high in pairwise(columns))
+    assert min(columns[0]) >= 0 and max(columns[2]) <= 1
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_figures_are_drawn_in_more_inputs(tmp_path, axes):
+    x, _, y = wave(80, axes=axes)
+    columns = {f"x{i}": x[:, i] for i in range(axes)} | {"y": y}
+    run(tmp_path, columns=columns)
+    image = imread(tmp_path / "run" / "plot.png")
+    assert image[..., :3].std() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("rows", "axes", "likelihood", "method"),
+    [
+        (500, 9, "gaussian", "exact"),
+        (5000, 2, "gaussian", "hip"),
+        (500, 2, "student-t", "hip"),
+        (8000, 4, "gaussian", "exact"),
+        (8001, 4, "gaussian", "svgp"),
+        (500, 4, "student-t", "svgp"),
+        (500, 1, "bernoulli", "svgp"),
+    ],
+)
+def test_the_method_is_chosen_by_rows_inputs_and_likelihood(
+    rows, axes, likelihood, method
+):
+    options = Options(target="y", likelihood=likelihood)
+    assert choose_method(options, rows, axes)[0] == method
+
+
+def test_a_method_that_cannot_is_refused(tmp_path):
+    with pytest.raises(InputError, match="grid of one to three inputs, here are 4"):
+        choose_method(Options(target="y", method="hip"), 100, 4)
+    x, _, y = wave(8100)
+    with pytest.raises(InputError, match="at most 8000 rows to fit, here are 8099"):
+        run(
+            tmp_path,
+            columns={"t": x[:, 0], "y": y},
+            method="exact",
+            test_fraction=1e-9,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_grid_keeps_its_size_for_any_lengthscale():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(50, 3, generator=generator, dtype=torch.float64)
+    short = torus_over(Matern32(lengthscale=1e-4), x)
+    assert short.size <= MOST_POINTS and bool(short.grid.contains(x).all())
+    kernel = within_reach(Matern32(lengthscale=(1e6, 1.0, 1e-9)), x)
+    scales = kernel.lengthscale.tolist()
+    assert scales[0] < 3.1 and scales[1:] == [1.0, 1e-9]
+    assert torus_over(kernel, x).size <= MOST_POINTS
+    fine = torus_over(Matern32(lengthscale=0.5), x)
+    assert max(fine.grid.spacing) < 0.5 / 2.4
+
+
+def test_scores_are_those_of_their_definitions():
+    truth = np.array([0.0, 1.0, 4.0, 9.0])
+    scaling = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=2.0, y_scale=3.0)
+    zero = torch.zeros(4, dtype=torch.float64)
+    latent = Moments(mean=zero, variance=zero + 0.75)
+    scores = metrics(
+        predict(truth, latent, Gaussian(variance=0.25), scaling), classes=False
+    )
+    error = truth - 2.0
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert scores["mae"] == pytest.approx(np.mean(np.abs(error)))
+    nll = 0.5 * (error / 3) ** 2 + np.log(3 * np.sqrt(2 * np.pi))
+    assert scores["nll"] == pytest.approx(nll.mean())
+    assert scores["coverage_68"] == 0.75 and scores["coverage_95"] == 0.75
+    plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
+    classes = np.array([0.0, 1.0, 1.0, 1.0])
+    latent = Moments(mean=zero + 1.0, variance=zero)
+    scores = metrics(predict(classes, latent, Bernoulli(), plain), classes=True)
+    chance = 0.8413447
+    assert scores["accuracy"] == 0.75
+    assert scores["nll"] == pytest.approx(
+        -(3 * np.log(chance) + np.log(1 - chance)) / 4, rel=1e-6
+    )
+    brier = (3 * (1 - chance) ** 2 + chance**2) / 4
+    assert scores["brier"] == pytest.approx(brier, rel=1e-6)
+
+
+def test_a_negative_variance_is_no_prediction():
+    zero = torch.zeros(2, dtype=torch.float64)
+    plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
+    for variance, fine in ((-1e-9, True), (-1e-3, False)):
+        latent = Moments(mean=zero, variance=zero + variance)
+        if fine:
+            predict(np.zeros(2), latent, Gaussian(variance=1.0), plain)
+            continue
+        with pytest.raises(RuntimeError, match="try another --method"):
+            predict(np.zeros(2), latent, Gaussian(variance=1.0), plain)
+
+
+def test_student_noise_is_found_from_residuals():
+    random = np.random.default_rng(1)
+    y = torch.as_tensor(0.3 * random.standard_t(4, 4000))
+    latent = Moments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
+    noise = student_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
+    assert float(noise.scale) == pytest.approx(0.3, rel=0.08)
+    assert float(noise.degrees) == pytest.approx(4, rel=0.3)
+    drawn = without_outliers(torch.cat([y, torch.tensor([99.0]).double()]))
+    assert float(drawn.max()) < 4 and torch.equal(
+        without_outliers(y[:3] * 0), y[:3] * 0
+    )
+
+
+def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, _, y = wave(60)
+    save(tmp_path / "t.csv", t=x[:, 0], u=x[:, 0] ** 2, y=y)
+    done = command("regress t.csv -o run --target y --inputs t --seed 3")
+    assert done.exit_code == 0, done.output
+    assert "inputs: t\n" in done.output and done.output.rstrip().endswith("run: run")
+    again = command("regress t.csv -o run --target y")
+    assert again.exit_code == 2 and "pass --overwrite" in again.output
+    assert command("regress t.csv -o run --target y --overwrite").exit_code == 0
+    assert json.loads((tmp_path / "run/summary.json").read_text())["inputs"] == [
+        "t",
+        "u",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("regress absent.csv -o x --target y", "absent.csv does not exist"),
+        ("regress t.csv -o x", "Missing option '--target'"),
+        ("regress t.csv --target y", "Missing option '-o'"),
+        ("regress t.csv -o x --target z", "no column 'z'"),
+        ("regress t.csv -o notes --target y --overwrite", "no folder of a regression"),
+        ("regress t.csv -o absent/x --target y", "absent is not a folder"),
+        ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
+        ("regress t.csv -o x --target y --test-fraction 2", "lies between 0 and 1"),
+    ],
+)
+def test_a_mistake_is_explained_and_leaves_nothing(
+    command, tmp_path, monkeypatch, line, said
+):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "t.csv", t=range(20), y=range(20))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "diary.txt").write_text("dear diary\n")
+    before = sorted(tmp_path.rglob("*"))
+    done = command(line)
+    assert done.exit_code == 2 and said in done.output
+    assert sorted(tmp_path.rglob("*")) == before
