@@ -32,28 +32,29 @@ _START_ROWS = 3000
 # Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
 # by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
 _NATURAL_RATE = 0.1
-# What the last tenth of the steps may still move the bound by [nats per row], and the
-# rows that tell.
-_STILL, _WATCHED = 1e-3, 1000
+# What the last tenth of the steps may still move the bound by [nats per row].
+_STILL = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
     """What a whitening can afford: points, rows in a step, steps; and its nugget.
 
-    The nugget is relative to the kernel's variance. On one CPU core a step of contour
-    quadrature with 500 points and 256 rows took 80 times that of the factor.
+    By ``watched`` rows it is told whether the bound has ceased to move. The nugget is
+    relative to the kernel's variance. On one CPU core a step of contour quadrature with
+    500 points and 256 rows took 80 times that of the factor.
     """
 
     points: int
     batch: int
     steps: int
+    watched: int
     nugget: float
 
 
 _SIZES = {
-    "cholesky": _Size(points=500, batch=256, steps=3000, nugget=1e-6),
-    "ciq": _Size(points=200, batch=64, steps=300, nugget=1e-4),
+    "cholesky": _Size(points=500, batch=256, steps=3000, watched=10_000, nugget=1e-6),
+    "ciq": _Size(points=200, batch=64, steps=300, watched=1_000, nugget=1e-4),
 }
 # Relative error of the roots by contour quadrature.
 _ROOT_ERROR = 1e-3
@@ -98,7 +99,7 @@ def _settings(size: _Size, rows: int) -> SvgpSettings:
         batch_size=batch,
         steps=min(steps, size.steps),
         natural_rate=_NATURAL_RATE,
-        watch_rows=_WATCHED,
+        watch_rows=size.watched,
     )
 
 

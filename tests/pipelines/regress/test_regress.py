@@ -219,6 +219,7 @@ def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
 
 def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 40)
+    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 20)
     report = run(tmp_path, whitening="ciq")
     assert report.method == "svgp" and "whitening ciq" in str(report)
     assert report.metrics["rmse"] < 2 * NOISE
