@@ -39,7 +39,7 @@ class CostEstimate:
         how = "each solved once and kept" if self.kept else "solved anew in every epoch"
         return (
             f"svi: {self.rows} row solves ({how}) at "
-            f"{1e3 * self.seconds_per_row:.1f} ms ({self.sample.iterations} PCG "
+            f"{1e3 * self.seconds_per_row:.1f} ms ({self.sample.iterations} "
             f"iterations) and {self.steps} steps at "
             f"{1e3 * self.seconds_per_step:.1f} ms: about {_duration(self.seconds)}, "
             f"{self.memory / 2**30:.2f} GiB"

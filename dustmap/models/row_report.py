@@ -14,7 +14,7 @@ from dustmap.linalg.cg import Solution
 class RowReport:
     """What the solves of all rows so far were worth.
 
-    ``residual`` is the worst true relative residual of PCG and ``iterations`` the most
+    ``residual`` is the worst true relative residual of a solve and ``iterations`` the most
     it took; ``unconverged`` counts rows that stopped short of the tolerance (on purpose
     with early stopping). ``below_zero`` counts rows whose ``v_n`` came out negative by
     rounding and was set to zero; ``lowest`` is the worst of them relative to ``k_nn``.
@@ -54,7 +54,7 @@ class RowReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows} rows solved in at most {self.iterations} PCG iterations, "
+            f"{self.rows} rows solved in at most {self.iterations} iterations, "
             f"{self.unconverged} short of the tolerance (worst residual "
             f"{self.residual:.1e}); {self.below_zero} conditional variances below zero "
             f"by rounding (lowest {self.lowest:.1e} of the prior variance), "
