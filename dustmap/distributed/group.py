@@ -84,14 +84,14 @@ class Group:
             dist.all_reduce(total)
         return total
 
-    def gather(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """All ranks' tensors along the last dim, in the order of ranks.
+    def gather(self, x: Tensor, counts: Sequence[int], *, dim: int = -1) -> Tensor:
+        """All ranks' tensors along one dim, in the order of ranks.
 
         ``counts`` are their lengths there; all other dims agree.
         """
         if self.size == 1:
             return x
-        own = x.detach().movedim(-1, 0)
+        own = x.detach().movedim(dim, 0)
         width = max(counts)
         sent = own.new_zeros(width, *own.shape[1:])
         sent[: len(own)] = own
@@ -102,7 +102,7 @@ class Group:
             received[rank * width : rank * width + count]
             for rank, count in enumerate(counts)
         ]
-        return torch.cat(parts).movedim(0, -1).contiguous()
+        return torch.cat(parts).movedim(0, dim).contiguous()
 
     def exchange(
         self, x: Tensor, sent: Sequence[int], received: Sequence[int]

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.distributed.group import Group
 from dustmap.inference.elbo import GaussianData, expected_log_likelihood
 from dustmap.inference.variational import Gaussian
 from dustmap.kernels import Kernel
@@ -93,6 +94,12 @@ class Hyperparameters:
         """Add the gradient of one part of an objective to be made large."""
         (-objective).backward()
 
+    def add_up(self, group: Group) -> None:
+        """Add up the gradients that all ranks of a group have accumulated."""
+        for value in self.logarithms.values() if group.size > 1 else ():
+            own = torch.zeros_like(value) if value.grad is None else value.grad
+            value.grad = group.sum(own)
+
     def step(self) -> None:
         """One step of Adam; steps that a bound cut short are counted."""
         self._optimiser.step()
@@ -160,19 +167,35 @@ def learning_terms(
     The gradient is that of ``Σ_n a'_n / |B|`` in the logarithms of θ and τ², through
     the whole row computation; the KL term does not depend on them.
     """
-    features, variances, expected = [], [], []
-    for part in index.split(_rows_at_once(model)):
+
+    def solved(rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor, Tensor]:
+        return _own_terms(model, data, q, rows, hyperparameters, len(index))
+
+    features, variances, expected = model.shared_out(solved, index)
+    hyperparameters.add_up(model.group)
+    return LearningTerms(rows=Rows(features, variances), expected=expected)
+
+
+def _own_terms(
+    model: RowwiseGaussian,
+    data: GaussianData,
+    q: Gaussian,
+    index: Int[Tensor, " b"],
+    hyperparameters: Hyperparameters,
+    count: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, variances and terms of some rows of a minibatch of ``count``."""
+    empty = torch.zeros(0, model.latent_size, dtype=model.dtype)
+    features, variances, expected = [empty], [empty[:, 0]], [empty[:, 0]]
+    for part in index.split(_rows_at_once(model)) if len(index) else ():
         noisy = replace(data, common_noise=hyperparameters.common_noise())
         rows = differentiable_rows(model, hyperparameters.kernel(), part)
         terms = expected_log_likelihood(noisy, part, rows, q)
-        hyperparameters.accumulate(terms.sum() / len(index))
+        hyperparameters.accumulate(terms.sum() / count)
         features.append(rows.features.detach())
         variances.append(rows.variance.detach())
         expected.append(terms.detach())
-    return LearningTerms(
-        rows=Rows(torch.cat(features), torch.cat(variances)),
-        expected=torch.cat(expected),
-    )
+    return torch.cat(features), torch.cat(variances), torch.cat(expected)
 
 
 def _rows_at_once(model: RowwiseGaussian) -> int:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.blurred import BlurredLineIntegrals
+from dustmap.distributed.group import Group
 from dustmap.functionals import (
     Functionals,
     LineIntegrals,
@@ -90,6 +91,9 @@ class LogNormal(ForwardModel):
     subgrid_share
         α, by which κ is multiplied: what a line integral does not share of its
         unresolved part with its neighbours.
+    group
+        Processes that share out the rows of W; every one makes this model, and calls
+        it, together with the others.
 
     Raises
     ------
@@ -109,10 +113,12 @@ class LogNormal(ForwardModel):
         seed: int = 0,
         memory_budget: float | None = None,
         subgrid_share: float = 1.0,
+        group: Group | None = None,
     ) -> None:
         if not subgrid_share > 0:
             raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
         self.subgrid_share = subgrid_share
+        self.group = Group() if group is None else group
         self.whitening = whitening
         self.memory_budget = memory_budget
         self.mean = mean
@@ -137,6 +143,7 @@ class LogNormal(ForwardModel):
             dtype=self.dtype,
             device=self.device,
             memory_budget=self.memory_budget,
+            group=self.group,
         )
         self._kinds = _kinds(functionals)
 
@@ -173,6 +180,7 @@ class LogNormal(ForwardModel):
         return self.weights.matvec(self.density(eps))
 
     def linearise(self, eps: Float[Tensor, "*batch p"]) -> Linearisation:
+        self.group.require_alike("the vector of parameters", eps)
         density = self.density(eps)
         prediction = self.weights.matvec(density)
         return Linearisation(
