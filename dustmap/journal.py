@@ -12,6 +12,7 @@ as it did before. What can be computed again, bit by bit the same, is not saved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -157,13 +158,33 @@ class Journal:
         if self._due():
             self._save(self.state())
 
+    def require_finite(self, step: str, **values: Tensor | float) -> None:
+        """Stop before numbers that are none reach a result, or what is saved.
+
+        Raises
+        ------
+        FloatingPointError
+            Naming the open frames, the step, and what is not finite.
+        """
+        for name, value in values.items():
+            if not _is_finite(value):
+                where = f"{self.path}, {step}" if self._open else step
+                raise _infinite(f"{where}: {name.replace('_', ' ')}", value)
+
     def state(self) -> State:
-        """The states of all open frames."""
+        """The states of all open frames.
+
+        Raises
+        ------
+        FloatingPointError
+            If a number among them is not finite.
+        """
         gathered: State = {}
         seen: set[int] = set()
         for frame in self._open:
             for key, value in frame.state().items():
-                _require_finite(key, value)
+                if not isinstance(value, str) and not _is_finite(value):
+                    raise _infinite(key, value)
                 gathered[key] = _apart(value, seen)
         return gathered
 
@@ -215,13 +236,19 @@ def _said(kind: Kind) -> str:
     return f"a {str(dtype).removeprefix('torch.')} tensor of shape ({lengths})"
 
 
-def _require_finite(key: str, value: Value) -> None:
-    whole = not isinstance(value, Tensor) and not isinstance(value, float)
-    if whole or bool(torch.isfinite(torch.as_tensor(value)).all()):
-        return
-    raise FloatingPointError(
-        f"{key} is not finite and is not saved: the fit has left the range of its "
-        "numbers. Go on from what was saved before, in float64 or with other settings"
+def _is_finite(value: Tensor | float) -> bool:
+    if isinstance(value, Tensor):
+        return bool(torch.isfinite(value).all())
+    return math.isfinite(value)
+
+
+def _infinite(what: str, value: Value) -> FloatingPointError:
+    numbers = torch.as_tensor(value)
+    count = int((~torch.isfinite(numbers)).sum())
+    return FloatingPointError(
+        f"{what} is not finite ({count} of {numbers.numel()} numbers), the fit ends "
+        "here. Look for extreme observations, variances or starting values; take "
+        "float64, or a larger noise. What was saved before is as good as it was"
     )
 
 
