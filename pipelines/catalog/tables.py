@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.errors import InputError
-from pipelines.store import atomic_file
+from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
+PROVENANCE = "provenance.json"
+"""Of a folder of partitions that was written as one."""
 ROWS_PER_GROUP = 1 << 18
 
 
@@ -63,10 +65,12 @@ class _ParquetBatches:
         self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        arrays = {name: _arrow(column) for name, column in columns.items()}
+        arrays = {name: to_arrow(column) for name, column in columns.items()}
         if self._writer is None:
             schema = [_field(n, a.type, self._units.get(n)) for n, a in arrays.items()]
-            self._writer = pq.ParquetWriter(self._path, pa.schema(schema))
+            self._writer = pq.ParquetWriter(
+                self._path, pa.schema(schema), write_page_checksum=True
+            )
         schema = self._writer.schema
         if list(arrays) != schema.names:
             raise ValueError(f"columns {list(arrays)} after {schema.names}")
@@ -151,20 +155,19 @@ def read_table(
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
-    names; the provenance is then ``{"partitions": {file name: provenance}}``.
+    names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
+    folder that was written as one, the folder's own.
 
     Raises
     ------
     InputError
         If a file is missing, unreadable or not one of ours, or partitions differ in
-        their columns or units.
+        their columns or units, or are not those that were written.
     """
     path = Path(path)
     if not path.is_dir():
         return _read_file(path)
-    files = sorted(path.rglob("*.parquet"))
-    if not files:
-        raise InputError(f"{path} holds no .parquet file: run `dustmap ingest` first")
+    files = partitions(path)
     tables = [_read_file(file) for file in files]
     first_columns, units, _ = tables[0]
     for file, (columns, other, _) in zip(files, tables):
@@ -175,8 +178,35 @@ def read_table(
                 "`dustmap ingest A.parquet B.parquet -o both.parquet`"
             )
     joined = {n: np.concatenate([t[0][n] for t in tables]) for n in first_columns}
+    if (path / PROVENANCE).is_file():
+        meta = json.loads((path / PROVENANCE).read_text(encoding="utf-8"))
+        return joined, units, meta
     names = [str(file.relative_to(path)) for file in files]
     return joined, units, {"partitions": dict(zip(names, [t[2] for t in tables]))}
+
+
+def partitions(folder: Path) -> list[Path]:
+    """The parquet files of a folder in the order in which they are one table.
+
+    Raises
+    ------
+    InputError
+        If there is none, or some that were written are missing or have another size.
+    """
+    files = sorted(folder.rglob("*.parquet"))
+    if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
+        listed = check_manifest(folder, allow_extra=True, hashes=False)
+        extra = [
+            f.name for f in files if f.relative_to(folder).as_posix() not in listed
+        ]
+        if extra:
+            raise InputError(
+                f"{folder} holds {len(extra)} .parquet files that were not written "
+                f"with it, such as {extra[0]}: move them elsewhere"
+            )
+    if not files:
+        raise InputError(f"{folder} holds no .parquet file: run `dustmap ingest` first")
+    return files
 
 
 def _read_file(
@@ -216,7 +246,8 @@ def _field(name: str, kind: pa.DataType, unit: str | None) -> pa.Field:
     return pa.field(name, kind, metadata=None if unit is None else {"unit": unit})
 
 
-def _arrow(column: np.ndarray) -> pa.Array:
+def to_arrow(column: np.ndarray) -> pa.Array:
+    """Return a column as Arrow has it: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     values = np.ma.getdata(column)
     if values.dtype.kind in "OU":
