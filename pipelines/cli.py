@@ -110,7 +110,13 @@ def simulate(
 
 @main.command()
 @click.argument("sources", nargs=-1, required=True, type=_OUT, metavar="SRC...")
-@click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=_OUT,
+    help="Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.",
+)
 @click.option("--preset", help="Survey preset, by name or as a TOML file.")
 @click.option(
     "--map",
@@ -131,6 +137,19 @@ def simulate(
     help="Refuse the input if more of its rows are faulty.",
 )
 @click.option("--positions", is_flag=True, help="Positions only, for predict.")
+@click.option(
+    "--workers",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Processes that fill a folder; the result is the same for any number.",
+)
+@click.option(
+    "--merge",
+    metavar="NSIDE,BINS",
+    help="Merge the stars of each HEALPix pixel and distance bin into one (see "
+    "`dustmap merge`); needs a folder.",
+)
 @_OVERWRITE
 @_reporting
 def ingest(
@@ -142,11 +161,13 @@ def ingest(
     keep: tuple[str, ...],
     max_bad: float,
     positions: bool,
+    workers: int,
+    merge: str | None,
     overwrite: bool,
 ) -> None:
     """Read catalogues into the table that fit and predict take.
 
-    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder) or HDF5.
+    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder), HDF5 or a HATS catalogue.
 
     \b
     Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
@@ -167,6 +188,43 @@ def ingest(
             keep=keep,
             positions_only=positions,
             max_bad=max_bad,
+            workers=workers,
+            merge=merge,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    click.echo(str(report))
+
+
+@main.command()
+@click.argument("stars", type=_OUT)
+@click.option("-o", "--output", required=True, type=_OUT, help="Folder to make.")
+@click.option(
+    "--cells",
+    required=True,
+    metavar="NSIDE,BINS",
+    help="HEALPix pixels and bins of distance: their number, e.g. 256,40, or their "
+    "width, e.g. 256,25pc.",
+)
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@_OVERWRITE
+@_reporting
+def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) -> None:
+    """Merge the STARS of each pixel and distance bin into one pseudo-observation.
+
+    For catalogues with many stars in each voxel of the map: choose cells smaller than
+    that. Column `members` has the number of stars; outliers stay by themselves. The
+    same as `dustmap ingest STARS --merge NSIDE,BINS`.
+    """
+    from pipelines.catalog.ingest import ingest as run
+    from pipelines.progress import Progress
+
+    with Progress(description="merge", unit="row") as progress:
+        report = run(
+            [stars],
+            output,
+            workers=workers,
+            merge=cells,
             overwrite=overwrite,
             progress=progress.update,
         )
