@@ -12,7 +12,7 @@ from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.observations import rays
 from pipelines.plan import Plan
-from pipelines.selection import distance_errors
+from pipelines.selection import placing_errors
 
 
 def held_out_score(
@@ -26,7 +26,7 @@ def held_out_score(
     difference = predictions["extinction_mean"] - stars.extinction
     variance = stars.extinction_error**2 + plan.common_noise**2
     if stars.distance_error is not None:
-        blur = predictions["density_mean"] * distance_errors(stars)
+        blur = predictions["density_mean"] * placing_errors(stars)
         variance = variance + blur**2
     z = np.abs(difference) / np.sqrt(predictions["extinction_std"] ** 2 + variance)
     score = {

@@ -17,6 +17,7 @@ from dustmap.grid import Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.inference.journal import Journal
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.linalg.cg import ConjugateGradients
@@ -132,13 +133,14 @@ def run_engine(
     device: torch.device,
     generator: torch.Generator,
     on_step: OnStep,
+    journal: Journal | None = None,
 ) -> Inference:
-    """The posterior by the engine the plan names."""
+    """The posterior by the engine the plan names, from where the journal has it."""
     if plan.engine == "svi":
         variance = data.variance + plan.common_noise**2
-        if data.distance_error is not None:
+        if data.placing_error is not None:
             density = plan.mean.build()(data.ends)
-            variance = variance + (density * data.distance_error) ** 2
+            variance = variance + (density * data.placing_error) ** 2
         return _run_svi(plan, data, variance, config, generator, on_step)
     model = build_model(
         plan,

@@ -37,7 +37,8 @@ import numpy as np
 
 from pipelines.errors import InputError
 
-MERGED_UNITS = {"mean_distance_error": "pc"}
+MEAN_DISTANCE_ERROR = "mean_distance_error"
+MERGED_UNITS = {MEAN_DISTANCE_ERROR: "pc"}
 _PRIOR_FREEDOM = 8.0
 _OUTLYING = 5.0
 _PARENT_ORDERS = 2
@@ -255,7 +256,7 @@ def _means(
         error = stars["distance_error"]
         away = stars["distance"] - distance[groups.label]
         merged["distance_error"] = np.sqrt(groups.sum(share * (error**2 + away**2)))
-        merged["mean_distance_error"] = np.sqrt(groups.sum((share * error) ** 2))
+        merged[MEAN_DISTANCE_ERROR] = np.sqrt(groups.sum((share * error) ** 2))
     return {**merged, "members": groups.sizes.astype(np.int64)}
 
 

@@ -16,6 +16,7 @@ from pipelines.selection import (
     FEWEST,
     by_direction,
     distance_errors,
+    placing_errors,
     split_stars,
     stars_inside,
     usable_stars,
@@ -81,5 +82,8 @@ def data_of(stars: Stars, config: FitConfig) -> Data:
         variance=torch.as_tensor(stars.extinction_error**2),
         distance_error=(
             torch.as_tensor(distance_errors(stars)) if with_errors else None
+        ),
+        mean_distance_error=(
+            torch.as_tensor(placing_errors(stars)) if with_errors else None
         ),
     )

@@ -11,6 +11,7 @@ import torch
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
+from pipelines.merge import MEAN_DISTANCE_ERROR
 from pipelines.plan import Plan, choose_box
 from pipelines.planner import Catalogue, mean_density
 
@@ -72,7 +73,7 @@ def planning_view(stars: Stars, config: FitConfig) -> Catalogue:
     )
     if stars.distance_error is None or not config.model.distance_errors:
         return plain
-    blur = mean_density(plain) * distance_errors(stars)
+    blur = mean_density(plain) * placing_errors(stars)
     return Catalogue(
         positions=plain.positions,
         extinction=plain.extinction,
@@ -84,6 +85,12 @@ def distance_errors(stars: Stars) -> np.ndarray:
     """Distance errors [pc]; stars without one count as exactly placed."""
     assert stars.distance_error is not None
     return np.nan_to_num(stars.distance_error, nan=0.0)
+
+
+def placing_errors(stars: Stars) -> np.ndarray:
+    """How far stars may be from their places [pc]; `pipelines.merge` for merged ones."""
+    merged = stars.extra.get(MEAN_DISTANCE_ERROR)
+    return distance_errors(stars) if merged is None else merged
 
 
 def by_direction(stars: Stars) -> Stars:
