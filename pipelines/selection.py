@@ -88,7 +88,7 @@ def distance_errors(stars: Stars) -> np.ndarray:
 
 
 def placing_errors(stars: Stars) -> np.ndarray:
-    """How far stars may be from their places [pc]; `pipelines.merge` for merged ones."""
+    """How far stars may be from their places [pc]; of merged ones `pipelines.merge`."""
     merged = stars.extra.get(MEAN_DISTANCE_ERROR)
     return distance_errors(stars) if merged is None else merged
 
