@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,19 @@ from dustmap.distributed.group import Group
 # One server imports torch and the library once; ranks are forked from it.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch.distributed", "rank_imports"])
+
+
+def _serve() -> None:
+    """Start the server, if it does not run, with this folder among its paths."""
+    before = os.environ.get("PYTHONPATH")
+    paths = [str(Path(__file__).parent), *([before] if before else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def on_ranks(
@@ -59,6 +74,7 @@ def start(
     timeout: float = 30.0,
 ) -> list[Any]:
     """The processes themselves; what they return or raise appears in ``place``."""
+    _serve()
     ranks = [
         _CONTEXT.Process(
             target=_rank, args=(work, rank, size, place, timeout, arguments)

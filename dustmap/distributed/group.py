@@ -95,13 +95,10 @@ class Group:
         width = max(counts)
         sent = own.new_zeros(width, *own.shape[1:])
         sent[: len(own)] = own
-        received = sent.new_empty(self.size * width, *own.shape[1:])
+        received = [torch.empty_like(sent) for _ in counts]
         with self._collective("all-gather", sent):
-            dist.all_gather_into_tensor(received, sent)
-        parts = [
-            received[rank * width : rank * width + count]
-            for rank, count in enumerate(counts)
-        ]
+            dist.all_gather(received, sent)
+        parts = [part[:count] for part, count in zip(received, counts, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
 
     def exchange(
@@ -135,10 +132,10 @@ class Group:
         if self.size == 1:
             return [own]
         mine = torch.tensor([own], dtype=torch.int64)
-        every = torch.empty(self.size, dtype=torch.int64)
+        every = [torch.empty_like(mine) for _ in range(self.size)]
         with self._collective("control", mine):
-            dist.all_gather_into_tensor(every, mine)
-        return every.tolist()
+            dist.all_gather(every, mine)
+        return [int(number) for number in every]
 
     def require_alike(self, what: str, *tensors: Tensor) -> None:
         """Raise a RuntimeError unless these are bitwise equal on all ranks.
