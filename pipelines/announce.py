@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +107,16 @@ def expected(
 
 
 def recorder(
-    records: list[dict[str, Any]], progress: Progress, known: Expected | None = None
+    records: MutableSequence[dict[str, Any]],
+    progress: Progress,
+    known: Expected | None = None,
+    *,
+    tell: Callable[..., None] | None = None,
 ) -> Callable[[str, int, float], None]:
     """Keeps every iteration, and shows it, with the time left if there is an estimate.
 
-    A residual is kept with its tolerance where this is known.
+    A residual is kept with its tolerance where this is known. ``tell`` is given what
+    is shown, by name.
     """
     started = time.perf_counter()
     before = records[-1]["seconds"] if records else 0.0
@@ -119,8 +124,10 @@ def recorder(
     tolerances = {} if known is None else known.tolerances
 
     def on_step(stage: str, step: int, value: float) -> None:
+        shown: dict[str, Any] = {"stage": stage, "iteration": step}
         if left is not None:
-            progress.show(left=left.at(stage))
+            shown["left"] = left.at(stage)
+            progress.show(left=shown["left"])
         if value == value:
             kind = _VALUES.get(stage, "residual")
             record = {"stage": stage, "iteration": step, kind: value}
@@ -129,6 +136,9 @@ def recorder(
             passed = time.perf_counter() - started
             records.append({**record, "seconds": round(before + passed, 3)})
             progress.show(**{kind: f"{value:.2e}"})
+            shown["value"] = {kind: value}
+        if tell is not None:
+            tell(**shown)
         progress.update(stage=stage, step=step)
 
     return on_step

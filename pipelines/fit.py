@@ -1,120 +1,232 @@
-"""One run: catalogue → plan → posterior → run folder."""
+"""One run: catalogue → plan → posterior → run folder, from where it stands."""
 
 from __future__ import annotations
 
-import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from pipelines import cost
+from dustmap.distributed.group import Group
+from dustmap.inference.journal import Journal
+from dustmap.inference.journal import State as JournalState
 from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.assessment import held_out_score, sight_line_lengths
-from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.engines import Inference, run_engine
+from pipelines.engines import run_engine
+from pipelines.fit_state import FitState
+from pipelines.heartbeat import peak_memory
 from pipelines.learning import learn_plan
-from pipelines.place import Place, place_of
-from pipelines.plan import Plan, work_of
+from pipelines.plan import work_of
 from pipelines.planner import make_plan
 from pipelines.predict import predict_columns, write_predictions
-from pipelines.progress import Progress
+from pipelines.progress import Progress, say
 from pipelines.result import (
     FitReport,
     posterior_of,
+    report_of,
     write_fitted,
-    write_metrics,
     write_record,
+    write_records,
 )
-from pipelines.run import State, check_output, write_state
-from pipelines.sample import data_of, inside_box, read_sample
+from pipelines.run import State, check_output, fit_of, write_state
+from pipelines.sample import Sample, data_of, inside_box, read_sample
 from pipelines.selection import planning_view
-from pipelines.store import atomic_directory, input_digests, write_manifest
-from pipelines.timing import StageClock
+from pipelines.session import Session, opened
+from pipelines.store import atomic_directory, write_manifest
+from pipelines.workspace import Workspace, finish, unfinished
 
 __all__ = ["FitReport", "fit"]
 
 
 def fit(
-    source: Path, output: Path, config: FitConfig, *, overwrite: bool = False
+    source: Path,
+    output: Path,
+    config: FitConfig,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    anyway: bool = False,
+    group: Group | None = None,
 ) -> FitReport:
     """Fit a map to a catalogue that ``ingest`` or ``simulate`` wrote.
+
+    Parameters
+    ----------
+    overwrite
+        Replace a run, or an unfinished fit, that stands at ``output``.
+    resume
+        Go on where a fit into ``output`` stopped; begin if there is none, and do
+        nothing if it is finished.
+    anyway
+        Go on even if configuration, catalogue or code are others.
+    group
+        The processes that make it together; the first one writes.
 
     Raises
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, or the output exists or cannot be written.
+        no grid, the output exists or cannot be written, or what is to be taken up is
+        damaged or of another fit.
+    Stopped
+        If a signal ended it; it can be taken up again.
+    FloatingPointError
+        If numbers are no longer finite.
     """
-    check_output(output, overwrite=overwrite)
-    clock = StageClock()
-    generator = torch.Generator().manual_seed(config.inference.seed)
-    sample = read_sample(source, config, generator)
-    place = place_of(config, generator)
-    clock.lap("read")
-    plan, work, speed = make_plan(planning_view(sample.train, config), config, **place)
+    resume, group = resume or anyway, group or Group()
+    begun = unfinished(output)
+    if resume and _is_finished(output, begun, overwrite=overwrite):
+        # All ranks have seen it before the first one clears up.
+        group.meet()
+        if begun is not None and group.first:
+            finish(begun)
+        say(f"{output} is finished: nothing is left to do")
+        return report_of(output)
+    may_replace = overwrite or (resume and begun is not None and begun.overwrite)
+    check_output(output, overwrite=may_replace)
+    with opened(
+        source,
+        output,
+        config,
+        overwrite=may_replace,
+        resume=resume,
+        anyway=anyway,
+        group=group,
+    ) as session:
+        sample = read_sample(source, config, session.splitter())
+        session.clock.lap("read")
+        state, sample = _planned(session, sample)
+        if state.stage == "planned":
+            state = _learnt(session, state, sample)
+        if state.stage != "inferred":
+            state = _inferred(session, state, sample)
+        return _written(session, state, sample)
+
+
+def _is_finished(output: Path, begun: Workspace | None, *, overwrite: bool) -> bool:
+    """Whether the run is whole; its workspace remains if it was killed at its end."""
+    if not (output / "run.json").is_file():
+        return False
+    if begun is not None and begun.identifier:
+        return begun.identifier == fit_of(output)
+    return not overwrite
+
+
+def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
+    """A plan, and the stars in its box."""
+    source, config = session.source, session.config
+    if session.state is not None:
+        return session.state, inside_box(sample, session.state.plan, source)
+    plan, work, speed = make_plan(
+        planning_view(sample.train, config), config, **session.place
+    )
     sample = inside_box(sample, plan, source)
     if plan.engine == "full-batch":
         refuse_too_large(work, config)
-    clock.lap("plan")
-    records: list[dict[str, Any]] = []
-    result = _infer(plan, work, speed, sample.train, config, place, clock, records)
+    session.clock.lap("plan")
+    state = FitState(
+        stage="planned", plan=plan, speed=speed, generator=session.generator_state()
+    )
+    session.reached(state)
+    return state, sample
+
+
+def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
+    """The plan with what the evidence tells of its scales."""
+    data = data_of(sample.train, session.config)
+    with Progress(description="scales") as progress:
+        record = recorder(session.metrics, progress, tell=session.keeper.heart.tell)
+
+        def on_step(stage: str, step: int, value: float) -> None:
+            session.keeper.end_if_asked()
+            record(stage, step, value)
+
+        learned = learn_plan(
+            state.plan, data, session.config, **session.place, on_step=on_step
+        )
+    session.clock.lap("scales")
+    state = replace(state, stage="learnt", generator=session.generator_state())
+    if learned is not None:
+        state = replace(state, plan=learned.plan, learning=learned.facts)
+    session.reached(state)
+    return state
+
+
+def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
+    """The posterior; what was learnt before is among its facts."""
+    config, keeper, plan = session.config, session.keeper, state.plan
+    data = data_of(sample.train, config)
+    work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
+    announce(plan, work, state.speed, config)
+    blurred = data.distance_error is not None
+    known = expected(plan, work, state.speed, config, blurred=blurred)
+    if known is not None:
+        spent = session.clock.seconds.get("inference", 0.0)
+        known = replace(known, seconds=max(known.seconds - spent, 0.0))
+
+    def save(journal: JournalState) -> None:
+        on_way = replace(state, stage="inferring", journal=journal)
+        keeper.save(on_way, "inference")
+
+    journal = Journal(save=save, due=keeper.due, restored=state.journal)
+    with Progress(description="inference") as progress:
+        result = run_engine(
+            plan,
+            data,
+            config,
+            **session.place,
+            on_step=recorder(session.metrics, progress, known, tell=keeper.heart.tell),
+            journal=journal,
+        )
+    session.clock.lap("inference")
+    if state.learning is not None:
+        result = replace(result, facts={**result.facts, "learning": state.learning})
+    state = replace(state, stage="inferred", journal=None, result=result)
+    session.reached(state)
+    return state
+
+
+def _written(session: Session, state: FitState, sample: Sample) -> FitReport:
+    """The run folder, by the first rank."""
+    config, clock, result = session.config, session.clock, state.result
+    assert result is not None
     predictions = predict_columns(
         result.plan, posterior_of(result, config), sample.test
     )
+    support = sight_line_lengths(result.plan, sample.train)
+    clock.lap("held-out test")
     report = FitReport(
-        output=output,
+        output=session.output,
         plan=result.plan,
         counts=sample.counts,
         held_out=held_out_score(predictions, sample.test, result.plan),
         seconds=clock.seconds,
-        memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        memory=peak_memory(),
         converged=result.converged,
         messages=result.messages,
     )
-    support = sight_line_lengths(result.plan, sample.train)
-    clock.lap("held-out test")
-    state = State(mean=result.mean, samples=result.samples, support=support)
-    provenance = {"inputs": input_digests(source), "catalogue": sample.meta}
-    with atomic_directory(output, overwrite=overwrite) as folder:
+    if not session.group.first:
+        return report
+    tensors = State(mean=result.mean, samples=result.samples, support=support)
+    work = session.work
+    with atomic_directory(
+        session.output, overwrite=work.overwrite, within=work.folder
+    ) as folder:
+        provenance = _provenance(session, sample)
         write_record(folder, config, report, facts=result.facts, provenance=provenance)
         write_fitted(folder, sample.train)
-        write_state(folder, state)
-        write_metrics(folder, records)
+        write_state(folder, tensors)
+        write_records(folder, session.metrics.data)
         if len(sample.test):
             write_predictions(folder / "held_out.parquet", sample.test, predictions, {})
         write_manifest(folder)
     return report
 
 
-def _infer(
-    plan: Plan,
-    work: cost.Work,
-    speed: cost.Speed,
-    train: Stars,
-    config: FitConfig,
-    place: Place,
-    clock: StageClock,
-    records: list[dict[str, Any]],
-) -> Inference:
-    """Learn the scales, then run the engine; what was learnt is among the facts."""
-    data = data_of(train, config)
-    with Progress(description="scales") as progress:
-        on_step = recorder(records, progress)
-        learned = learn_plan(plan, data, config, **place, on_step=on_step)
-    if learned is not None:
-        plan = learned.plan
-        work = work_of(plan.grid, plan.build_kernel(), train.distance, config)
-    clock.lap("scales")
-    announce(plan, work, speed, config)
-    blurred = data.distance_error is not None
-    known = expected(plan, work, speed, config, blurred=blurred)
-    with Progress(description="inference") as progress:
-        on_step = recorder(records, progress, known)
-        result = run_engine(plan, data, config, **place, on_step=on_step)
-    clock.lap("inference")
-    if learned is None:
-        return result
-    return replace(result, facts={**result.facts, "learning": learned.facts})
+def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
+    return {
+        "fit": session.work.identifier,
+        "taken_up": session.keeper.history,
+        "inputs": session.keeper.identity.inputs,
+        "catalogue": sample.meta,
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from pipelines.config import FitConfig, to_toml
 from pipelines.engines import Inference
 from pipelines.figures.history import history
 from pipelines.figures.style import save_figure
+from pipelines.metrics import Record, write_metrics
 from pipelines.plan import Plan
 from pipelines.run import posterior_model, write_json
+from pipelines.store import check_manifest
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
@@ -111,9 +112,31 @@ def write_fitted(folder: Path, train: Stars) -> None:
     write_stars(folder / "stars.parquet", train, overwrite=False)
 
 
-def write_metrics(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+def write_records(folder: Path, records: list[Record]) -> None:
     """Every iteration that was reported, and a picture of them."""
-    lines = [json.dumps(record) + "\n" for record in records]
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    write_metrics(folder / "metrics.jsonl", records)
     if any("seconds" in record for record in records):
         save_figure(history(records), folder / "convergence.png")
+
+
+def report_of(output: Path) -> FitReport:
+    """What the fit of a finished run did.
+
+    Raises
+    ------
+    InputError
+        If the run is incomplete or was altered.
+    """
+    check_manifest(output, allow_extra=True)
+    description = json.loads((output / "run.json").read_text())
+    summary = description["summary"]
+    return FitReport(
+        output=output,
+        plan=Plan.from_dict(description["plan"]),
+        counts=summary["counts"],
+        held_out=summary["held_out"],
+        seconds=summary["seconds"],
+        memory=summary["peak_memory_bytes"],
+        converged=summary["converged"],
+        messages=tuple(summary["messages"]),
+    )

@@ -11,20 +11,24 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
+from pipelines.checkpoint import check_checkpoint, check_checkpoints, is_checkpoint
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
+from pipelines.metrics import read_metrics
 from pipelines.store import MANIFEST, MARKER, check_manifest
+from pipelines.workspace import SUFFIX, Workspace, unfinished
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
 _PROVENANCE = b"dustmap"
 _KNOWN = (
-    "a zarr store, a FITS cube, HEALPix maps, a parquet table or the folder of a run"
+    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a checkpoint or the "
+    "folder of a run"
 )
 
 
@@ -34,7 +38,8 @@ def verify(path: str | os.PathLike[str]) -> str:
     A zarr store is compared with its manifest, FITS files with their checksums, a
     parquet table is read through (page checksums included where it has them), and the
     folder of a run, of a map or a regression, is compared with its manifest and every
-    export inside is verified.
+    export inside is verified. Of a fit that is not finished every checkpoint is read,
+    and the iterations it has noted.
 
     Raises
     ------
@@ -42,6 +47,9 @@ def verify(path: str | os.PathLike[str]) -> str:
         If ``path`` is absent, of no known kind, incomplete or altered.
     """
     source = Path(path)
+    work = unfinished(source)
+    if work is not None and (not source.exists() or source.name.endswith(SUFFIX)):
+        return _verify_unfinished(work)
     if not source.exists():
         raise InputError(f"{source} does not exist")
     kind = _kind(source)
@@ -60,6 +68,8 @@ def _kind_by_content(path: Path) -> str | None:
     if path.is_dir():
         if (path / "zarr.json").exists():
             return "zarr"
+        if is_checkpoint(path):
+            return "checkpoint"
         if path.suffix != ".zarr" and _is_run(path):
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
@@ -134,6 +144,18 @@ def _verify_run(path: Path) -> str:
     return "\n".join(lines + [verify(item) for item in _exports(path)])
 
 
+def _verify_unfinished(work: Workspace) -> str:
+    lines = [f"{work.output}: a fit that is not finished, in {work.folder}"]
+    lines += check_checkpoints(work.checkpoints)
+    if work.metrics.is_file():
+        try:
+            count = len(read_metrics(work.metrics))
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        lines.append(f"{work.metrics}: {count} records")
+    return "\n".join(lines)
+
+
 def _exports(folder: Path) -> Iterator[Path]:
     for item in sorted(folder.iterdir()):
         if item.name.startswith("."):
@@ -157,6 +179,7 @@ def _describe(cube: Cube) -> str:
 
 
 _CHECKS = {
+    "checkpoint": check_checkpoint,
     "zarr": _verify_zarr,
     "fits": _verify_fits,
     "parquet": _verify_parquet,

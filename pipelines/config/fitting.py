@@ -282,6 +282,19 @@ class DataConfig(Settings):
     )
 
 
+class CheckpointConfig(Settings):
+    """How often a fit saves what it needs to be taken up again (fit --resume)."""
+
+    minutes: Positive = Field(
+        default=5.0, description="most time between two checkpoints [min]"
+    )
+    iterations: Auto[Annotated[int, Field(ge=1)]] = Field(
+        default=None,
+        description="most iterations of solvers between two checkpoints; when auto "
+        "only time counts",
+    )
+
+
 class FitConfig(Settings):
     """Settings of a fit. Every key has a default; auto is chosen from the data."""
 
@@ -292,6 +305,7 @@ class FitConfig(Settings):
     svi: SviConfig = SviConfig()
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
     @model_validator(mode="after")
     def _check(self) -> FitConfig:
