@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.journal import Journal
-from dustmap.linalg.cg_run import Product, Run, System, relative_norm
-from dustmap.linalg.operator import inner
+from dustmap.linalg.cg_run import Product, Run, System
+from dustmap.linalg.space import WHOLE, VectorSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,15 @@ class ConjugateGradients:
         start: Float[Tensor, "b n"] | None = None,
         on_step: Callable[[int, float], None] | None = None,
         journal: Journal | None = None,
+        space: VectorSpace = WHOLE,
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
 
         Columns that are done leave the batch, so products are only paid for the
-        rest. ``on_step(step, worst relative residual)`` reports progress. In a journal
-        a solve goes on from where it was saved, with the same matrix, right-hand side
-        and preconditioner: no product is repeated.
+        rest. ``on_step(step, worst relative residual)`` reports progress, ``space``
+        says where the entries of a column are. In a journal a solve goes on from where
+        it was saved, with the same matrix, right-hand side and preconditioner: no
+        product is repeated.
 
         Raises
         ------
@@ -106,10 +108,11 @@ class ConjugateGradients:
         system = System(
             product=product,
             rhs=rhs,
-            scale=inner(rhs, rhs).sqrt(),
+            scale=space.inner(rhs, rhs).sqrt(),
             precondition=torch.clone if preconditioner is None else preconditioner,
             on_step=on_step,
             journal=journal,
+            space=space,
         )
         with (journal or Journal.silent()).frame("cg") as frame:
             run = Run.taken_up(frame, rhs)
@@ -136,7 +139,9 @@ class ConjugateGradients:
             todo, before = run.todo, run.relative[run.todo]
             self._recursion(system, run)
             run.residual[todo] = system.rhs[todo] - system.product(run.x[todo])
-            run.relative[todo] = relative_norm(run.residual[todo], system.scale[todo])
+            run.relative[todo] = system.relative_norm(
+                run.residual[todo], system.scale[todo]
+            )
             system.require_finite(run, residual=run.relative)
             if bool((run.relative[todo] > 0.5 * before).all()):
                 return
@@ -146,14 +151,14 @@ class ConjugateGradients:
         """One CG recursion on the active columns."""
         while True:
             ap = system.product(run.p)
-            curvature = inner(run.p, ap)
+            curvature = system.space.inner(run.p, ap)
             alive = (curvature > 0) & (run.rz > 0)
             alpha = torch.where(alive, run.rz / torch.where(alive, curvature, 1.0), 0.0)
             step = alpha.to(run.p.dtype)[:, None]
             run.x[run.active] += step * run.p
             run.r = run.r - step * ap
             run.steps[run.active] += 1
-            relative = relative_norm(run.r, system.scale[run.active])
+            relative = system.relative_norm(run.r, system.scale[run.active])
             system.require_finite(run, curvature=curvature, residual=relative)
             if system.on_step is not None:
                 system.on_step(int(run.steps.max()), float(relative.max()))

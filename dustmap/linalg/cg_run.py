@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.journal import Frame, Journal, Pattern, State
-from dustmap.linalg.operator import inner
+from dustmap.linalg.space import VectorSpace
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
@@ -25,6 +25,14 @@ class System:
     precondition: Product
     on_step: Callable[[int, float], None] | None
     journal: Journal | None
+    space: VectorSpace
+
+    def relative_norm(
+        self, residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
+        """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
+        norm = self.space.inner(residual, residual).sqrt()
+        return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
 
     def require_finite(self, run: Run, **values: Tensor) -> None:
         """With a journal, nothing that is not finite may go on."""
@@ -64,7 +72,7 @@ class Run:
         run = cls(
             x=x,
             steps=torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device),
-            relative=relative_norm(residual, scale),
+            relative=system.relative_norm(residual, scale),
             residual=residual,
             restart=0,
             todo=none,
@@ -112,7 +120,7 @@ class Run:
         self.r = self.residual[self.active]
         z = system.precondition(self.r)
         self.p = z.clone()
-        self.rz = inner(self.r, z)
+        self.rz = system.space.inner(self.r, z)
         system.require_finite(self, preconditioned_residual=self.rz)
 
     def keep(self, going: Bool[Tensor, " k"]) -> None:
@@ -125,15 +133,7 @@ class Run:
     def turn(self, system: System) -> None:
         """The next direction, conjugate to those before."""
         z = system.precondition(self.r)
-        rz = inner(self.r, z)
+        rz = system.space.inner(self.r, z)
         system.require_finite(self, preconditioned_residual=rz)
         self.p = z + (rz / self.rz).to(self.p.dtype)[:, None] * self.p
         self.rz = rz
-
-
-def relative_norm(
-    residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
-) -> Float[Tensor, " b"]:
-    """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
-    norm = inner(residual, residual).sqrt()
-    return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
