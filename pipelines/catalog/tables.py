@@ -150,13 +150,19 @@ def write_table(
 
 
 def read_table(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
     names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
     folder that was written as one, the folder's own.
+
+    Parameters
+    ----------
+    share
+        ``(k, n)`` reads the k-th of n runs of row groups with about as many rows each.
+        One after another, k = 0 … n − 1, they are the table.
 
     Raises
     ------
@@ -166,9 +172,10 @@ def read_table(
     """
     path = Path(path)
     if not path.is_dir():
-        return _read_file(path)
+        return _read_file(path, _row_groups([path], share)[0])
     files = partitions(path)
-    tables = [_read_file(file) for file in files]
+    chosen = _row_groups(files, share)
+    tables = [_read_file(file, groups) for file, groups in zip(files, chosen)]
     first_columns, units, _ = tables[0]
     for file, (columns, other, _) in zip(files, tables):
         if list(columns) != list(first_columns) or other != units:
@@ -209,20 +216,55 @@ def partitions(folder: Path) -> list[Path]:
     return files
 
 
-def _read_file(
-    path: Path,
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+def _row_groups(
+    files: list[Path], share: tuple[int, int]
+) -> list[list[int]] | list[None]:
+    """Which row groups of each file belong to a share; ``None`` stands for all.
+
+    A group belongs to the share that its middle row lies in.
+    """
+    part, of = share
+    if of == 1:
+        return [None] * len(files)
+    counts = []
+    for path in files:
+        with _opened(path) as file:
+            meta = file.metadata
+            counts.append(
+                [meta.row_group(i).num_rows for i in range(file.num_row_groups)]
+            )
+    total = sum(map(sum, counts))
+    chosen, before = [], 0
+    for rows in counts:
+        own = []
+        for number, count in enumerate(rows):
+            if (2 * before + count) * of // (2 * max(total, 1)) == part:
+                own.append(number)
+            before += count
+        chosen.append(own)
+    return chosen
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     try:
         with pq.ParquetFile(path) as file:
-            metadata = file.metadata.metadata or {}
-            table = file.read()
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{path} is no readable parquet file ({_first_line(error)}): "
             "make it with `dustmap ingest`"
         ) from error
+
+
+def _read_file(
+    path: Path, groups: list[int] | None
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+    with _opened(path) as file:
+        metadata = file.metadata.metadata or {}
+        table = file.read() if groups is None else file.read_row_groups(groups)
     if METADATA_KEY not in metadata:
         raise InputError(
             f"{path} is a parquet file without dustmap's units and provenance: "
