@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dustmap.distributed.group import Group
 from dustmap.functionals import (
     Functionals,
 )
@@ -75,10 +76,16 @@ def build_model(
     dtype: torch.dtype,
     device: torch.device,
     generator: torch.Generator,
+    group: Group | None = None,
 ) -> ForwardModel:
-    """The forward model of a plan, seen through these functionals."""
+    """The forward model of a plan, seen through these functionals.
+
+    The ranks of a group share out the functionals, and call the model together.
+    """
     if plan.engine == "svi":
-        return RowwiseGaussian(_toeplitz(plan), functionals, mean=plan.mean.build())
+        return RowwiseGaussian(
+            _toeplitz(plan), functionals, mean=plan.mean.build(), group=group
+        )
     whitening = TorusWhitening(
         plan.build_kernel(),
         Torus(grid=plan.grid, shape=plan.torus_shape),
@@ -98,6 +105,7 @@ def build_model(
             # CUDA has stored weights only.
             memory_budget=plan.weights_budget if device.type == "cpu" else None,
             subgrid_share=plan.subgrid_share,
+            group=group,
         )
     return TorusGaussian(
         whitening,
@@ -107,6 +115,7 @@ def build_model(
         residual_refinement=plan.residual_refinement,
         residual_count=plan.residual_count,
         generator=generator,
+        group=group,
     )
 
 
@@ -134,20 +143,27 @@ def run_engine(
     generator: torch.Generator,
     on_step: OnStep,
     journal: Journal | None = None,
+    group: Group | None = None,
 ) -> Inference:
-    """The posterior by the engine the plan names, from where the journal has it."""
+    """The posterior by the engine the plan names, from where the journal has it.
+
+    The ranks of a group make it together, and all have it.
+    """
+    group = group or Group()
+    group.require_alike("the random generator", generator.get_state())
     if plan.engine == "svi":
         variance = data.variance + plan.common_noise**2
         if data.placing_error is not None:
             density = plan.mean.build()(data.ends)
             variance = variance + (density * data.placing_error) ** 2
-        return _run_svi(plan, data, variance, config, generator, on_step)
+        return _run_svi(plan, data, variance, config, generator, on_step, group)
     model = build_model(
         plan,
         sight_lines(plan, data),
         dtype=dtype,
         device=device,
         generator=generator,
+        group=group,
     )
     result = infer(
         model,
@@ -161,6 +177,7 @@ def run_engine(
         settings=full_batch_settings(config, model.latent_size),
         generator=generator,
         on_step=on_step,
+        journal=journal,
     )
     messages = [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
@@ -239,13 +256,16 @@ def _run_svi(
     config: FitConfig,
     generator: torch.Generator,
     on_step: OnStep,
+    group: Group,
 ) -> Inference:
     try:
         whitening = _toeplitz(plan)
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
     plan = replace(plan, torus_shape=tuple(whitening.report.shape))
-    model = RowwiseGaussian(whitening, rays(plan, data.ends), mean=plan.mean.build())
+    model = RowwiseGaussian(
+        whitening, rays(plan, data.ends), mean=plan.mean.build(), group=group
+    )
     observed = GaussianData.of(
         model, data.extinction, variance, subgrid_noise=plan.subgrid_noise
     )

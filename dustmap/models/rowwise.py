@@ -237,6 +237,10 @@ class RowwiseGaussian(ForwardModel):
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
     def _solved_rows(self, index: Int[Tensor, " b"]) -> DualRows:
+        if not len(index):
+            # A rank's share of a batch smaller than the group.
+            none = torch.zeros(0, self.inducing_size, dtype=self.dtype)
+            return DualRows(none, none[:, 0])
         part = self._functionals.select(index)
         cross = self.cross(part)
         solution = self.whitening.solve(cross)
