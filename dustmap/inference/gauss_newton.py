@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -86,6 +87,7 @@ def newton_step(
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
     stage: str = "mean",
+    journal: Journal | None = None,
 ) -> Solution:
     """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, warm-started at ε.
 
@@ -108,6 +110,7 @@ def newton_step(
         preconditioner=preconditioner,
         start=eps[None] if bool(eps.any()) else None,
         on_step=named(on_step, stage),
+        journal=journal,
     )
 
 
@@ -129,24 +132,36 @@ def backtrack(
     target: Target,
     eps: Float[Tensor, " p"],
     proposal: Float[Tensor, " p"],
+    *,
+    journal: Journal | None = None,
 ) -> Step:
     """The longest of the step's halvings that lowers the objective enough.
 
     Enough is a quarter of what its slope promises (Armijo 1966), rounding allowed for:
     a linear model, which keeps half, takes the whole step.
+
+    Raises
+    ------
+    FloatingPointError
+        If the objective is not finite before the step, or after the shortest. After
+        longer ones it need not be: a density may overflow.
     """
     step = proposal - eps
     along = tangent.operator.matvec(step)
     misfit = (target.y - tangent.prediction) / target.total
     slope = float(inner(target.beside(eps), step) - inner(misfit, along))
     before = target.value(eps, tangent.prediction)
+    journal = journal or Journal.silent()
+    journal.require_finite("before a step", objective=before, slope=slope)
     allowed = before + 100 * torch.finfo(eps.dtype).eps * before
+    after = before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
         moved = model.moved(eps, step, length) if halvings else proposal
         after = target.value(moved, model.apply(moved))
         if after <= allowed + 0.25 * length * slope:
             return Step(eps=moved, gain=before - after, promised=-slope / 2)
+    journal.require_finite("after the shortest step", objective=after)
     return Step(eps=eps, gain=None, promised=-slope / 2)
 
 
