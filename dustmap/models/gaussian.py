@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
+from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
@@ -35,6 +36,7 @@ class TorusFeatures(LinearOperator):
         self.shape = (weights.shape[0], whitening.size)
         self.dtype = whitening.dtype
         self.device = whitening.device
+        self.domain = whitening.space
         self._whitening = whitening
         self._weights = weights
 
@@ -105,6 +107,7 @@ class TorusGaussian(ForwardModel):
         self.interpolation: Interpolation = interpolation
         self.residual_count = residual_count
         self.latent_size = whitening.size
+        self.latent_space = whitening.space
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._functionals = functionals
@@ -120,7 +123,7 @@ class TorusGaussian(ForwardModel):
     def functionals(self) -> Functionals:
         return self._functionals
 
-    def _projection(self, refinement: int) -> Projection:
+    def _projection(self, refinement: int) -> Projection | SlabColumns:
         return projection(
             self.whitening.torus,
             self._functionals,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
+from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import (
     Functionals,
     LineIntegrals,
@@ -34,7 +35,7 @@ from dustmap.models.mean_parameters import (
 )
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.projection import Interpolation, projection
+from dustmap.projection import Interpolation, Projection, projection
 from dustmap.whitening import TorusWhitening
 
 SUBGRID_SHARE = "subgrid_share"
@@ -54,6 +55,7 @@ class LogNormalTangent(LinearOperator):
         self.shape = (weights.shape[0], whitening.size)
         self.dtype = whitening.dtype
         self.device = whitening.device
+        self.domain = whitening.space
         self._whitening = whitening
         self._weights = weights
         self._density = density
@@ -124,6 +126,7 @@ class LogNormal(ForwardModel):
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
+        self.latent_space = whitening.space
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._seed = seed
@@ -135,9 +138,13 @@ class LogNormal(ForwardModel):
 
     def _observe(self, functionals: Functionals) -> None:
         self._functionals = functionals
-        self.weights = projection(
+        self.weights = self._projection()
+        self._kinds = _kinds(functionals)
+
+    def _projection(self) -> Projection | SlabColumns:
+        return projection(
             self.whitening.torus,
-            functionals,
+            self._functionals,
             refinement=self.whitening.refinement,
             interpolation=self.interpolation,
             dtype=self.dtype,
@@ -145,7 +152,6 @@ class LogNormal(ForwardModel):
             memory_budget=self.memory_budget,
             group=self.group,
         )
-        self._kinds = _kinds(functionals)
 
     @property
     def functionals(self) -> Functionals:
