@@ -53,7 +53,11 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The size of a fit: points of the torus, stars, mean ray length in cells."""
+    """The size of a fit: points of the torus, stars, mean ray length in cells.
+
+    ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
+    machine.
+    """
 
     torus_points: int
     stars: int
@@ -69,10 +73,12 @@ class Work:
     interpolation: str = "linear"
     tolerance: float = 1e-3
     lognormal: bool = False
+    ranks: int = 1
+    here: int = 1
 
     @property
     def entries(self) -> float:
-        """Entries of W."""
+        """Entries of W, of all ranks."""
         cells = self.ray_cells * self.refinement
         return self.stars * (cells + 1) * _ENTRIES_PER_CELL[self.interpolation]
 
@@ -132,7 +138,7 @@ def seconds(work: Work, speed: Speed) -> float:
     flop = speed.streamed if work.lognormal else speed.flop
     column = (
         2 * fine * math.log2(fine) * speed.fft
-        + 2 * work.entries * speed.entry
+        + 2 * work.entries / work.ranks * speed.entry
         + 4 * work.rank * work.torus_points * flop
         + 20 * work.torus_points * speed.entry
     )
@@ -149,16 +155,19 @@ def seconds(work: Work, speed: Speed) -> float:
 
 
 def memory(work: Work) -> dict[str, float]:
-    """Bytes at the peak of the fit, by part."""
+    """Bytes at the peak of the fit, by part, of every rank.
+
+    W and what follows it are shared out; vectors over stars and grid are not.
+    """
     item, points = work.itemsize, work.torus_points
     fine = points * work.refinement**work.dimension
-    per_entry = 4 + item
+    per_entry, entries = 4 + item, work.entries / work.ranks
     # A lognormal fit works on one vector, with some that belong to its samples.
     columns = 2
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,
-        "projection W": _OF_DISTANCES * work.entries * per_entry,
+        "projection W": _OF_DISTANCES * entries * per_entry,
         "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
     }
@@ -166,7 +175,7 @@ def memory(work: Work) -> dict[str, float]:
         residual_points = points * work.residual_refinement**work.dimension
         ratio = work.residual_refinement / work.refinement
         parts["sub-grid variance"] = (
-            work.entries * ratio * per_entry + 6 * residual_points * item
+            entries * ratio * per_entry + 6 * residual_points * item
         )
         columns = min(work.block, max(work.samples, 1))
     return {

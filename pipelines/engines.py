@@ -102,8 +102,7 @@ def build_model(
             functionals,
             mean=plan.mean.build(),
             interpolation=interpolation,
-            # CUDA has stored weights only.
-            memory_budget=plan.weights_budget if device.type == "cpu" else None,
+            memory_budget=_weights_budget(plan, device, group),
             subgrid_share=plan.subgrid_share,
             group=group,
         )
@@ -117,6 +116,16 @@ def build_model(
         generator=generator,
         group=group,
     )
+
+
+def _weights_budget(
+    plan: Plan, device: torch.device, group: Group | None
+) -> float | None:
+    """What a rank's W may take [bytes], beside those on the same machine."""
+    # CUDA has stored weights only.
+    if plan.weights_budget is None or device.type != "cpu":
+        return None
+    return plan.weights_budget / (1 if group is None else group.here)
 
 
 def _toeplitz(plan: Plan) -> ToeplitzWhitening:

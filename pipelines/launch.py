@@ -50,7 +50,7 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-    yield Group(connected=True, timeout=timeout)
+    yield Group(connected=True, timeout=timeout, here=here)
     # After an error the others may be gone, who would have to take part in this.
     dist.destroy_process_group()
 

@@ -57,11 +57,20 @@ class Group:
         for tensors on the CPU. All its processes belong to the group.
     timeout
         Seconds that a collective waits for the other ranks.
+    here
+        How many of the ranks share this machine's memory; all unless given.
     """
 
-    def __init__(self, *, connected: bool = False, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        *,
+        connected: bool = False,
+        timeout: float = TIMEOUT,
+        here: int | None = None,
+    ) -> None:
         self.rank = dist.get_rank() if connected else 0
         self.size = dist.get_world_size() if connected else 1
+        self.here = self.size if here is None else here
         self.traffic = Traffic()
         self._timeout = timeout
         self._patient: dist.ProcessGroup | None = None
