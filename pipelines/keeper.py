@@ -77,23 +77,22 @@ class Keeper:
         Stopped
             If a signal came on any rank.
         """
-        asked = self.group.agree(self.stop.name is not None)
         if self.group.first:
             self._write(state, stage)
         self.group.meet()
         self._since, self._points = self.now(), 0
-        if asked:
-            raise self._stopped()
+        self.end_if_asked()
 
-    def end_if_asked(self) -> None:
-        """Where nothing more is worth saving.
+    def end_if_asked(self, *, alone: bool = False) -> None:
+        """Where there is nothing to save that is not saved.
 
         Raises
         ------
         Stopped
             If a signal came on any rank.
         """
-        if self.group.agree(self.stop.name is not None):
+        asked = self.stop.name is not None
+        if asked if alone else self.group.agree(asked):
             raise self._stopped()
 
     def _write(self, state: FitState, stage: str) -> None:
