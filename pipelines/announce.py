@@ -42,14 +42,17 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     parts = cost.memory(work)
     total = sum(parts.values())
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
-    say(f"memory: {total / 2**30:.2f} GiB ({listing})")
+    each = ""
+    if work.ranks > 1:
+        each = f" for each of {work.ranks} processes, {work.here} on this machine"
+    say(f"memory: {total / 2**30:.2f} GiB{each} ({listing})")
     say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
     refuse_too_large(work, config)
 
 
 def refuse_too_large(work: cost.Work, config: FitConfig) -> None:
     """Learning, too, would fill the memory with a grid that cannot fit into it."""
-    total = sum(cost.memory(work).values())
+    total = sum(cost.memory(work).values()) * work.here
     if total > memory_limit(config):
         raise InputError(
             f"this grid needs {total / 2**30:.2f} GiB, the budget is "

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from dustmap.distributed.group import Group
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
@@ -40,8 +41,13 @@ def held_out_score(
     return score
 
 
-def sight_line_lengths(plan: Plan, stars: Stars) -> torch.Tensor:
-    """Length of sight lines per cell, in cells: where the stars look through."""
+def sight_line_lengths(
+    plan: Plan, stars: Stars, group: Group | None = None
+) -> torch.Tensor:
+    """Length of sight lines per cell, in cells: where the stars look through.
+
+    The ranks of a group share out the stars.
+    """
     generator = torch.Generator().manual_seed(0)
     seen = _counting_plan(plan)
     model = build_model(
@@ -50,6 +56,7 @@ def sight_line_lengths(plan: Plan, stars: Stars) -> torch.Tensor:
         dtype=torch.float32,
         device=torch.device("cpu"),
         generator=generator,
+        group=group,
     )
     assert isinstance(model, TorusGaussian)
     total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))

@@ -280,11 +280,21 @@ def fit(
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
+    from pipelines.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
-    report = run(
-        stars, output, settings, overwrite=overwrite, resume=resume, anyway=anyway
-    )
+    with processes() as group:
+        report = run(
+            stars,
+            output,
+            settings,
+            overwrite=overwrite,
+            resume=resume,
+            anyway=anyway,
+            group=group,
+        )
+        if not group.first:
+            return
     click.echo(str(report))
     if not report.converged:
         click.echo("dustmap: warning: the solver did not converge (above)", err=True)

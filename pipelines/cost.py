@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import scipy.sparse
@@ -75,6 +75,10 @@ class Work:
     lognormal: bool = False
     ranks: int = 1
     here: int = 1
+
+    def shared_out(self, ranks: int, here: int) -> Work:
+        """The same by so many processes."""
+        return replace(self, ranks=ranks, here=here)
 
     @property
     def entries(self) -> float:

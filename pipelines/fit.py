@@ -33,6 +33,7 @@ from pipelines.sample import Sample, data_of, inside_box, read_sample
 from pipelines.selection import planning_view
 from pipelines.session import Session, opened
 from pipelines.store import atomic_directory, write_manifest
+from pipelines.together import made_by_first
 from pipelines.workspace import Workspace, finish, unfinished
 
 __all__ = ["FitReport", "fit"]
@@ -84,6 +85,8 @@ def fit(
         return report_of(output)
     may_replace = overwrite or (resume and begun is not None and begun.overwrite)
     check_output(output, overwrite=may_replace)
+    # Before the first rank begins there.
+    group.meet()
     with opened(
         source,
         output,
@@ -93,7 +96,7 @@ def fit(
         anyway=anyway,
         group=group,
     ) as session:
-        sample = read_sample(source, config, session.splitter())
+        sample = read_sample(source, config, session.splitter(), group)
         session.clock.lap("read")
         state, sample = _planned(session, sample)
         if state.stage == "planned":
@@ -114,19 +117,23 @@ def _is_finished(output: Path, begun: Workspace | None, *, overwrite: bool) -> b
 
 def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
     """A plan, and the stars in its box."""
-    source, config = session.source, session.config
+    source, config, group = session.source, session.config, session.group
     if session.state is not None:
         return session.state, inside_box(sample, session.state.plan, source)
-    plan, work, speed = make_plan(
-        planning_view(sample.train, config), config, **session.place
-    )
-    sample = inside_box(sample, plan, source)
-    if plan.engine == "full-batch":
-        refuse_too_large(work, config)
+
+    def make() -> FitState:
+        plan, work, speed = make_plan(
+            planning_view(sample.train, config), config, **session.place
+        )
+        if plan.engine == "full-batch":
+            refuse_too_large(work.shared_out(group.size, group.here), config)
+        return FitState(
+            stage="planned", plan=plan, speed=speed, generator=session.generator_state()
+        )
+
+    state = made_by_first(group, session.place["generator"], make)
+    sample = inside_box(sample, state.plan, source)
     session.clock.lap("plan")
-    state = FitState(
-        stage="planned", plan=plan, speed=speed, generator=session.generator_state()
-    )
     session.reached(state)
     return state, sample
 
@@ -134,20 +141,25 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with what the evidence tells of its scales."""
     data = data_of(sample.train, session.config)
-    with Progress(description="scales") as progress:
-        record = recorder(session.metrics, progress, tell=session.keeper.heart.tell)
 
-        def on_step(stage: str, step: int, value: float) -> None:
-            session.keeper.end_if_asked()
-            record(stage, step, value)
+    def make() -> FitState:
+        with Progress(description="scales") as progress:
+            record = recorder(session.metrics, progress, tell=session.keeper.heart.tell)
 
-        learned = learn_plan(
-            state.plan, data, session.config, **session.place, on_step=on_step
-        )
+            def on_step(stage: str, step: int, value: float) -> None:
+                session.keeper.end_if_asked(alone=True)
+                record(stage, step, value)
+
+            learned = learn_plan(
+                state.plan, data, session.config, **session.place, on_step=on_step
+            )
+        made = replace(state, stage="learnt", generator=session.generator_state())
+        if learned is None:
+            return made
+        return replace(made, plan=learned.plan, learning=learned.facts)
+
+    state = made_by_first(session.group, session.place["generator"], make)
     session.clock.lap("scales")
-    state = replace(state, stage="learnt", generator=session.generator_state())
-    if learned is not None:
-        state = replace(state, plan=learned.plan, learning=learned.facts)
     session.reached(state)
     return state
 
@@ -157,6 +169,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     config, keeper, plan = session.config, session.keeper, state.plan
     data = data_of(sample.train, config)
     work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
+    work = work.shared_out(session.group.size, session.group.here)
     announce(plan, work, state.speed, config)
     blurred = data.distance_error is not None
     known = expected(plan, work, state.speed, config, blurred=blurred)
@@ -177,6 +190,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
             **session.place,
             on_step=recorder(session.metrics, progress, known, tell=keeper.heart.tell),
             journal=journal,
+            group=session.group,
         )
     session.clock.lap("inference")
     if state.learning is not None:
@@ -190,16 +204,15 @@ def _written(session: Session, state: FitState, sample: Sample) -> FitReport:
     """The run folder, by the first rank."""
     config, clock, result = session.config, session.clock, state.result
     assert result is not None
-    predictions = predict_columns(
-        result.plan, posterior_of(result, config), sample.test
-    )
-    support = sight_line_lengths(result.plan, sample.train)
+    support = sight_line_lengths(result.plan, sample.train, session.group)
+    test = sample.test if session.group.first else sample.test.select(slice(0))
+    predictions = predict_columns(result.plan, posterior_of(result, config), test)
     clock.lap("held-out test")
     report = FitReport(
         output=session.output,
         plan=result.plan,
         counts=sample.counts,
-        held_out=held_out_score(predictions, sample.test, result.plan),
+        held_out=held_out_score(predictions, test, result.plan),
         seconds=clock.seconds,
         memory=peak_memory(),
         converged=result.converged,
@@ -217,8 +230,8 @@ def _written(session: Session, state: FitState, sample: Sample) -> FitReport:
         write_fitted(folder, sample.train)
         write_state(folder, tensors)
         write_records(folder, session.metrics.data)
-        if len(sample.test):
-            write_predictions(folder / "held_out.parquet", sample.test, predictions, {})
+        if len(test):
+            write_predictions(folder / "held_out.parquet", test, predictions, {})
         write_manifest(folder)
     return report
 
@@ -230,3 +243,9 @@ def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
         "inputs": session.keeper.identity.inputs,
         "catalogue": sample.meta,
     }
+
+
+if __name__ == "__main__":
+    from pipelines.launch import main
+
+    main()

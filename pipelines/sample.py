@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from pipelines.catalog.schema import Stars, read_stars
+from dustmap.distributed.group import Group
+from pipelines.catalog.schema import Stars, read_stars_together
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.observations import Data
@@ -37,15 +38,19 @@ class Sample:
         return self.train.meta
 
 
-def read_sample(source: Path, config: FitConfig, generator: torch.Generator) -> Sample:
+def read_sample(
+    source: Path, config: FitConfig, generator: torch.Generator, group: Group
+) -> Sample:
     """Read the stars that can be used, and keep some back at random.
+
+    Each rank of the group reads its own part, and has all in the end.
 
     Raises
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars.
     """
-    stars, counts = usable_stars(read_stars(source), config, source)
+    stars, counts = usable_stars(read_stars_together(source, group), config, source)
     train, test = split_stars(stars, config.data.holdout, generator)
     return Sample(train=train, test=test, counts=counts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -120,7 +121,11 @@ def opened(
         group.meet()
         if not group.first:
             work = _joined(output)
-        identity = Identity.of(source, config)
+        # The first rank alone reads the whole catalogue for its hash.
+        told = group.from_first(
+            lambda: json.dumps(Identity.of(source, config).as_dict())
+        )
+        identity = Identity.from_dict(json.loads(told))
         found = _found(work, identity, anyway=anyway)
         first = group.first
         heart = stack.enter_context(Heartbeat(work.status if first else None))
