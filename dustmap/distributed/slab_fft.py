@@ -67,7 +67,9 @@ class SlabFFT:
     def inverse(self, modes: Complex[Tensor, "*b planes q"]) -> Float[Tensor, "*b n"]:
         """The real vectors with these modes."""
         slabs = self.slabs
-        turned = modes.reshape(-1, *modes.shape[-2:])
+        # Not −1: of an empty tensor it could be anything.
+        batch = math.prod(modes.shape[:-2])
+        turned = modes.reshape(batch, *modes.shape[-2:])
         if turned.numel():
             turned = torch.fft.ifft(turned, dim=1)
         if not self._dims:
