@@ -37,8 +37,7 @@ import numpy as np
 
 from pipelines.errors import InputError
 
-MEAN_DISTANCE_ERROR = "mean_distance_error"
-MERGED_UNITS = {MEAN_DISTANCE_ERROR: "pc"}
+MERGED_COLUMNS = ("mean_distance_error", "members")
 _PRIOR_FREEDOM = 8.0
 _OUTLYING = 5.0
 _PARENT_ORDERS = 2
@@ -256,7 +255,7 @@ def _means(
         error = stars["distance_error"]
         away = stars["distance"] - distance[groups.label]
         merged["distance_error"] = np.sqrt(groups.sum(share * (error**2 + away**2)))
-        merged[MEAN_DISTANCE_ERROR] = np.sqrt(groups.sum((share * error) ** 2))
+        merged["mean_distance_error"] = np.sqrt(groups.sum((share * error) ** 2))
     return {**merged, "members": groups.sizes.astype(np.int64)}
 
 

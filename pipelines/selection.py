@@ -11,7 +11,6 @@ import torch
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
-from pipelines.merge import MEAN_DISTANCE_ERROR
 from pipelines.plan import Plan, choose_box
 from pipelines.planner import Catalogue, mean_density
 
@@ -89,7 +88,7 @@ def distance_errors(stars: Stars) -> np.ndarray:
 
 def placing_errors(stars: Stars) -> np.ndarray:
     """How far stars may be from their places [pc]; of merged ones `pipelines.merge`."""
-    merged = stars.extra.get(MEAN_DISTANCE_ERROR)
+    merged = stars.mean_distance_error
     return distance_errors(stars) if merged is None else merged
 
 

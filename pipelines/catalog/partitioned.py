@@ -38,7 +38,7 @@ from pipelines.catalog.spill import COUNT_ORDER, Spill, SpillWriter
 from pipelines.catalog.tables import PROVENANCE
 from pipelines.catalog.tiles import Tile, tile
 from pipelines.errors import InputError
-from pipelines.merge import MERGED_UNITS, Cells
+from pipelines.merge import MERGED_COLUMNS, Cells
 from pipelines.store import MANIFEST, atomic_directory, write_manifest
 
 ROWS_PER_PIECE = 1 << 20
@@ -132,7 +132,7 @@ def _check_merging(choices: Choices, cells: Cells | None) -> None:
     if choices.wanted.positions_only:
         raise InputError("positions without extinctions cannot be merged")
     for source in choices.sources:
-        if {"members", *MERGED_UNITS} & set(source.columns):
+        if set(MERGED_COLUMNS) & set(source.columns):
             raise InputError(f"{source.path} is merged already: merge its source")
 
 
@@ -193,7 +193,6 @@ def _partitions(
     cells: Cells | None,
     folder: Path,
 ) -> Iterator[Partition]:
-    further = MERGED_UNITS if cells is not None else {}
     for number, place in enumerate(tiles):
         name = f"part-{number:05d}-order-{place.order}-pixel-{place.pixel}.parquet"
         yield Partition(
@@ -206,7 +205,7 @@ def _partitions(
                 if spill.first < place.last and spill.last >= place.first
             ),
             repeated=folder / "spills" / "repeated.npy",
-            units={**units, **further},
+            units=units,
             cells=cells,
         )
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from dustmap.distributed.group import Group
 from pipelines.catalog.tables import read_table, write_table
 from pipelines.errors import InputError
+
+if TYPE_CHECKING:
+    from dustmap.distributed.group import Group
 
 __all__ = [
     "CANONICAL_UNITS",
@@ -31,6 +32,7 @@ CANONICAL_UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "distance_error": "pc",
+    "mean_distance_error": "pc",
 }
 
 
@@ -51,6 +53,9 @@ class Stars:
         Identifiers, shape ``(N,)``, integers or strings.
     distance_error
         Standard deviation of the distance [pc], float64, shape ``(N,)``.
+    mean_distance_error
+        Of merged stars (`pipelines.merge`): standard deviation of the mean of their
+        distances [pc], float64, shape ``(N,)``.
     extra
         Further columns, each of shape ``(N,)``.
     units
@@ -72,6 +77,7 @@ class Stars:
     extinction_error: np.ndarray | None = None
     source_id: np.ndarray | None = None
     distance_error: np.ndarray | None = None
+    mean_distance_error: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -170,7 +176,7 @@ def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
 
     All columns are gathered; rank 0 alone keeps identifiers and further columns, which
     a fit passes on without looking at them. The others keep 8 bytes per star for each
-    of the canonical columns, at most 48.
+    of the canonical columns, at most 56.
 
     Raises
     ------
@@ -199,6 +205,8 @@ def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
 
 def _gathered(column: np.ndarray, counts: list[int], group: Group) -> np.ndarray:
     """One column of all ranks, in their order; with missing values types may differ."""
+    import torch  # which the processes of an ingestion need not load
+
     kinds = [np.dtype(kind) for kind in _texts(column.dtype.str, group)]
     kind = np.result_type(*kinds)
     if kind.hasobject:
@@ -215,6 +223,8 @@ def _gathered(column: np.ndarray, counts: list[int], group: Group) -> np.ndarray
 
 def _texts(own: str, group: Group) -> list[str]:
     """Every rank's text."""
+    import torch
+
     raw = torch.tensor(list(own.encode()), dtype=torch.uint8)
     lengths = group.numbers(len(raw))
     whole = bytes(group.gather(raw, lengths).tolist())

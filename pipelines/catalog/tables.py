@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.errors import InputError
+from pipelines.seal import SEAL_KEY, UNSEALED, seal
 from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
@@ -55,6 +56,8 @@ def open_table(
             yield writer
         finally:
             writer.close()
+        if temporary.exists():
+            seal(temporary)
 
 
 class _ParquetBatches:
@@ -88,7 +91,9 @@ class _ParquetBatches:
         if self._writer is None:
             return
         self._flush()
-        self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._encode()})
+        self._writer.add_key_value_metadata(
+            {METADATA_KEY.decode(): self._encode(), SEAL_KEY: UNSEALED}
+        )
         self._writer.close()
 
     def _flush(self) -> None:
