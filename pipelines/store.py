@@ -213,7 +213,7 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
                 "not finish. Write it again"
             )
     content = manifest.read_bytes()
-    if marker.read_bytes().strip() != hashlib.sha256(content).hexdigest().encode():
+    if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
         raise InputError(
             f"{folder} is not what was written: altered: {MANIFEST} or {MARKER} "
             "(they disagree). Restore it from a copy or write it again"

@@ -19,6 +19,7 @@ from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.metrics import read_metrics
+from pipelines.seal import check_seal
 from pipelines.store import MANIFEST, MARKER, check_manifest
 from pipelines.workspace import SUFFIX, Workspace, unfinished
 
@@ -36,7 +37,7 @@ def verify(path: str | os.PathLike[str]) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
-    parquet table is read through (page checksums included where it has them), and the
+    parquet table with the SHA-256 in its footer and is read through, and the
     folder of a run, of a map or a regression, is compared with its manifest and every
     export inside is verified. Of a fit that is not finished every checkpoint is read,
     and the iterations it has noted.
@@ -116,6 +117,7 @@ def _verify_parquet(path: Path) -> str:
     rows = 0
     if _kind_by_content(path) != "parquet":
         raise InputError(f"{path} is damaged: it does not begin like a parquet file")
+    check_seal(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as table:
             metadata = table.metadata.metadata or {}
