@@ -113,6 +113,8 @@ class Journal:
         self._save = save
         self._due = due
         self._restored = {} if restored is None else dict(restored)
+        # What was restored, until every frame of it is open again.
+        self._whole = dict(self._restored)
         self._open: list[Frame] = []
 
     @classmethod
@@ -144,8 +146,15 @@ class Journal:
         if not self._open:
             self._require_all_claimed()
 
-    def safe_point(self) -> None:
+    def safe_point(self, *, remaking: bool = False) -> None:
         """Save now, if that is due.
+
+        Parameters
+        ----------
+        remaking
+            What is not saved is being made, and made again by a run that was taken up:
+            frames may not be open yet that it has restored. Until they are, it stands
+            where it stood, and what is saved is what was restored.
 
         Raises
         ------
@@ -154,9 +163,10 @@ class Journal:
         FloatingPointError
             If a number that would be saved is not finite.
         """
-        self._require_all_claimed()
+        if not remaking:
+            self._require_all_claimed()
         if self._due():
-            self._save(self.state())
+            self._save(dict(self._whole) if self._restored else self.state())
 
     def require_finite(self, step: str, **values: Tensor | float) -> None:
         """Stop before numbers that are none reach a result, or what is saved.
@@ -195,7 +205,10 @@ class Journal:
         if not under:
             return None
         own = [key for key in under if "/" not in key[len(start) :]]
-        return {key[len(start) :]: self._restored.pop(key) for key in own}
+        found = {key[len(start) :]: self._restored.pop(key) for key in own}
+        if not self._restored:
+            self._whole = {}
+        return found
 
     def _require_all_claimed(self) -> None:
         for key, value in self._restored.items():

@@ -149,6 +149,21 @@ def test_a_number_that_is_not_finite_is_never_saved(value):
             journal.safe_point()
 
 
+def test_while_things_are_made_again_what_was_restored_is_saved_again():
+    _, states = every_state(counting)
+    saved = []
+    journal = Journal(save=saved.append, due=lambda: True, restored=states[4])
+    with journal.frame("numbers"):
+        journal.safe_point(remaking=True)
+        assert saved[-1].keys() == states[4].keys()
+        assert all(saved[-1][key] is value for key, value in states[4].items())
+        with pytest.raises(ValueError, match="halves/done should be nothing"):
+            journal.safe_point()
+        with journal.frame("halves"):
+            journal.safe_point(remaking=True)
+            assert saved[-1] == {}
+
+
 def test_saved_tensors_are_contiguous_and_share_no_memory():
     x = torch.arange(6.0).reshape(2, 3)
     with (journal := Journal.silent()).frame("a") as frame:
