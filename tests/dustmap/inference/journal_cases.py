@@ -66,7 +66,7 @@ def alone(samples):
     settings = FullBatch(
         solver=ConjugateGradients(rtol=1e-8, max_steps=300),
         samples=samples,
-        newton_tolerance=1e-5,
+        newton_tolerance=1e-4,
         preconditioner_rank=12,
     )
     return model, y, Noise(variance=variance), settings
@@ -104,6 +104,8 @@ def flat(value, name="result"):
         for field in fields(value):
             found |= flat(getattr(value, field.name), f"{name}.{field.name}")
         return found
+    if isinstance(value, dict):
+        return {f"{name}.{key}": entry for key, entry in value.items()}
     return {name: value}
 
 
@@ -130,35 +132,47 @@ def assert_same(one, other):
             assert value == theirs[name], name
 
 
+class StoppedError(Exception):
+    """A run was ended at a safe point."""
+
+
 class Diary:
-    """A journal's callbacks: what to save, in order of the safe points.
+    """A journal, and what it saved, by the number of the safe point.
 
     Parameters
     ----------
     every
-        Of the safe points, every so many are saved.
+        Of the safe points, every so many are saved; none if ``None``.
     stop
         Number of the safe point to end the run at, after it has been saved.
+    files
+        What to take up.
     """
 
-    def __init__(self, *, every=1, stop=None, state=None):
+    def __init__(self, *, every=None, stop=None, files=None):
         self.files = {}
         self.points = 0
         self._every, self._stop = every, stop
-        files = None if state is None else restored(state)
-        self.journal = Journal(save=self.save, due=self.due, restored=files)
+        state = None if files is None else restored(files)
+        self.journal = Journal(save=self.save, due=self.due, restored=state)
 
     def due(self):
         self.points += 1
-        return self.points == self._stop or (
-            self._stop is None and self.points % self._every == 0
-        )
+        often = self._every is not None and self.points % self._every == 0
+        return often or self.points == self._stop
 
     def save(self, state):
         self.files[self.points] = stored(state)
         if self.points == self._stop:
-            raise Stopped
+            raise StoppedError
 
 
-class Stopped(Exception):
-    """A run was ended at a safe point."""
+def interrupted(run, interval):
+    """What a run ends with that is stopped after every so many safe points."""
+    files, stops = None, 0
+    while True:
+        diary = Diary(stop=interval, files=files)
+        try:
+            return run(diary.journal), stops
+        except StoppedError:
+            files, stops = diary.files[interval], stops + 1
