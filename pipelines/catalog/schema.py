@@ -216,7 +216,7 @@ def _gathered(column: np.ndarray, counts: list[int], group: Group) -> np.ndarray
         whole = np.empty(sum(counts), dtype=object)
         whole[:] = [value for part in lists for value in part]
         return whole
-    plain = np.ascontiguousarray(column, dtype=kind)
+    plain = np.array(column, dtype=kind, order="C")
     raw = torch.from_numpy(plain.view(np.uint8).reshape(len(plain), kind.itemsize))
     return group.gather(raw, counts, dim=0).numpy().reshape(-1).view(kind)
 
