@@ -165,7 +165,9 @@ def run_engine(
         if data.placing_error is not None:
             density = plan.mean.build()(data.ends)
             variance = variance + (density * data.placing_error) ** 2
-        return _run_svi(plan, data, variance, config, generator, on_step, group)
+        return _run_svi(
+            plan, data, variance, config, generator, on_step, journal, group
+        )
     model = build_model(
         plan,
         sight_lines(plan, data),
@@ -265,6 +267,7 @@ def _run_svi(
     config: FitConfig,
     generator: torch.Generator,
     on_step: OnStep,
+    journal: Journal | None,
     group: Group,
 ) -> Inference:
     try:
@@ -296,6 +299,7 @@ def _run_svi(
             generator=generator,
             on_step=lambda step, _, bound: on_step("svi bound", step, bound),
             on_rows=lambda rows: on_step("svi rows", rows, float("nan")),
+            journal=journal,
         )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dustmap.distributed.group import Group
 from dustmap.inference.journal import Journal
 from dustmap.inference.journal import State as JournalState
 from pipelines.announce import announce, expected, recorder, refuse_too_large
-from pipelines.assessment import held_out_score, sight_line_lengths
 from pipelines.config import FitConfig
 from pipelines.engines import run_engine
+from pipelines.errors import InputError
 from pipelines.fit_state import FitState
-from pipelines.heartbeat import peak_memory
 from pipelines.learning import learn_plan
 from pipelines.plan import work_of
 from pipelines.planner import make_plan
-from pipelines.predict import predict_columns, write_predictions
 from pipelines.progress import Progress, say
-from pipelines.result import (
-    FitReport,
-    posterior_of,
-    report_of,
-    write_fitted,
-    write_record,
-    write_records,
-)
-from pipelines.run import State, check_output, fit_of, write_state
+from pipelines.result import FitReport, report_of
+from pipelines.run import check_output, fit_of
 from pipelines.sample import Sample, data_of, inside_box, read_sample
 from pipelines.selection import planning_view
 from pipelines.session import Session, opened
-from pipelines.store import atomic_directory, write_manifest
 from pipelines.together import made_by_first
 from pipelines.workspace import Workspace, finish, unfinished
+from pipelines.writing import write_run
 
 __all__ = ["FitReport", "fit"]
 
@@ -103,7 +95,7 @@ def fit(
             state = _learnt(session, state, sample)
         if state.stage != "inferred":
             state = _inferred(session, state, sample)
-        return _written(session, state, sample)
+        return write_run(session, state, sample)
 
 
 def _is_finished(output: Path, begun: Workspace | None, *, overwrite: bool) -> bool:
@@ -182,7 +174,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         keeper.save(on_way, "inference")
 
     journal = Journal(save=save, due=keeper.due, restored=state.journal)
-    with Progress(description="inference") as progress:
+    with Progress(description="inference") as progress, _misfit_named(session):
         result = run_engine(
             plan,
             data,
@@ -200,49 +192,17 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     return state
 
 
-def _written(session: Session, state: FitState, sample: Sample) -> FitReport:
-    """The run folder, by the first rank."""
-    config, clock, result = session.config, session.clock, state.result
-    assert result is not None
-    support = sight_line_lengths(result.plan, sample.train, session.group)
-    test = sample.test if session.group.first else sample.test.select(slice(0))
-    predictions = predict_columns(result.plan, posterior_of(result, config), test)
-    clock.lap("held-out test")
-    report = FitReport(
-        output=session.output,
-        plan=result.plan,
-        counts=sample.counts,
-        held_out=held_out_score(predictions, test, result.plan),
-        seconds=clock.seconds,
-        memory=peak_memory(),
-        converged=result.converged,
-        messages=result.messages,
-    )
-    if not session.group.first:
-        return report
-    tensors = State(mean=result.mean, samples=result.samples, support=support)
-    work = session.work
-    with atomic_directory(
-        session.output, overwrite=work.overwrite, within=work.folder
-    ) as folder:
-        provenance = _provenance(session, sample)
-        write_record(folder, config, report, facts=result.facts, provenance=provenance)
-        write_fitted(folder, sample.train)
-        write_state(folder, tensors)
-        write_records(folder, session.metrics.data)
-        if len(test):
-            write_predictions(folder / "held_out.parquet", test, predictions, {})
-        write_manifest(folder)
-    return report
-
-
-def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
-    return {
-        "fit": session.work.identifier,
-        "taken_up": session.keeper.history,
-        "inputs": session.keeper.identity.inputs,
-        "catalogue": sample.meta,
-    }
+@contextmanager
+def _misfit_named(session: Session) -> Iterator[None]:
+    """A state that does not fit is that of a checkpoint, which has a name."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        if session.state is None or session.state.journal is None:
+            raise
+        raise InputError(f"{session.keeper.last}: {error}") from error
 
 
 if __name__ == "__main__":

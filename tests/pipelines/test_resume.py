@@ -17,6 +17,7 @@ import pipelines.checkpoint
 import pipelines.fit
 import pipelines.identity
 import pipelines.keeper
+import pipelines.writing
 from pipelines.catalog.schema import write_stars
 from pipelines.checkpoint import checkpoints, read_checkpoint
 from pipelines.config import FitConfig, to_toml
@@ -284,7 +285,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.fit, "write_state", full)
+        patch.setattr(pipelines.writing, "write_state", full)
         with pytest.raises(OSError, match="No space"):
             own.fit()
     assert "--resume" in capsys.readouterr().err
