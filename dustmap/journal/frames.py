@@ -1,35 +1,24 @@
-"""A journal of long loops: what each would need to go on from where it is.
-
-A loop opens a *frame* and exposes a function that tells its state. Frames nest: while
-a solver runs inside a step inside a fit, three of them are open. At a *safe point*,
-between two steps of the innermost loop, the states of all open frames together say
-where the whole run stands; none is computed before it is asked for.
-
-To take a run up again, the same program is run with the state that was saved. Every
-frame finds in it what it had exposed, goes on from there, and opens the frames inside
-as it did before. What can be computed again, bit by bit the same, is not saved.
-"""
+"""The frames of a journal, and the journal."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
-Value = Tensor | float | int | bool | str
-State = dict[str, Value]
-# What an entry is: a number's type, or a tensor's dtype and shape (None: any length).
-Kind = type | tuple[torch.dtype, tuple[int | None, ...]]
-Pattern = Mapping[str, Kind]
-
-
-def like(tensor: Tensor) -> Kind:
-    """The kind of tensors of this one's dtype and shape."""
-    return tensor.dtype, tuple(tensor.shape)
+from dustmap.journal.state import (
+    Pattern,
+    State,
+    apart,
+    fits,
+    infinite,
+    is_finite,
+    kind_of,
+    misfit,
+    said,
+)
 
 
 class Frame:
@@ -71,13 +60,13 @@ class Frame:
             if any(name in self.restored for name in named):
                 wanted.update(named)
         for name in sorted(self.restored.keys() - wanted.keys()):
-            raise _misfit(f"{self.path}/{name}", "nothing", _kind(self.restored[name]))
+            raise misfit(f"{self.path}/{name}", "nothing", kind_of(self.restored[name]))
         for name, kind in wanted.items():
             if name not in self.restored:
-                raise _misfit(f"{self.path}/{name}", _said(kind), "nothing")
-            if not _fits(self.restored[name], kind):
-                found = _kind(self.restored[name])
-                raise _misfit(f"{self.path}/{name}", _said(kind), found)
+                raise misfit(f"{self.path}/{name}", said(kind), "nothing")
+            if not fits(self.restored[name], kind):
+                found = kind_of(self.restored[name])
+                raise misfit(f"{self.path}/{name}", said(kind), found)
         return dict(self.restored)
 
     def state(self) -> State:
@@ -177,9 +166,9 @@ class Journal:
             Naming the open frames, the step, and what is not finite.
         """
         for name, value in values.items():
-            if not _is_finite(value):
+            if not is_finite(value):
                 where = f"{self.path}, {step}" if self._open else step
-                raise _infinite(f"{where}: {name.replace('_', ' ')}", value)
+                raise infinite(f"{where}: {name.replace('_', ' ')}", value)
 
     def state(self) -> State:
         """The states of all open frames.
@@ -193,9 +182,9 @@ class Journal:
         seen: set[int] = set()
         for frame in self._open:
             for key, value in frame.state().items():
-                if not isinstance(value, str) and not _is_finite(value):
-                    raise _infinite(key, value)
-                gathered[key] = _apart(value, seen)
+                if not isinstance(value, str) and not is_finite(value):
+                    raise infinite(key, value)
+                gathered[key] = apart(value, seen)
         return gathered
 
     def _claimed(self, path: str) -> State | None:
@@ -212,67 +201,4 @@ class Journal:
 
     def _require_all_claimed(self) -> None:
         for key, value in self._restored.items():
-            raise _misfit(key, "nothing", _kind(value))
-
-
-def _misfit(key: str, expected: str, found: str) -> ValueError:
-    return ValueError(
-        f"the saved state does not fit: {key} should be {expected}, found {found}. It "
-        "was saved by another problem, other settings or another version: take it up "
-        "with those, or start afresh"
-    )
-
-
-def _fits(value: Value, kind: Kind) -> bool:
-    if isinstance(kind, type):
-        return type(value) is kind
-    if not isinstance(value, Tensor):
-        return False
-    dtype, shape = kind
-    if value.dtype != dtype or value.ndim != len(shape):
-        return False
-    pairs = zip(value.shape, shape, strict=True)
-    return all(length is None or found == length for found, length in pairs)
-
-
-def _kind(value: Value) -> str:
-    if isinstance(value, Tensor):
-        return _said((value.dtype, tuple(value.shape)))
-    return f"{_said(type(value))} ({value!r})"
-
-
-def _said(kind: Kind) -> str:
-    if isinstance(kind, type):
-        return f"one {kind.__name__}"
-    dtype, shape = kind
-    lengths = ", ".join("any" if n is None else str(n) for n in shape)
-    return f"a {str(dtype).removeprefix('torch.')} tensor of shape ({lengths})"
-
-
-def _is_finite(value: Tensor | float) -> bool:
-    if isinstance(value, Tensor):
-        return bool(torch.isfinite(value).all())
-    return math.isfinite(value)
-
-
-def _infinite(what: str, value: Value) -> FloatingPointError:
-    numbers = torch.as_tensor(value)
-    count = int((~torch.isfinite(numbers)).sum())
-    return FloatingPointError(
-        f"{what} is not finite ({count} of {numbers.numel()} numbers), the fit ends "
-        "here. Look for extreme observations, variances or starting values; take "
-        "float64, or a larger noise. What was saved before is as good as it was"
-    )
-
-
-def _apart(value: Value, seen: set[int]) -> Value:
-    """A tensor in memory of its own; every other value as it is."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().contiguous()
-    storage = value.untyped_storage()
-    whole = storage.nbytes() == value.numel() * value.element_size()
-    if not whole or storage.data_ptr() in seen:
-        value = value.clone()
-    seen.add(value.untyped_storage().data_ptr())
-    return value
+            raise misfit(key, "nothing", kind_of(value))
