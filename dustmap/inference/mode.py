@@ -208,10 +208,11 @@ def refined(fit: Fit, mode: Mode) -> Mode:
 
         frame.expose(saved)
         while True:
-            left = _left(fit, mode) if left is None else left
+            if left is None:
+                left = _left(fit, mode)
+                fit.journal.safe_point()
             if left <= allowed or number == len(finer):
                 return replace(mode, converged=mode.converged and left <= allowed)
-            fit.journal.safe_point()
             again = find_mode(fit, mode.eps, forcing=finer[number])
             mode = replace(again, steps=mode.steps + again.steps)
             number, left = number + 1, None
