@@ -26,8 +26,8 @@ ASSUMPTIONS = (
     "a fit's time grows in proportion to observations times iterations, the latter as "
     "measured; its memory is 1.1 kB per observation (weights and vectors of a sight "
     "line of about 100 cells), of all processes together, without the grid's",
-    "merged: at most the cells that hold stars; with nside 256 and 25 pc to 3 kpc there "
-    "are 9.4e7 of them, the number taken; a merged observation costs as much as a star",
+    "merged: at most one for each cell; with nside 256 and 25 pc to 3 kpc there are "
+    "9.4e7 cells, the number taken; a merged observation costs as much as a star",
     "the fit's rate is that of the benchmark's small grid on its machine: a guide to "
     "what merging and further processes would have to gain, not a promise",
 )
