@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ def one_run(source: Path, stars: int, workers: int) -> Row:
     words = ["ingest", str(source), "-o", str(output), "--where", "ruwe < 1.4"]
     words += ["--workers", str(workers), "--overwrite"]
     words += [word for item in MAPS for word in ("--map", item)]
-    started = time.perf_counter()
+    started, before = time.perf_counter(), processor_time()
     child = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *words], stdout=subprocess.DEVNULL
     )
@@ -64,6 +65,7 @@ def one_run(source: Path, stars: int, workers: int) -> Row:
         spilled = max(spilled, spill_bytes(output))
         time.sleep(0.1)
     wall = time.perf_counter() - started
+    spent = processor_time() - before
     if child.returncode:
         raise RuntimeError(f"dustmap {' '.join(words)} failed")
     written = sum(p.stat().st_size for p in output.iterdir())
@@ -73,13 +75,21 @@ def one_run(source: Path, stars: int, workers: int) -> Row:
         "stars": stars,
         "workers": workers,
         "wall [s]": wall,
+        "CPU [s]": spent,
         "stars/s": stars / wall,
+        "stars per CPU second": stars / spent,
         "peak, all processes [GiB]": peak / 2**30,
         "input [byte/star]": read / stars,
         "spilled [byte/star]": spilled / stars,
         "output [byte/star]": written / stars,
         "partitions": parts,
     }
+
+
+def processor_time() -> float:
+    """CPU time of the processes that have ended [s], and of those under them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def family(pid: int) -> Iterator[int]:

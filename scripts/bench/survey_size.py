@@ -19,7 +19,7 @@ SURVEYS = {
     "1.8e9 stars (all of Gaia)": 1.8e9,
 }
 ASSUMPTIONS = (
-    "ingestion: the rate of the largest run with the most workers; its memory does not "
+    "ingestion: CPU time as in the largest run, shared by the workers; memory does not "
     "grow with the stars",
     "on disk during ingestion: input is left alone, spilled rows and output are both "
     "there at the end",
@@ -53,7 +53,7 @@ def main() -> None:
         rows.append(
             {
                 "catalogue": name,
-                "ingest [h]": stars / ingestion["stars/s"] / 3600,
+                "ingest [core-h]": stars / ingestion["stars per CPU second"] / 3600,
                 "its memory [GiB]": ingestion["peak, all processes [GiB]"],
                 "disk, for a while [GB]": spilled + kept,
                 "disk [GB]": kept,
