@@ -117,6 +117,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     folder = workspace_of(output)
     folder.mkdir(exist_ok=True)
     with Lock(folder / _LOCK):
+        restore_retired(folder, Path(os.path.abspath(output)))
         found = unfinished(output)
         assert found is not None
         is_begun = bool(found.identifier or checkpoints(found.checkpoints))
@@ -161,7 +162,6 @@ def _begin(output: Path, *, overwrite: bool) -> Workspace:
 
 
 def _put_in_order(work: Workspace) -> None:
-    """Undo what a killed process had only half done."""
-    restore_retired(work.folder, work.output)
+    """Remove what a killed process had only half written."""
     remove_parts(work.folder)
     remove_unfinished(work.checkpoints)
