@@ -13,6 +13,7 @@ from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
 
 OnStep = Callable[[str, int, float], None]
@@ -28,6 +29,7 @@ class Precision(LinearOperator):
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
+        self.domain = features.domain
         self._features = features
         self._weights = (1.0 / noise_variance).to(features.dtype)
 
@@ -54,11 +56,14 @@ class Target:
         Σ, the variance they are weighted with.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
+    space
+        Where the entries of ε are.
     """
 
     y: Float[Tensor, " n"]
     total: Float[Tensor, " n"]
     centre: Float[Tensor, " p"] | None = None
+    space: VectorSpace = WHOLE
 
     def beside(self, eps: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
         """``ε − ξ``."""
@@ -68,7 +73,7 @@ class Target:
         """J, in float64."""
         misfit = (self.y - prediction) / self.total.sqrt()
         beside = self.beside(eps)
-        return float(inner(beside, beside) + inner(misfit, misfit)) / 2
+        return float(self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
 
     def slope(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
         """``−∂J/∂ε``, the direction in which the posterior rises."""
@@ -99,18 +104,20 @@ def newton_step(
     rhs = tangent.operator.rmatvec(shifted / target.total)
     if target.centre is not None:
         rhs = rhs + target.centre
+    space = tangent.operator.domain
     if forcing:
         slope = target.slope(tangent, eps)
-        size = float((inner(slope, slope) / inner(rhs, rhs)).sqrt())
+        size = float((space.inner(slope, slope) / space.inner(rhs, rhs)).sqrt())
         # A residual of 1 says that nothing is known yet.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
     return solver.solve(
         precision.matvec,
         rhs[None],
         preconditioner=preconditioner,
-        start=eps[None] if bool(eps.any()) else None,
+        start=eps[None] if space.any(eps) else None,
         on_step=named(on_step, stage),
         journal=journal,
+        space=space,
     )
 
 
@@ -149,7 +156,8 @@ def backtrack(
     step = proposal - eps
     along = tangent.operator.matvec(step)
     misfit = (target.y - tangent.prediction) / target.total
-    slope = float(inner(target.beside(eps), step) - inner(misfit, along))
+    beside = tangent.operator.domain.inner(target.beside(eps), step)
+    slope = float(beside - inner(misfit, along))
     before = target.value(eps, tangent.prediction)
     journal = journal or Journal.silent()
     journal.require_finite("before a step", objective=before, slope=slope)

@@ -70,6 +70,7 @@ def draw(
                 preconditioner=fit.sketching.preconditioner,
                 on_step=named(fit.on_step, f"samples {first + 1}-{first + count}"),
                 journal=fit.journal,
+                space=precision.domain,
             )
             parts.append(solution)
             before = fit.generator.get_state()
@@ -93,5 +94,5 @@ def _sample_rhs(
     tangent: Linearisation, root: Tensor, mean: Tensor, generator: torch.Generator
 ) -> Tensor:
     eta = torch.randn(len(root), generator=generator, dtype=torch.float64)
-    xi = torch.randn(len(mean), generator=generator, dtype=torch.float64)
+    xi = tangent.operator.domain.normal(1, len(mean), generator)[0]
     return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)

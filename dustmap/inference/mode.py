@@ -21,7 +21,6 @@ from dustmap.inference.journal import (
 from dustmap.inference.perturbed import FORCINGS, LEFT, decrement
 from dustmap.journal import Pattern, State
 from dustmap.linalg.cg import Solution
-from dustmap.linalg.operator import inner
 from dustmap.models.base import ForwardModel, Linearisation
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
@@ -142,7 +141,11 @@ class _Walk:
         fit = self.fit
         if fit.sketching.worth_it(linear=fit.model.linear):
             fit.sketching.sketch_at(self.tangent, self.eps, self.total)
-        target = Target(y=fit.weighing.observations, total=self.total)
+        target = Target(
+            y=fit.weighing.observations,
+            total=self.total,
+            space=fit.model.latent_space,
+        )
         solution = newton_step(
             self.tangent,
             Precision(self.tangent.operator, self.total),
@@ -266,8 +269,9 @@ def _stationary(
     slope = Target(y=y, total=total).slope(tangent, eps)
     shifted = y - tangent.prediction + tangent.operator.matvec(eps)
     rhs = tangent.operator.rmatvec(shifted / total)
-    scale = inner(rhs, rhs).sqrt()
-    residual = inner(slope, slope).sqrt()
+    space = fit.model.latent_space
+    scale = space.inner(rhs, rhs).sqrt()
+    residual = space.inner(slope, slope).sqrt()
     reached = fit.settings.solver.rtol
     # With a noise that depends on the field, solves stop early: theirs is no level.
     if not fit.inexact and bool(solution.converged.all()):

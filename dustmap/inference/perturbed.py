@@ -29,8 +29,8 @@ from dustmap.inference.gauss_newton import (
 from dustmap.inference.mgvi import White
 from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
@@ -105,14 +105,16 @@ def perturbed_target(
     white: White,
     number: int,
     latent_size: int,
+    space: VectorSpace = WHOLE,
 ) -> Target:
     """The objective of sample ``number``: 2k and 2k + 1 are an antithetic pair."""
-    eta, xi = white.pair(number // 2, len(y), latent_size)
+    eta, xi = white.pair(number // 2, len(y), latent_size, space)
     sign = 1.0 if number % 2 == 0 else -1.0
     return Target(
         y=y + sign * total.sqrt() * eta.to(total),
         total=total,
         centre=sign * xi.to(total),
+        space=space,
     )
 
 
@@ -129,13 +131,15 @@ def decrement(
     """``½ gᵀ Λ⁻¹ g`` [nats], what the tangent at ε says is left to gain."""
     tangent = model.linearise(eps) if tangent is None else tangent
     slope = target.slope(tangent, eps)
+    space = tangent.operator.domain
     solution = replace(solver, rtol=_ACCURATE).solve(
         Precision(tangent.operator, target.total).matvec,
         slope[None],
         preconditioner=preconditioner,
         journal=journal,
+        space=space,
     )
-    return float(inner(slope, solution.value[0])) / 2
+    return float(space.inner(slope, solution.value[0])) / 2
 
 
 def lowest(

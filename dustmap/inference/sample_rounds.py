@@ -104,7 +104,8 @@ class SampleRounds:
         """All samples, by finer solves until an accurate one leaves little to gain."""
         fit = self._fit
         y = fit.weighing.observations
-        first = perturbed_target(y, self._total, self._white, 0, len(mode))
+        space = fit.model.latent_space
+        first = perturbed_target(y, self._total, self._white, 0, len(mode), space)
         while True:
             forcing = FORCINGS[self._number]
             self._fit_all(mode, fit.settings.samples, self._enough, forcing)
@@ -133,7 +134,12 @@ class SampleRounds:
         name = "sample" if count == fit.settings.samples else "rough sample"
         for number in range(self._done, count):
             target = perturbed_target(
-                fit.weighing.observations, self._total, self._white, number, len(mode)
+                fit.weighing.observations,
+                self._total,
+                self._white,
+                number,
+                len(mode),
+                fit.model.latent_space,
             )
             starts = [mode]
             if number < len(known):

@@ -63,7 +63,7 @@ class Sketching:
 
     def sketch(self, precision: Precision) -> NystromPreconditioner | None:
         """A preconditioner of this precision, kept from now on."""
-        rank = min(self._rank, precision.shape[0])
+        rank = min(self._rank, precision.domain.length(precision.shape[0]))
         self.iterations = 0
         if rank == 0:
             return None
@@ -78,6 +78,7 @@ class Sketching:
             self._generator,
             dtype=precision.dtype,
             device=precision.device,
+            space=precision.domain,
         )
         return self.preconditioner
 
