@@ -40,6 +40,8 @@ class Frame:
     def take(self, pattern: Pattern, **parts: Pattern) -> dict[str, Any] | None:
         """All that this frame had saved, or ``None`` where it starts afresh.
 
+        It is handed over, so that it takes no memory once it is used.
+
         Parameters
         ----------
         pattern
@@ -67,7 +69,8 @@ class Frame:
             if not fits(self.restored[name], kind):
                 found = kind_of(self.restored[name])
                 raise misfit(f"{self.path}/{name}", said(kind), found)
-        return dict(self.restored)
+        taken, self.restored = self.restored, None
+        return taken
 
     def state(self) -> State:
         """What is to be saved now."""
