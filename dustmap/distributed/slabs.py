@@ -93,6 +93,22 @@ class Slabs:
         """
         return self.group.gather(x, [n * self.plane_size for n in self.counts])
 
+    def to_first(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b m"]:
+        """The grid vectors of these parts, on the CPU of rank 0; nothing on others.
+
+        One after another: beside the result rank 0 holds one whole vector.
+        """
+        group = self.group
+        counts = [n * self.plane_size for n in self.counts]
+        sent = [self.size] + [0] * (group.size - 1)
+        received = counts if group.first else [0] * group.size
+        whole = torch.empty(
+            math.prod(x.shape[:-1]), sum(received), dtype=x.dtype, device="cpu"
+        )
+        for row, part in zip(whole, x.reshape(-1, self.size), strict=True):
+            row.copy_(group.exchange(part, sent, received))
+        return whole.reshape(*x.shape[:-1], -1) if group.first else whole[:0]
+
 
 class SlabSpace(VectorSpace):
     """Grid vectors of which every rank holds its slab.

@@ -13,6 +13,7 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.rows import even_cuts
 from dustmap.distributed.slab_circulant import SlabCirculant
 from dustmap.distributed.slab_fft import SlabFFT
+from dustmap.distributed.slab_journal import cut, gathered
 from dustmap.distributed.slabs import Slabs, SlabSpace
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -177,3 +178,35 @@ def test_too_few_planes_are_refused() -> None:
     slabs = Slabs.even((4, 2), Group())
     with pytest.raises(ValueError, match="slab has 8 points, a vector of 7"):
         SlabSpace(slabs).normal(1, 7, torch.Generator())
+
+
+def _saved(group: Group) -> dict[str, object]:
+    slabs = Slabs.even((9, 2, 3), group)
+    own = slabs.own(_random(2, 54))
+    state = {"eps": own[0], "cg/x": own, "none": own[:0], "n": torch.ones(5), "k": 3}
+    return gathered(state, slabs)
+
+
+def _taken_up(group: Group, saved: dict[str, object]) -> dict[str, object]:
+    slabs = Slabs.even((9, 2, 3), group)
+    state = cut(saved, slabs)
+    # No memory beside the part.
+    assert state["eps"].untyped_storage().nbytes() == 8 * slabs.size
+    return {
+        "eps": slabs.whole(state["eps"]),
+        "cg/x": slabs.whole(state["cg/x"]),
+        "none": state["none"].shape[0],
+        "same": torch.equal(state["n"], torch.ones(5)) and state["k"] == 3,
+    }
+
+
+def test_what_four_ranks_saved_is_taken_up_by_two() -> None:
+    first, *others = on_ranks(_saved, 4)
+    assert first["slabs:cg/x"].shape == (2, 54) and first["slabs:none"].shape == (0, 54)
+    assert all(other["slabs:cg/x"].numel() == 0 for other in others)
+    for found in on_ranks(_taken_up, 2, first):
+        assert torch.equal(found["eps"], _random(2, 54)[0])
+        assert torch.equal(found["cg/x"], _random(2, 54))
+        assert found["same"] and found["none"] == 0
+    with pytest.raises(ValueError, match="slabs:eps is no vector of a grid of 8"):
+        cut(first, Slabs.even((4, 2), Group()))
