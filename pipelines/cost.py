@@ -56,7 +56,7 @@ class Work:
     """The size of a fit: points of the torus, stars, mean ray length in cells.
 
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
-    machine.
+    machine; with ``slabs`` they share out the grid instead, and W by its columns.
     """
 
     torus_points: int
@@ -75,6 +75,7 @@ class Work:
     lognormal: bool = False
     ranks: int = 1
     here: int = 1
+    slabs: bool = False
 
     def shared_out(self, ranks: int, here: int) -> Work:
         """The same by so many processes."""
@@ -138,13 +139,14 @@ def _seconds(action, device: torch.device, repeats: int = 5) -> float:
 
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
-    fine = work.torus_points * work.refinement**work.dimension
+    points = work.torus_points / (work.ranks if work.slabs else 1)
+    fine = points * work.refinement**work.dimension
     flop = speed.streamed if work.lognormal else speed.flop
     column = (
         2 * fine * math.log2(fine) * speed.fft
         + 2 * work.entries / work.ranks * speed.entry
-        + 4 * work.rank * work.torus_points * flop
-        + 20 * work.torus_points * speed.entry
+        + 4 * work.rank * points * flop
+        + 20 * points * speed.entry
     )
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
@@ -153,7 +155,9 @@ def seconds(work: Work, speed: Speed) -> float:
         column *= _BEYOND_CACHE
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
-    residual = work.torus_points * work.residual_refinement**work.dimension
+    if work.slabs:
+        return steps * columns * column
+    residual = points * work.residual_refinement**work.dimension
     draw = 2 * residual * math.log2(residual) * speed.fft
     return steps * columns * column + work.residual_count * draw
 
@@ -161,9 +165,11 @@ def seconds(work: Work, speed: Speed) -> float:
 def memory(work: Work) -> dict[str, float]:
     """Bytes at the peak of the fit, by part, of every rank.
 
-    W and what follows it are shared out; vectors over stars and grid are not.
+    W and what follows it are shared out, vectors over stars are not, and vectors over
+    the grid with ``slabs`` alone; the first rank has the whole samples in the end.
     """
-    item, points = work.itemsize, work.torus_points
+    item = work.itemsize
+    points = work.torus_points / (work.ranks if work.slabs else 1)
     fine = points * work.refinement**work.dimension
     per_entry, entries = 4 + item, work.entries / work.ranks
     # A lognormal fit works on one vector, with some that belong to its samples.
@@ -175,17 +181,18 @@ def memory(work: Work) -> dict[str, float]:
         "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
     }
-    if not work.lognormal:
+    if not work.lognormal and not work.slabs:
         residual_points = points * work.residual_refinement**work.dimension
         ratio = work.residual_refinement / work.refinement
         parts["sub-grid variance"] = (
             entries * ratio * per_entry + 6 * residual_points * item
         )
+    if not work.lognormal:
         columns = min(work.block, max(work.samples, 1))
     return {
         **parts,
         "solver vectors": columns * (7 * points + 3 * fine) * item,
-        "posterior samples": 2 * (work.samples + 1) * points * item,
+        "posterior samples": (work.samples + 1) * (points + work.torus_points) * item,
     }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dustmap.distributed.group import Group
+from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import (
     Functionals,
 )
@@ -27,8 +28,13 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.slab import SlabGaussian, SlabLogNormal
 from dustmap.projection import Interpolation
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening
+from dustmap.whitening import (
+    SlabTorusWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+)
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.observations import (
@@ -118,6 +124,57 @@ def build_model(
     )
 
 
+def slabs_of(plan: Plan, config: FitConfig, group: Group) -> Slabs | None:
+    """How the ranks share out the plan's torus, if they do.
+
+    Raises
+    ------
+    InputError
+        If there are more ranks than planes.
+    """
+    if config.inference.grid != "slabs":
+        return None
+    try:
+        return Slabs.even(plan.torus_shape, group)
+    except ValueError as error:
+        raise InputError(f"inference.grid: {error}") from None
+
+
+def _slab_model(
+    plan: Plan,
+    functionals: Functionals,
+    slabs: Slabs,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> SlabGaussian | SlabLogNormal:
+    """The forward model of a plan on a torus that the ranks share out."""
+    whitening = SlabTorusWhitening(
+        plan.build_kernel(),
+        Torus(grid=plan.grid, shape=plan.torus_shape),
+        group=slabs.group,
+        cuts=slabs.cuts,
+        dtype=dtype,
+        device=device,
+    )
+    budget = _weights_budget(plan, device, slabs.group)
+    if plan.density == "lognormal":
+        return SlabLogNormal(
+            whitening,
+            functionals,
+            mean=plan.mean.build(),
+            memory_budget=budget,
+            subgrid_share=plan.subgrid_share,
+        )
+    return SlabGaussian(
+        whitening,
+        functionals,
+        mean=plan.mean.build(),
+        interpolation="cubic" if plan.interpolation == "cubic" else "linear",
+        memory_budget=budget,
+    )
+
+
 def _weights_budget(
     plan: Plan, device: torch.device, group: Group | None
 ) -> float | None:
@@ -156,7 +213,8 @@ def run_engine(
 ) -> Inference:
     """The posterior by the engine the plan names, from where the journal has it.
 
-    The ranks of a group make it together, and all have it.
+    The ranks of a group make it together, and all have it; of a grid in slabs the
+    first one alone has mean and samples.
     """
     group = group or Group()
     group.require_alike("the random generator", generator.get_state())
@@ -168,14 +226,13 @@ def run_engine(
         return _run_svi(
             plan, data, variance, config, generator, on_step, journal, group
         )
-    model = build_model(
-        plan,
-        sight_lines(plan, data),
-        dtype=dtype,
-        device=device,
-        generator=generator,
-        group=group,
-    )
+    lines, slabs = sight_lines(plan, data), slabs_of(plan, config, group)
+    if slabs is None:
+        model = build_model(
+            plan, lines, dtype=dtype, device=device, generator=generator, group=group
+        )
+    else:
+        model = _slab_model(plan, lines, slabs, dtype=dtype, device=device)
     result = infer(
         model,
         data.extinction,
@@ -185,7 +242,9 @@ def run_engine(
             learn_common=learns_common(plan, config),
             learn_share=plan.subgrid_noise and learns_share(plan, config),
         ),
-        settings=full_batch_settings(config, model.latent_size),
+        settings=full_batch_settings(
+            config, model.latent_space.length(model.latent_size)
+        ),
         generator=generator,
         on_step=on_step,
         journal=journal,
@@ -208,8 +267,8 @@ def run_engine(
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
         plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
-        mean=result.mean,
-        samples=result.samples,
+        mean=result.mean if slabs is None else slabs.to_first(result.mean),
+        samples=result.samples if slabs is None else slabs.to_first(result.samples),
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=tuple(messages),

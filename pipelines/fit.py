@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from dustmap.distributed.group import Group
+from dustmap.distributed.slab_journal import cut, gathered
 from dustmap.inference.journal import Journal
 from dustmap.inference.journal import State as JournalState
 from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.config import FitConfig
-from pipelines.engines import run_engine
+from pipelines.engines import run_engine, slabs_of
 from pipelines.errors import InputError
 from pipelines.fit_state import FitState
 from pipelines.learning import learn_plan
@@ -169,11 +170,17 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         spent = session.clock.seconds.get("inference", 0.0)
         known = replace(known, seconds=max(known.seconds - spent, 0.0))
 
+    slabs, restored = slabs_of(plan, config, session.group), state.journal
+
     def save(journal: JournalState) -> None:
-        on_way = replace(state, stage="inferring", journal=journal)
+        kept = journal if slabs is None else gathered(journal, slabs)
+        on_way = replace(state, stage="inferring", journal=kept)
         keeper.save(on_way, "inference")
 
-    journal = Journal(save=save, due=keeper.due, restored=state.journal)
+    if slabs is not None and restored is not None:
+        with _misfit_named(session):
+            restored = cut(restored, slabs)
+    journal = Journal(save=save, due=keeper.due, restored=restored)
     with Progress(description="inference") as progress, _misfit_named(session):
         result = run_engine(
             plan,

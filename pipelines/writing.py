@@ -33,7 +33,11 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     assert result is not None
     support = sight_line_lengths(result.plan, sample.train, session.group)
     test = sample.test if session.group.first else sample.test.select(slice(0))
-    predictions = predict_columns(result.plan, posterior_of(result, config), test)
+    predictions = {}
+    if len(test):
+        # Of a grid in slabs only the first rank has the posterior.
+        posterior = posterior_of(result, config)
+        predictions = predict_columns(result.plan, posterior, test)
     clock.lap("held-out test")
     report = FitReport(
         output=session.output,
