@@ -44,9 +44,8 @@ def main() -> None:
         for workers in options.workers:
             print(f"{stars:,} stars, {workers} workers", file=sys.stderr, flush=True)
             rows.append(one_run(source, stars, workers))
-            # After each run, so that one that is cut short leaves those before it.
-            report.tables = {"Ingestion": rows}
-            report.write(options.output, lambda figure: draw(figure, rows))
+    report.tables = {"Ingestion": rows}
+    report.write(options.output, lambda figure: draw(figure, rows))
 
 
 def one_run(source: Path, stars: int, workers: int) -> Row:

@@ -56,11 +56,11 @@ def main() -> None:
                 "converged": fitted.facts()["converged"],
             }
         )
-        report.tables = {
-            "Noise-free extinction and density of stars not fitted": rows,
-            "Merging": [{"cells": options.cells, **taken.row()}],
-        }
-        report.write(options.output, lambda figure: draw(figure, rows))
+    report.tables = {
+        "Noise-free extinction and density of stars not fitted": rows,
+        "Merging": [{"cells": options.cells, **taken.row()}],
+    }
+    report.write(options.output, lambda figure: draw(figure, rows))
 
 
 def draw(figure: Figure, rows: list[Row]) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import healpy
 import numpy as np
 import pytest
+import torch
 
+from pipelines.catalog.schema import Stars
+from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.merge import Cells, merge_rows, parse_cells
+from pipelines.sample import data_of
+from pipelines.selection import planning_view
 
 Columns = dict[str, np.ndarray]
 
@@ -233,3 +238,26 @@ def test_the_posterior_is_that_of_the_unmerged_stars(
     ratio = np.sqrt(np.diag(covariance_again)) / std
     assert np.abs(away).max() < worst and np.sqrt(np.mean(away**2)) < typical
     assert ratio.min() > 0.95 and ratio.max() < 1.1
+
+
+def test_a_fit_averages_over_the_spread_and_counts_the_error_of_the_mean() -> None:
+    rng = np.random.default_rng(9)
+    n = 40
+    spread, own = np.full(n, 100.0), rng.uniform(5.0, 10.0, n)
+    stars = Stars(
+        l=rng.uniform(0, 360, n),
+        b=rng.uniform(-5, 5, n),
+        distance=np.full(n, 1000.0),
+        extinction=np.full(n, 1.0),
+        extinction_error=np.full(n, 1e-9),
+        distance_error=spread,
+        mean_distance_error=own,
+    )
+    data = data_of(stars, FitConfig())
+    assert data.distance_error is not None and data.placing_error is not None
+    np.testing.assert_array_equal(data.distance_error, spread)
+    np.testing.assert_array_equal(data.placing_error, own)
+    some = data.select(torch.arange(3)).placing_error
+    assert some is not None
+    np.testing.assert_array_equal(some, own[:3])
+    np.testing.assert_allclose(planning_view(stars, FitConfig()).noise, 1e-3 * own)
