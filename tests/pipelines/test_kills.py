@@ -126,23 +126,21 @@ def test_of_more_than_fifty_kills_none_costs_more_than_the_last_step(
 ):
     rng = np.random.default_rng(50)
     tables = {}
-    for name, how in (("fit", {}), ("fit with learning", {"learns": True})):
+
+    def told(name: str, table: dict[str, int]) -> None:
+        tables[name] = table
+        row = (table["injected"], table["survived"], table["lost"])
+        with capsys.disabled():
+            print(f"| {name} | {' | '.join(map(str, row))} |", flush=True)
+
+    with capsys.disabled():
+        print("\n| killed in | faults injected | survived | lost |\n|---|---|---|---|")
+    for name, kills, learns in (("fit", 22, False), ("fit with learning", 6, True)):
         folder = tmp_path / name.replace(" ", "_")
         folder.mkdir()
-        seconds = prepared(server, folder, **how)
-        tables[name] = kill_and_go_on(server, folder, 14, seconds, rng)
+        seconds = prepared(server, folder, learns=learns)
+        told(name, kill_and_go_on(server, folder, kills, seconds, rng))
     for kind in EXPORTS:
-        tables[kind] = kill_exports(server, tmp_path / "fit", kind, 8, rng)
-    with capsys.disabled():
-        print("\n" + as_table(tables))
+        told(kind, kill_exports(server, tmp_path / "fit", kind, 8, rng))
     total = {key: sum(t[key] for t in tables.values()) for key in ("injected", "lost")}
     assert total["injected"] >= 50 and total["lost"] == 0
-
-
-def as_table(tables: dict[str, dict[str, int]]) -> str:
-    """Markdown."""
-    lines = ["| killed in | faults injected | survived | lost |", "|---|---|---|---|"]
-    for name, table in tables.items():
-        row = (table["injected"], table["survived"], table["lost"])
-        lines.append(f"| {name} | {' | '.join(map(str, row))} |")
-    return "\n".join(lines)

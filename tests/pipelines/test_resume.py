@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import interrupted
 import numpy as np
@@ -81,6 +82,34 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(whole, tmp_path, part):
     taken_up = read_run(own.output).provenance["taken_up"]
     assert [one["stage"] for one in taken_up] == [count[at - 1]]
     assert taken_up[0]["differences"] == []
+
+
+def other_models():
+    """A gaussian density with outliers, and the published engine."""
+    gaussian = interrupted.settings()
+    gaussian["model"] = {"density": "gaussian", "common_noise": 0.0}
+    gaussian["checkpoint"] = {"iterations": 2}
+    svi = one_cloud.settings(engine="svi", samples=2)
+    svi["box"]["spacing"], svi["prior"]["lengthscale"] = 175.0, 260.0
+    svi["svi"] = {"epochs": 2, "nodes": 8, "quadrature": "gauss-legendre"}
+    svi["checkpoint"] = {"iterations": 1}
+    return {"gaussian": gaussian, "svi": svi}
+
+
+@pytest.mark.parametrize("name", ["gaussian", "svi"])
+def test_other_models_go_on_in_the_middle_of_their_inference(tmp_path, name):
+    runs = []
+    for how in ("whole", "stopped"):
+        folder = tmp_path / how
+        folder.mkdir()
+        own = replace(interrupted.case_in(folder), plain=other_models()[name])
+        if how == "stopped":
+            own.stop(after=4)
+            last = checkpoints(own.workspace / "checkpoints")[-1]
+            assert read_checkpoint(last).content["stage"] == "inferring"
+        own.fit(resume=True)
+        runs.append(own.output)
+    interrupted.require_same(*runs)
 
 
 @pytest.mark.parametrize("by", [signal.SIGUSR1, signal.SIGINT])
