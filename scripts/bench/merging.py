@@ -38,7 +38,7 @@ def main() -> None:
         "data.holdout=0",
         *options.set,
     ]
-    merged = work / "merged"
+    merged = work / "merged-stars"
     taken = dustmap(
         ["merge", mock.stars, "-o", merged, "--overwrite", "--cells", options.cells],
         work / "merge.log",
