@@ -28,9 +28,10 @@ def slab_projection(
 ) -> SlabColumns:
     """This rank's columns of :func:`~dustmap.projection.projection`, refinement 1.
 
-    Rays are cut to the cells that reach into the rank's planes; of other functionals
-    all nodes are asked for, block by block, and those elsewhere let go. No rank holds
-    more of W than its own.
+    Functionals are asked for their nodes block by block, and those whose cells do not
+    reach into the rank's planes are let go before they get weights. No rank holds more
+    of W than its own. Cost: the nodes of all functionals on every rank, a tenth of what
+    their weights would take.
 
     Parameters
     ----------

@@ -50,14 +50,13 @@ class SlabFFT:
         return slice(self.cuts[rank], self.cuts[rank + 1])
 
     def forward(self, x: Float[Tensor, "*b n"]) -> Complex[Tensor, "*b planes q"]:
-        """The modes of real vectors: all of this rank's columns."""
-        slabs = self.slabs
-        grid = x.reshape(-1, *slabs.own_shape)
-        if self._dims:
-            grid = torch.fft.rfftn(grid, dim=self._dims)
-        flat = grid.reshape(*grid.shape[:2], self.cuts[-1])
-        turned = self._to_columns(flat)
-        # cuFFT and MKL refuse empty tensors.
+        """The modes of real vectors: all of this rank's columns.
+
+        Memory: beside the argument two to three times its size at the peak.
+        """
+        batch = math.prod(x.shape[:-1])
+        turned = self._to_columns(self._along_planes(x, batch))
+        # Libraries refuse empty tensors.
         if turned.numel():
             turned = torch.fft.fft(turned, dim=1)
         elif not turned.is_complex():
@@ -65,55 +64,69 @@ class SlabFFT:
         return turned.reshape(*x.shape[:-1], *turned.shape[1:])
 
     def inverse(self, modes: Complex[Tensor, "*b planes q"]) -> Float[Tensor, "*b n"]:
-        """The real vectors with these modes."""
-        slabs = self.slabs
+        """The real vectors with these modes; memory as of :meth:`forward`."""
+        shape = (*modes.shape[:-2], self.slabs.size)
         # Not −1: of an empty tensor it could be anything.
-        batch = math.prod(modes.shape[:-2])
-        turned = modes.reshape(batch, *modes.shape[-2:])
+        turned = modes.reshape(math.prod(shape[:-1]), *modes.shape[-2:])
+        del modes
         if turned.numel():
             turned = torch.fft.ifft(turned, dim=1)
-        if not self._dims:
-            turned = turned.real
-        flat = self._to_planes(turned)
-        grid = flat.reshape(len(flat), -1, *self.half_shape)
+        grid = self._to_planes(turned if self._dims else turned.real)
+        del turned
+        grid = grid.reshape(*grid.shape[:2], *self.half_shape)
         if self._dims:
-            grid = torch.fft.irfftn(grid, s=slabs.shape[1:], dim=self._dims)
-        return grid.reshape(*modes.shape[:-2], slabs.size)
+            grid = torch.fft.irfftn(grid, s=self.slabs.shape[1:], dim=self._dims)
+        return grid.reshape(shape)
 
     def product(
         self, x: Float[Tensor, "*b n"], spectrum: Float[Tensor, "planes q"]
     ) -> Float[Tensor, "*b n"]:
         """Vectors with their modes multiplied: one exchange there and one back."""
-        modes = self.forward(x)
-        modes *= spectrum
-        return self.inverse(modes)
+        return self.inverse(self.forward(x).mul_(spectrum))
+
+    def _along_planes(self, x: Tensor, batch: int) -> Tensor:
+        """``(b, own planes, Q)``: transformed along all axes but the first."""
+        grid = x.reshape(batch, *self.slabs.own_shape)
+        if self._dims:
+            grid = torch.fft.rfftn(grid, dim=self._dims)
+        return grid.reshape(batch, self.slabs.own_shape[0], self.cuts[-1])
 
     def _to_columns(self, x: Tensor) -> Tensor:
         """``(b, own planes, Q)`` to ``(b, all planes, own columns)``."""
-        group = self.slabs.group
-        if group.size == 1:
+        slabs, batch = self.slabs, len(x)
+        if slabs.group.size == 1:
             return x
-        batch = len(x)
-        parts = [x[:, :, a:b].reshape(-1) for a, b in itertools.pairwise(self.cuts)]
-        own = self._widths[group.rank]
-        counts = [batch * n * own for n in self.slabs.counts]
-        flat = group.exchange(torch.cat(parts), [len(p) for p in parts], counts)
-        pieces = flat.split(counts)
-        return torch.cat(
-            [p.view(batch, n, own) for p, n in zip(pieces, self.slabs.counts)], dim=1
-        )
+        own = self._widths[slabs.group.rank]
+        sent = [batch * x.shape[1] * n for n in self._widths]
+        received = [batch * n * own for n in slabs.counts]
+        packed = x.new_empty(x.numel())
+        for part, columns in zip(
+            packed.split(sent), x.split(self._widths, dim=2), strict=True
+        ):
+            part.view(columns.shape).copy_(columns)
+        del x
+        flat = slabs.group.exchange(packed, sent, received)
+        del packed
+        if batch == 1:
+            # As they come, parts are planes one after another.
+            return flat.view(1, slabs.shape[0], own)
+        parts = zip(flat.split(received), slabs.counts, strict=True)
+        return torch.cat([part.view(batch, n, own) for part, n in parts], dim=1)
 
     def _to_planes(self, x: Tensor) -> Tensor:
         """``(b, all planes, own columns)`` to ``(b, own planes, Q)``."""
-        group = self.slabs.group
-        if group.size == 1:
+        slabs, batch = self.slabs, len(x)
+        if slabs.group.size == 1:
             return x
-        batch = len(x)
-        own = self.slabs.counts[group.rank]
-        parts = [x[:, a:b].reshape(-1) for a, b in itertools.pairwise(self.slabs.cuts)]
-        counts = [batch * own * n for n in self._widths]
-        flat = group.exchange(torch.cat(parts), [len(p) for p in parts], counts)
-        pieces = flat.split(counts)
-        return torch.cat(
-            [p.view(batch, own, n) for p, n in zip(pieces, self._widths)], dim=2
-        )
+        own = slabs.counts[slabs.group.rank]
+        sent = [batch * n * x.shape[2] for n in slabs.counts]
+        received = [batch * own * n for n in self._widths]
+        if batch == 1:
+            packed = x.reshape(-1)
+        else:
+            packed = torch.cat([p.reshape(-1) for p in x.split(slabs.counts, dim=1)])
+        del x
+        flat = slabs.group.exchange(packed, sent, received)
+        del packed
+        parts = zip(flat.split(received), self._widths, strict=True)
+        return torch.cat([part.view(batch, own, n) for part, n in parts], dim=2)

@@ -107,7 +107,9 @@ class Slabs:
         )
         for row, part in zip(whole, x.reshape(-1, self.size), strict=True):
             row.copy_(group.exchange(part, sent, received))
-        return whole.reshape(*x.shape[:-1], -1) if group.first else whole[:0]
+        if not group.first:
+            return whole[:0]
+        return whole.reshape(*x.shape[:-1], whole.shape[1])
 
 
 class SlabSpace(VectorSpace):
@@ -148,6 +150,12 @@ class SlabSpace(VectorSpace):
             white = draw.standard_normal(slabs.plane_size)
             noise[vector, place] = torch.from_numpy(white)
         return noise.reshape(count, here)
+
+    def require_whole(self, what: str) -> None:
+        raise ValueError(
+            f"{what}: a grid in slabs is no place for it, take a grid that every "
+            "process holds"
+        )
 
     def orthonormal(self, rows: Float[Tensor, "r n"]) -> Float[Tensor, "r n"]:
         """By Cholesky factors of Gram matrices, twice (Yamamoto et al. 2015)."""

@@ -23,6 +23,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid, Torus
+from dustmap.inference.exact_variance import exact_variance
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
@@ -45,6 +46,7 @@ DISC = ExponentialDisc(
     value=0.8, scale_height=1.5, scale_length=4.0, centre_distance=8.0
 )
 COUNT = 60
+FEW = torch.arange(2, 5)
 TIGHT = ConjugateGradients(rtol=1e-11, max_steps=2000)
 
 
@@ -224,16 +226,26 @@ def _posteriors(group: Group | None) -> dict[str, dict[str, Tensor]]:
 
 def _everything(group: Group) -> dict[str, Any]:
     model = SlabGaussian(_in_slabs(group), LineIntegrals(_ends(), STEP))
-    refused = ""
-    try:
-        model.parameter_gradient(torch.zeros(0), torch.zeros(0), torch.zeros(0))
-    except ValueError as error:
-        refused = str(error)
+    refused = []
+    for action in (
+        lambda: model.parameter_gradient(*torch.zeros(3, 0)),
+        lambda: model.latent_space.require_whole("the evidence"),
+    ):
+        try:
+            action()
+        except ValueError as error:
+            refused.append(str(error))
     return {
         "projections": _projections(group),
         "whitenings": _whitenings(group),
         "posteriors": _posteriors(group),
         "refused": refused,
+        "variance": exact_variance(
+            model,
+            torch.full((COUNT,), 0.01).double(),
+            model.functionals.select(FEW),
+            solver=TIGHT,
+        ).variance,
         "sizes": (model.latent_size, model.weights.bytes),
     }
 
@@ -264,7 +276,8 @@ def test_whitening_is_that_of_the_whole_torus(ranks: list[dict[str, Any]]) -> No
         parted, one = whitenings["reports"]
         assert parted == pytest.approx(one, rel=1e-9)
         assert "refinement 1 only, got 2" in whitenings["refused"]
-        assert "not learnt on a grid in slabs" in found["refused"]
+        assert "not learnt on a grid in slabs" in found["refused"][0]
+        assert "the evidence: a grid in slabs is no place" in found["refused"][1]
 
 
 @pytest.mark.parametrize("case", ["gaussian", "lognormal", "mgvi"])
@@ -281,6 +294,17 @@ def test_posteriors_are_those_of_one_process(
             assert gap < 1e-8 * max(1.0, float(value.abs().max())), name
     for name, value in ranks[0]["posteriors"][case].items():
         assert all(torch.equal(r["posteriors"][case][name], value) for r in ranks)
+
+
+def test_exact_variances_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
+    lines = LineIntegrals(_ends(), STEP)
+    model = TorusGaussian(TorusWhitening(KERNEL, TORUS), lines, generator=rng(2))
+    phi = model.operator.to_dense()
+    precision = torch.eye(TORUS.size) + 100 * phi.mT @ phi
+    few = phi[FEW]
+    expected = (few * torch.linalg.solve(precision, few.mT).mT).sum(dim=1)
+    for found in ranks:
+        assert torch.allclose(found["variance"], expected, rtol=1e-8)
 
 
 def test_no_rank_holds_the_whole(ranks: list[dict[str, Any]]) -> None:
