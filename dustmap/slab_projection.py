@@ -30,8 +30,8 @@ def slab_projection(
 
     Functionals are asked for their nodes block by block, and those whose cells do not
     reach into the rank's planes are let go before they get weights. No rank holds more
-    of W than its own. Cost: the nodes of all functionals on every rank, a tenth of what
-    their weights would take.
+    of W than its own. Cost: the nodes of all functionals on every rank; of rays with a
+    fixed step, a fifth of the time that all their weights would take.
 
     Parameters
     ----------
