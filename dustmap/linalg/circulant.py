@@ -57,8 +57,14 @@ class Circulant(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         dims = tuple(range(-len(self.grid_shape), 0))
         field = x.reshape(*x.shape[:-1], *self.grid_shape)
-        product = torch.fft.rfftn(field, dim=dims) * self.spectrum
-        return torch.fft.irfftn(product, s=self.grid_shape, dim=dims).reshape(x.shape)
+        modes = torch.fft.rfftn(field, dim=dims)
+        # In place, unless a derivative asks for what was there: on large grids a fresh
+        # array costs as much as the product.
+        if self.spectrum.requires_grad or modes.real.dtype != self.spectrum.dtype:
+            modes = modes * self.spectrum
+        else:
+            modes.mul_(self.spectrum)
+        return torch.fft.irfftn(modes, s=self.grid_shape, dim=dims).reshape(x.shape)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)

@@ -30,6 +30,8 @@ _ORDER = (
     "spatial",
     "dust",
     "road3d",
+    "ciq_svgp",
+    "airline",
 )
 _PARTS = {"name", "settings", "machine", "seconds", "comparisons", "notes"}
 _SMOKE = "**A smoke run: its numbers mean little.**"
