@@ -106,7 +106,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         content = json.loads((path / RECORD).read_text())
         version, written = content.pop("format"), float(content.pop("written"))
-        tensors = load_file(path / TENSORS)
+        # In memory that is aligned as torch's own is: some products round by it.
+        loaded = load_file(path / TENSORS)
+        tensors = {name: tensor.clone() for name, tensor in loaded.items()}
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise InputError(f"{path} is no checkpoint of this program: {error}") from error
     if version != _FORMAT:

@@ -86,9 +86,10 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(whole, tmp_path, part):
 
 def other_models():
     """A gaussian density with outliers, and the published engine."""
-    gaussian = interrupted.settings()
-    gaussian["model"] = {"density": "gaussian", "common_noise": 0.0}
-    gaussian["checkpoint"] = {"iterations": 2}
+    gaussian = one_cloud.settings(samples=2)
+    gaussian["box"]["spacing"] = 140.0
+    gaussian["model"]["outliers"] = True
+    gaussian["checkpoint"] = {"iterations": 1}
     svi = one_cloud.settings(engine="svi", samples=2)
     svi["box"]["spacing"], svi["prior"]["lengthscale"] = 175.0, 260.0
     svi["svi"] = {"epochs": 2, "nodes": 8, "quadrature": "gauss-legendre"}
