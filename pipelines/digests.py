@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.errors import InputError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
@@ -24,7 +26,15 @@ def digest_of(path: Path) -> FileDigest:
 
 
 def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
-    """Name and SHA-256 of an input file, or of every file of an input folder."""
+    """Name and SHA-256 of an input file, or of every file of an input folder.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
     source = Path(path)
+    if not source.exists():
+        raise InputError(f"{source} does not exist")
     files = sorted(p for p in source.rglob("*") if p.is_file()) or [source]
     return [{"name": file.name, "sha256": digest_of(file).sha256} for file in files]
