@@ -79,7 +79,8 @@ def draw(figure: Figure, rows: list[dict[str, Any]]) -> None:
     axes.loglog(ranks, [row["peak [MiB]"] for row in rows], "o-", label="measured")
     share = [rows[0]["peak [MiB]"] * ranks[0] / rank for rank in ranks]
     axes.loglog(ranks, share, "--", label="of one rank, over their number")
-    axes.set_xticks(ranks, [str(rank) for rank in ranks], minor=False)
+    axes.minorticks_off()
+    axes.set_xticks(ranks, [str(rank) for rank in ranks])
     axes.legend()
 
 
