@@ -40,8 +40,8 @@ def on_ranks(
     work: Callable[..., Any],
     size: int,
     *arguments: Any,
-    seconds: float = 120.0,
-    timeout: float = 30.0,
+    seconds: float = 600.0,
+    timeout: float = 120.0,
 ) -> list[Any]:
     """What ``work(group, *arguments)`` returns on every rank.
 
