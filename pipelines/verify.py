@@ -142,7 +142,9 @@ def _verify_parquet(path: Path) -> str:
 
 def _verify_run(path: Path) -> str:
     listed = check_manifest(path, allow_extra=True)
-    lines = [f"{path}: run, {len(listed)} files match their SHA-256"]
+    is_run = RUN_RECORD in listed or _REGRESSION_RECORD in listed
+    what = "run" if is_run else "folder of partitions"
+    lines = [f"{path}: {what}, {len(listed)} files match their SHA-256"]
     return "\n".join(lines + [verify(item) for item in _exports(path)])
 
 

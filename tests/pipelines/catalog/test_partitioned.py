@@ -125,7 +125,11 @@ def test_partitions_are_of_bounded_size_and_stand_in_the_order_of_the_sky(
         assert (np.diff(place) >= 0).all() and place[0] > last
         assert (place >> 2 * (29 - meta["order"]) == meta["pixel"]).all()
         last = place[-1]
-    assert "in full" in verify(tmp_path / "stars")
+    said = verify(tmp_path / "stars")
+    assert "folder of partitions" in said and said.count("in full") == len(parts)
+    parts[0].unlink()
+    with pytest.raises(InputError, match=f"missing: {parts[0].name}"):
+        verify(tmp_path / "stars")
 
 
 def test_provenance_is_that_of_the_folder(
