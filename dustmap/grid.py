@@ -163,10 +163,13 @@ class Torus:
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
 
-def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
+def torus_positions(
+    torus: Torus, refinement: int, planes: slice = slice(None)
+) -> Float[Tensor, "f d"]:
     """Positions of the (refined) torus' points; the nearest of the box for the rest.
 
     The padding is never looked at: what stands there need only be finite and smooth.
+    ``planes`` chooses some along the first axis.
     """
     axes = []
     for axis, n in enumerate(torus.shape):
@@ -176,5 +179,6 @@ def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
         index = torch.where(index <= last, index, beyond)
         step = torus.grid.spacing[axis] / refinement
         axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
+    axes[0] = axes[0][planes]
     mesh = torch.meshgrid(*axes, indexing="ij")
     return torch.stack([m.reshape(-1) for m in mesh], dim=-1)

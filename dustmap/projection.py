@@ -13,12 +13,16 @@ from typing import Literal, overload
 import torch
 
 from dustmap.corner_weights import Lattice
+from dustmap.distributed.group import Group
+from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.weight_rows import RecomputedProjection, sampled, stored
 
 Interpolation = Literal["linear", "cubic"]
+# W in all its forms: kept, computed anew in every product, shared out over processes.
+Projection = SparseMatrix | RecomputedProjection | ShardedRows
 
 
 @overload
@@ -43,6 +47,7 @@ def projection(
     device: torch.device | str = "cpu",
     memory_budget: float,
 ) -> SparseMatrix | RecomputedProjection: ...
+@overload
 def projection(
     torus: Torus,
     functionals: Functionals,
@@ -52,7 +57,19 @@ def projection(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
     memory_budget: float | None = None,
-) -> SparseMatrix | RecomputedProjection:
+    group: Group | None = None,
+) -> Projection: ...
+def projection(
+    torus: Torus,
+    functionals: Functionals,
+    *,
+    refinement: int = 1,
+    interpolation: Interpolation = "linear",
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    memory_budget: float | None = None,
+    group: Group | None = None,
+) -> Projection:
     """The matrix W on the torus refined ``refinement`` times (C order).
 
     Derivative nodes use the derivative of the interpolant. Cost: ``2^D`` (linear) or
@@ -64,6 +81,9 @@ def projection(
         What the result may hold [bytes]. If W is estimated to exceed it, from a sample
         of its rows, its weights are computed anew in every product (``stored`` is
         false then): the same numbers to rounding, several times slower.
+    group
+        Processes that share out the rows, in runs of about as many nodes; the budget is
+        that of each, and all of them make W together.
 
     Raises
     ------
@@ -77,6 +97,20 @@ def projection(
             f"the functionals live in {functionals.dimension} dimensions, the grid in "
             f"{grid.dimension}"
         )
+    if group is not None and group.size > 1:
+        cuts = row_cuts(functionals, group.size)
+        rows = torch.arange(cuts[group.rank], cuts[group.rank + 1])
+        own = projection(
+            torus,
+            functionals.select(rows),
+            refinement=refinement,
+            interpolation=interpolation,
+            dtype=dtype,
+            device=device,
+            memory_budget=memory_budget,
+        )
+        assert not isinstance(own, ShardedRows)
+        return ShardedRows(own, cuts, group)
     lattice = Lattice.make(
         grid.origin,
         tuple(h / refinement for h in grid.spacing),

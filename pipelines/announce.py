@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,17 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     parts = cost.memory(work)
     total = sum(parts.values())
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
-    say(f"memory: {total / 2**30:.2f} GiB ({listing})")
+    each = ""
+    if work.ranks > 1:
+        each = f" for each of {work.ranks} processes, {work.here} on this machine"
+    say(f"memory: {total / 2**30:.2f} GiB{each} ({listing})")
     say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
     refuse_too_large(work, config)
 
 
 def refuse_too_large(work: cost.Work, config: FitConfig) -> None:
     """Learning, too, would fill the memory with a grid that cannot fit into it."""
-    total = sum(cost.memory(work).values())
+    total = sum(cost.memory(work).values()) * work.here
     if total > memory_limit(config):
         raise InputError(
             f"this grid needs {total / 2**30:.2f} GiB, the budget is "
@@ -107,11 +110,16 @@ def expected(
 
 
 def recorder(
-    records: list[dict[str, Any]], progress: Progress, known: Expected | None = None
+    records: MutableSequence[dict[str, Any]],
+    progress: Progress,
+    known: Expected | None = None,
+    *,
+    tell: Callable[..., None] | None = None,
 ) -> Callable[[str, int, float], None]:
     """Keeps every iteration, and shows it, with the time left if there is an estimate.
 
-    A residual is kept with its tolerance where this is known.
+    A residual is kept with its tolerance where this is known. ``tell`` is given what
+    is shown, by name.
     """
     started = time.perf_counter()
     before = records[-1]["seconds"] if records else 0.0
@@ -119,8 +127,10 @@ def recorder(
     tolerances = {} if known is None else known.tolerances
 
     def on_step(stage: str, step: int, value: float) -> None:
+        shown: dict[str, Any] = {"stage": stage, "iteration": step}
         if left is not None:
-            progress.show(left=left.at(stage))
+            shown["left"] = left.at(stage)
+            progress.show(left=shown["left"])
         if value == value:
             kind = _VALUES.get(stage, "residual")
             record = {"stage": stage, "iteration": step, kind: value}
@@ -129,6 +139,9 @@ def recorder(
             passed = time.perf_counter() - started
             records.append({**record, "seconds": round(before + passed, 3)})
             progress.show(**{kind: f"{value:.2e}"})
+            shown["value"] = {kind: value}
+        if tell is not None:
+            tell(**shown)
         progress.update(stage=stage, step=step)
 
     return on_step

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from dustmap.distributed.group import Group
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.observations import rays
 from pipelines.plan import Plan
-from pipelines.selection import distance_errors
+from pipelines.selection import placing_errors
 
 
 def held_out_score(
@@ -26,7 +27,7 @@ def held_out_score(
     difference = predictions["extinction_mean"] - stars.extinction
     variance = stars.extinction_error**2 + plan.common_noise**2
     if stars.distance_error is not None:
-        blur = predictions["density_mean"] * distance_errors(stars)
+        blur = predictions["density_mean"] * placing_errors(stars)
         variance = variance + blur**2
     z = np.abs(difference) / np.sqrt(predictions["extinction_std"] ** 2 + variance)
     score = {
@@ -40,8 +41,13 @@ def held_out_score(
     return score
 
 
-def sight_line_lengths(plan: Plan, stars: Stars) -> torch.Tensor:
-    """Length of sight lines per cell, in cells: where the stars look through."""
+def sight_line_lengths(
+    plan: Plan, stars: Stars, group: Group | None = None
+) -> torch.Tensor:
+    """Length of sight lines per cell, in cells: where the stars look through.
+
+    The ranks of a group share out the stars.
+    """
     generator = torch.Generator().manual_seed(0)
     seen = _counting_plan(plan)
     model = build_model(
@@ -50,6 +56,7 @@ def sight_line_lengths(plan: Plan, stars: Stars) -> torch.Tensor:
         dtype=torch.float32,
         device=torch.device("cpu"),
         generator=generator,
+        group=group,
     )
     assert isinstance(model, TorusGaussian)
     total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))

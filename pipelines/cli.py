@@ -1,6 +1,7 @@
 """The command line: verbs only. Parse, call one stage, print, exit code.
 
-Exit status: 0 done, 1 failed, 2 bad input or usage.
+Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal, to be taken
+up again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import click
 
 import dustmap
-from pipelines.errors import InputError
+from pipelines.errors import InputError, Stopped
+from pipelines.progress import rank_mark
 
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.
@@ -24,6 +26,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _OUT = click.Path(path_type=Path)
+# What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
+_TRY_AGAIN = 75
 _OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )
@@ -37,16 +41,20 @@ def _reporting(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except InputError as error:
-            click.echo(f"dustmap: {error}", err=True)
-            sys.exit(2)
-        except (OSError, MemoryError, RuntimeError) as error:
-            click.echo(f"dustmap: failed: {type(error).__name__}: {error}", err=True)
-            sys.exit(1)
+            _fail(2, f"{error}")
+        except Stopped as reason:
+            _fail(_TRY_AGAIN, f"{reason}")
+        except (OSError, MemoryError, RuntimeError, ArithmeticError) as error:
+            _fail(1, f"failed: {type(error).__name__}: {error}")
         except KeyboardInterrupt:
-            click.echo("dustmap: interrupted; nothing was written", err=True)
-            sys.exit(1)
+            _fail(1, "interrupted; nothing was written")
 
     return guarded
+
+
+def _fail(status: int, message: str) -> None:
+    click.echo(f"{rank_mark()}dustmap: {message}", err=True)
+    sys.exit(status)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -110,7 +118,13 @@ def simulate(
 
 @main.command()
 @click.argument("sources", nargs=-1, required=True, type=_OUT, metavar="SRC...")
-@click.option("-o", "--output", required=True, type=_OUT, help="Parquet table to make.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=_OUT,
+    help="Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.",
+)
 @click.option("--preset", help="Survey preset, by name or as a TOML file.")
 @click.option(
     "--map",
@@ -131,6 +145,19 @@ def simulate(
     help="Refuse the input if more of its rows are faulty.",
 )
 @click.option("--positions", is_flag=True, help="Positions only, for predict.")
+@click.option(
+    "--workers",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Processes that fill a folder; the result is the same for any number.",
+)
+@click.option(
+    "--merge",
+    metavar="NSIDE,BINS",
+    help="Merge the stars of each HEALPix pixel and distance bin into one (see "
+    "`dustmap merge`); needs a folder.",
+)
 @_OVERWRITE
 @_reporting
 def ingest(
@@ -142,11 +169,13 @@ def ingest(
     keep: tuple[str, ...],
     max_bad: float,
     positions: bool,
+    workers: int,
+    merge: str | None,
     overwrite: bool,
 ) -> None:
     """Read catalogues into the table that fit and predict take.
 
-    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder) or HDF5.
+    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder), HDF5 or a HATS catalogue.
 
     \b
     Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
@@ -167,6 +196,43 @@ def ingest(
             keep=keep,
             positions_only=positions,
             max_bad=max_bad,
+            workers=workers,
+            merge=merge,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    click.echo(str(report))
+
+
+@main.command()
+@click.argument("stars", type=_OUT)
+@click.option("-o", "--output", required=True, type=_OUT, help="Folder to make.")
+@click.option(
+    "--cells",
+    required=True,
+    metavar="NSIDE,BINS",
+    help="HEALPix pixels and bins of distance: their number, e.g. 256,40, or their "
+    "width, e.g. 256,25pc.",
+)
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@_OVERWRITE
+@_reporting
+def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) -> None:
+    """Merge the STARS of each pixel and distance bin into one pseudo-observation.
+
+    For catalogues with many stars in each voxel of the map: choose cells smaller than
+    that. Column `members` has the number of stars; outliers stay by themselves. The
+    same as `dustmap ingest STARS --merge NSIDE,BINS`.
+    """
+    from pipelines.catalog.ingest import ingest as run
+    from pipelines.progress import Progress
+
+    with Progress(description="merge", unit="row") as progress:
+        report = run(
+            [stars],
+            output,
+            workers=workers,
+            merge=cells,
             overwrite=overwrite,
             progress=progress.update,
         )
@@ -184,6 +250,17 @@ def ingest(
     metavar="KEY=VALUE",
     help="Override one key, e.g. --set box.spacing=50. Repeatable.",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where a fit into RUN stopped; begin if there is none.",
+)
+@click.option(
+    "--resume-anyway",
+    "anyway",
+    is_flag=True,
+    help="Go on even if configuration, catalogue or code are others by now.",
+)
 @_OVERWRITE
 @_reporting
 def fit(
@@ -191,17 +268,33 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
+    resume: bool,
+    anyway: bool,
     overwrite: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
 
-    `dustmap config` prints every key with its default.
+    `dustmap config` prints every key with its default. A fit saves itself every few
+    minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
+    the same command with --resume goes on.
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
+    from pipelines.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
-    report = run(stars, output, settings, overwrite=overwrite)
+    with processes() as group:
+        report = run(
+            stars,
+            output,
+            settings,
+            overwrite=overwrite,
+            resume=resume,
+            anyway=anyway,
+            group=group,
+        )
+        if not group.first:
+            return
     click.echo(str(report))
     if not report.converged:
         click.echo("dustmap: warning: the solver did not converge (above)", err=True)
@@ -365,10 +458,25 @@ def regress(
 @click.argument("path", type=_OUT)
 @_reporting
 def verify(path: Path) -> None:
-    """Check a run folder, zarr store, FITS, HEALPix or parquet file for damage."""
+    """Check a run folder (also of a fit that is not finished), checkpoint, zarr store,
+    FITS, HEALPix or parquet file for damage."""
     from pipelines.verify import verify as check
 
     click.echo(check(path))
+
+
+@main.command()
+@click.argument("run", type=_OUT)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@_reporting
+def status(run: Path, as_json: bool) -> None:
+    """How far the fit into RUN is: under way, finished, stopped or dead."""
+    import json
+
+    from pipelines.status import describe, status_of
+
+    found = status_of(run)
+    click.echo(json.dumps(found, indent=1) if as_json else describe(found))
 
 
 if __name__ == "__main__":

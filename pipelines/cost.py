@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import scipy.sparse
@@ -53,7 +53,11 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The size of a fit: points of the torus, stars, mean ray length in cells."""
+    """The size of a fit: points of the torus, stars, mean ray length in cells.
+
+    ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
+    machine; with ``slabs`` they share out the grid instead, and W by its columns.
+    """
 
     torus_points: int
     stars: int
@@ -69,10 +73,17 @@ class Work:
     interpolation: str = "linear"
     tolerance: float = 1e-3
     lognormal: bool = False
+    ranks: int = 1
+    here: int = 1
+    slabs: bool = False
+
+    def shared_out(self, ranks: int, here: int) -> Work:
+        """The same by so many processes."""
+        return replace(self, ranks=ranks, here=here)
 
     @property
     def entries(self) -> float:
-        """Entries of W."""
+        """Entries of W, of all ranks."""
         cells = self.ray_cells * self.refinement
         return self.stars * (cells + 1) * _ENTRIES_PER_CELL[self.interpolation]
 
@@ -128,13 +139,14 @@ def _seconds(action, device: torch.device, repeats: int = 5) -> float:
 
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
-    fine = work.torus_points * work.refinement**work.dimension
+    points = work.torus_points / (work.ranks if work.slabs else 1)
+    fine = points * work.refinement**work.dimension
     flop = speed.streamed if work.lognormal else speed.flop
     column = (
         2 * fine * math.log2(fine) * speed.fft
-        + 2 * work.entries * speed.entry
-        + 4 * work.rank * work.torus_points * flop
-        + 20 * work.torus_points * speed.entry
+        + 2 * work.entries / work.ranks * speed.entry
+        + 4 * work.rank * points * flop
+        + 20 * points * speed.entry
     )
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
@@ -143,36 +155,44 @@ def seconds(work: Work, speed: Speed) -> float:
         column *= _BEYOND_CACHE
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
-    residual = work.torus_points * work.residual_refinement**work.dimension
+    if work.slabs:
+        return steps * columns * column
+    residual = points * work.residual_refinement**work.dimension
     draw = 2 * residual * math.log2(residual) * speed.fft
     return steps * columns * column + work.residual_count * draw
 
 
 def memory(work: Work) -> dict[str, float]:
-    """Bytes at the peak of the fit, by part."""
-    item, points = work.itemsize, work.torus_points
+    """Bytes at the peak of the fit, by part, of every rank.
+
+    W and what follows it are shared out, vectors over stars are not, and vectors over
+    the grid with ``slabs`` alone; the first rank has the whole samples in the end.
+    """
+    item = work.itemsize
+    points = work.torus_points / (work.ranks if work.slabs else 1)
     fine = points * work.refinement**work.dimension
-    per_entry = 4 + item
+    per_entry, entries = 4 + item, work.entries / work.ranks
     # A lognormal fit works on one vector, with some that belong to its samples.
     columns = 2
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,
-        "projection W": _OF_DISTANCES * work.entries * per_entry,
+        "projection W": _OF_DISTANCES * entries * per_entry,
         "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
     }
-    if not work.lognormal:
+    if not work.lognormal and not work.slabs:
         residual_points = points * work.residual_refinement**work.dimension
         ratio = work.residual_refinement / work.refinement
         parts["sub-grid variance"] = (
-            work.entries * ratio * per_entry + 6 * residual_points * item
+            entries * ratio * per_entry + 6 * residual_points * item
         )
+    if not work.lognormal:
         columns = min(work.block, max(work.samples, 1))
     return {
         **parts,
         "solver vectors": columns * (7 * points + 3 * fine) * item,
-        "posterior samples": 2 * (work.samples + 1) * points * item,
+        "posterior samples": (work.samples + 1) * (points + work.torus_points) * item,
     }
 
 

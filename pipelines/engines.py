@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dustmap.distributed.group import Group
+from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import (
     Functionals,
 )
@@ -17,6 +19,7 @@ from dustmap.grid import Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.inference.journal import Journal
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.linalg.cg import ConjugateGradients
@@ -25,8 +28,13 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.slab import SlabGaussian, SlabLogNormal
 from dustmap.projection import Interpolation
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening
+from dustmap.whitening import (
+    SlabTorusWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+)
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.observations import (
@@ -74,10 +82,16 @@ def build_model(
     dtype: torch.dtype,
     device: torch.device,
     generator: torch.Generator,
+    group: Group | None = None,
 ) -> ForwardModel:
-    """The forward model of a plan, seen through these functionals."""
+    """The forward model of a plan, seen through these functionals.
+
+    The ranks of a group share out the functionals, and call the model together.
+    """
     if plan.engine == "svi":
-        return RowwiseGaussian(_toeplitz(plan), functionals, mean=plan.mean.build())
+        return RowwiseGaussian(
+            _toeplitz(plan), functionals, mean=plan.mean.build(), group=group
+        )
     whitening = TorusWhitening(
         plan.build_kernel(),
         Torus(grid=plan.grid, shape=plan.torus_shape),
@@ -94,9 +108,9 @@ def build_model(
             functionals,
             mean=plan.mean.build(),
             interpolation=interpolation,
-            # CUDA has stored weights only.
-            memory_budget=plan.weights_budget if device.type == "cpu" else None,
+            memory_budget=_weights_budget(plan, device, group),
             subgrid_share=plan.subgrid_share,
+            group=group,
         )
     return TorusGaussian(
         whitening,
@@ -106,7 +120,69 @@ def build_model(
         residual_refinement=plan.residual_refinement,
         residual_count=plan.residual_count,
         generator=generator,
+        group=group,
     )
+
+
+def slabs_of(plan: Plan, config: FitConfig, group: Group) -> Slabs | None:
+    """How the ranks share out the plan's torus, if they do.
+
+    Raises
+    ------
+    InputError
+        If there are more ranks than planes.
+    """
+    if config.inference.grid != "slabs":
+        return None
+    try:
+        return Slabs.even(plan.torus_shape, group)
+    except ValueError as error:
+        raise InputError(f"inference.grid: {error}") from None
+
+
+def _slab_model(
+    plan: Plan,
+    functionals: Functionals,
+    slabs: Slabs,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> SlabGaussian | SlabLogNormal:
+    """The forward model of a plan on a torus that the ranks share out."""
+    whitening = SlabTorusWhitening(
+        plan.build_kernel(),
+        Torus(grid=plan.grid, shape=plan.torus_shape),
+        group=slabs.group,
+        cuts=slabs.cuts,
+        dtype=dtype,
+        device=device,
+    )
+    budget = _weights_budget(plan, device, slabs.group)
+    if plan.density == "lognormal":
+        return SlabLogNormal(
+            whitening,
+            functionals,
+            mean=plan.mean.build(),
+            memory_budget=budget,
+            subgrid_share=plan.subgrid_share,
+        )
+    return SlabGaussian(
+        whitening,
+        functionals,
+        mean=plan.mean.build(),
+        interpolation="cubic" if plan.interpolation == "cubic" else "linear",
+        memory_budget=budget,
+    )
+
+
+def _weights_budget(
+    plan: Plan, device: torch.device, group: Group | None
+) -> float | None:
+    """What a rank's W may take [bytes], beside those on the same machine."""
+    # CUDA has stored weights only.
+    if plan.weights_budget is None or device.type != "cpu":
+        return None
+    return plan.weights_budget / (1 if group is None else group.here)
 
 
 def _toeplitz(plan: Plan) -> ToeplitzWhitening:
@@ -132,21 +208,31 @@ def run_engine(
     device: torch.device,
     generator: torch.Generator,
     on_step: OnStep,
+    journal: Journal | None = None,
+    group: Group | None = None,
 ) -> Inference:
-    """The posterior by the engine the plan names."""
+    """The posterior by the engine the plan names, from where the journal has it.
+
+    The ranks of a group make it together, and all have it; of a grid in slabs the
+    first one alone has mean and samples.
+    """
+    group = group or Group()
+    group.require_alike("the random generator", generator.get_state())
     if plan.engine == "svi":
         variance = data.variance + plan.common_noise**2
-        if data.distance_error is not None:
+        if data.placing_error is not None:
             density = plan.mean.build()(data.ends)
-            variance = variance + (density * data.distance_error) ** 2
-        return _run_svi(plan, data, variance, config, generator, on_step)
-    model = build_model(
-        plan,
-        sight_lines(plan, data),
-        dtype=dtype,
-        device=device,
-        generator=generator,
-    )
+            variance = variance + (density * data.placing_error) ** 2
+        return _run_svi(
+            plan, data, variance, config, generator, on_step, journal, group
+        )
+    lines, slabs = sight_lines(plan, data), slabs_of(plan, config, group)
+    if slabs is None:
+        model = build_model(
+            plan, lines, dtype=dtype, device=device, generator=generator, group=group
+        )
+    else:
+        model = _slab_model(plan, lines, slabs, dtype=dtype, device=device)
     result = infer(
         model,
         data.extinction,
@@ -156,9 +242,12 @@ def run_engine(
             learn_common=learns_common(plan, config),
             learn_share=plan.subgrid_noise and learns_share(plan, config),
         ),
-        settings=full_batch_settings(config, model.latent_size),
+        settings=full_batch_settings(
+            config, model.latent_space.length(model.latent_size)
+        ),
         generator=generator,
         on_step=on_step,
+        journal=journal,
     )
     messages = [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
@@ -178,8 +267,8 @@ def run_engine(
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
         plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
-        mean=result.mean,
-        samples=result.samples,
+        mean=result.mean if slabs is None else slabs.to_first(result.mean),
+        samples=result.samples if slabs is None else slabs.to_first(result.samples),
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=tuple(messages),
@@ -237,13 +326,17 @@ def _run_svi(
     config: FitConfig,
     generator: torch.Generator,
     on_step: OnStep,
+    journal: Journal | None,
+    group: Group,
 ) -> Inference:
     try:
         whitening = _toeplitz(plan)
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
     plan = replace(plan, torus_shape=tuple(whitening.report.shape))
-    model = RowwiseGaussian(whitening, rays(plan, data.ends), mean=plan.mean.build())
+    model = RowwiseGaussian(
+        whitening, rays(plan, data.ends), mean=plan.mean.build(), group=group
+    )
     observed = GaussianData.of(
         model, data.extinction, variance, subgrid_noise=plan.subgrid_noise
     )
@@ -265,6 +358,7 @@ def _run_svi(
             generator=generator,
             on_step=lambda step, _, bound: on_step("svi bound", step, bound),
             on_rows=lambda rows: on_step("svi rows", rows, float("nan")),
+            journal=journal,
         )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None

@@ -1,4 +1,4 @@
-"""What goes wrong for reasons a user can mend."""
+"""What goes wrong for reasons a user can mend, and what was asked to end."""
 
 
 class InputError(ValueError):
@@ -6,4 +6,11 @@ class InputError(ValueError):
 
     The message is one clear line (or a few) that says what was expected, what came,
     which file, column and how many rows, and what to do.
+    """
+
+
+class Stopped(Exception):  # noqa: N818  it is no error: a signal asked for it
+    """A signal ended a fit that can be taken up again; the command line exits with 75.
+
+    The message says how to go on.
     """

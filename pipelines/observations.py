@@ -25,21 +25,33 @@ from pipelines.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc]."""
+    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc].
+
+    Of merged stars ``distance_error`` is how far their distances are apart, and
+    ``mean_distance_error`` how far the mean of these may be off (`pipelines.merge`).
+    """
 
     ends: Tensor
     extinction: Tensor
     variance: Tensor
     distance_error: Tensor | None = None
+    mean_distance_error: Tensor | None = None
+
+    @property
+    def placing_error(self) -> Tensor | None:
+        """How far from their true places stars may be [pc]: noise of the extinction."""
+        merged = self.mean_distance_error
+        return self.distance_error if merged is None else merged
 
     def select(self, rows: Tensor) -> Data:
         """Some of the stars."""
-        error = self.distance_error
+        error, mean = self.distance_error, self.mean_distance_error
         return Data(
             ends=self.ends[rows],
             extinction=self.extinction[rows],
             variance=self.variance[rows],
             distance_error=None if error is None else error[rows],
+            mean_distance_error=None if mean is None else mean[rows],
         )
 
 
@@ -123,10 +135,11 @@ def noise_of(
     along = data.ends / distance.clamp(min=1e-12)[:, None]
     blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
     length = (outer - inner).clamp(min=1e-12)
+    assert data.placing_error is not None
     return Noise(
         variance=variance,
         blur=blur,
-        blur_scale=torch.where(outer > inner, data.distance_error / length, 0.0),
+        blur_scale=torch.where(outer > inner, data.placing_error / length, 0.0),
         degrees=degrees,
         learn_degrees=plan.degrees is None,
         learn_common=learn_common,

@@ -219,6 +219,7 @@ def work_of(
         interpolation=config.model.interpolation,
         tolerance=config.inference.tolerance,
         lognormal=config.density == "lognormal",
+        slabs=config.inference.grid == "slabs",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +14,30 @@ from tqdm import tqdm
 T = TypeVar("T")
 
 
-def say(message: str, *, stream: TextIO | None = None) -> None:
-    """Write a line to ``stream`` (standard error) without breaking a bar there."""
-    tqdm.write(message, file=stream or sys.stderr)
+def rank() -> tuple[int, int]:
+    """Which of how many processes this is, by what torchrun sets."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank_mark() -> str:
+    """What lines begin with where there are several processes; else nothing."""
+    own, size = rank()
+    return f"[rank {own}/{size}] " if size > 1 else ""
+
+
+def say(message: str, *, stream: TextIO | None = None, any_rank: bool = False) -> None:
+    """Write a line to ``stream`` (standard error) without breaking a bar there.
+
+    Of several processes only the first one talks, unless ``any_rank``.
+    """
+    if any_rank or rank()[0] == 0:
+        tqdm.write(rank_mark() + message, file=stream or sys.stderr)
 
 
 class Progress(Generic[T]):
     """The progress of one stage, as a context or around an iterable.
+
+    Of several processes only the first one shows it.
 
     Parameters
     ----------
@@ -69,10 +87,11 @@ class Progress(Generic[T]):
         self._bar: tqdm | None = None
         self._start = self._spoken = clock()
         self._reported: int | None = None
+        self._silent = rank()[0] > 0
 
     def __enter__(self) -> Progress[T]:
         self._start = self._clock()
-        if self._stream.isatty():
+        if self._stream.isatty() and not self._silent:
             self._bar = tqdm(
                 total=self._total,
                 desc=self._description,
@@ -129,6 +148,8 @@ class Progress(Generic[T]):
     def _report(self) -> None:
         self._spoken = self._clock()
         self._reported = self._count
+        if self._silent:
+            return
         if self._total:
             done = f"{self._count}/{self._total} {self._unit}"
             done += f" ({self._count / self._total:.0%})"
@@ -136,7 +157,9 @@ class Progress(Generic[T]):
             done = f"{self._count} {self._unit}"
         parts = [done, f"{self._spoken - self._start:.1f} s", self._beside()]
         line = ", ".join(part for part in parts if part)
-        print(f"{self._description}: {line}", file=self._stream, flush=True)
+        print(
+            f"{rank_mark()}{self._description}: {line}", file=self._stream, flush=True
+        )
 
 
 def _length(iterable: Iterable[object]) -> int | None:

@@ -31,6 +31,7 @@ from pipelines.engines import build_model
 from pipelines.errors import InputError
 from pipelines.plan import Plan
 from pipelines.store import check_manifest
+from pipelines.workspace import SUFFIX, unfinished
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 
@@ -69,6 +70,11 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         If ``path`` exists and ``overwrite`` is false, if overwriting would delete
         something that is no run, or if its folder cannot be written.
     """
+    if path.name.endswith(SUFFIX):
+        raise InputError(
+            f"{path}: names that end in {SUFFIX} are those of fits that are not "
+            "finished, choose another output"
+        )
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists: choose another output or pass --overwrite")
     is_empty = path.is_dir() and not any(path.iterdir())
@@ -108,6 +114,13 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         If the folder is no run, is incomplete, or was altered.
     """
     folder = Path(path)
+    begun = unfinished(folder)
+    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
+        raise InputError(
+            f"{begun.output}: this fit is not finished: go on with the command it was "
+            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
+            "is)"
+        )
     if not (folder / "run.json").is_file():
         raise InputError(
             f"{folder} is not a run folder: it has no run.json (make one with "
@@ -135,6 +148,15 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         summary=description["summary"],
         provenance=description["provenance"],
     )
+
+
+def fit_of(path: Path) -> str:
+    """Which fit a finished run is of; empty if it does not say."""
+    try:
+        provenance = json.loads((path / "run.json").read_text())["provenance"]
+        return str(provenance["fit"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def posterior_model(

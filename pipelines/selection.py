@@ -72,7 +72,7 @@ def planning_view(stars: Stars, config: FitConfig) -> Catalogue:
     )
     if stars.distance_error is None or not config.model.distance_errors:
         return plain
-    blur = mean_density(plain) * distance_errors(stars)
+    blur = mean_density(plain) * placing_errors(stars)
     return Catalogue(
         positions=plain.positions,
         extinction=plain.extinction,
@@ -84,6 +84,12 @@ def distance_errors(stars: Stars) -> np.ndarray:
     """Distance errors [pc]; stars without one count as exactly placed."""
     assert stars.distance_error is not None
     return np.nan_to_num(stars.distance_error, nan=0.0)
+
+
+def placing_errors(stars: Stars) -> np.ndarray:
+    """How far stars may be from their places [pc]; of merged ones `pipelines.merge`."""
+    merged = stars.mean_distance_error
+    return distance_errors(stars) if merged is None else merged
 
 
 def by_direction(stars: Stars) -> Stars:

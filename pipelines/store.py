@@ -15,23 +15,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.digests import FileDigest, digest_of
 from pipelines.errors import InputError
 
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 _FORMAT = 1
 _NAMED = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileDigest:
-    """SHA-256 (hexadecimal) and size [bytes] of one file."""
-
-    sha256: str
-    size: int
+# Endings of what is not yet whole, and of what was moved aside for it.
+_PART, _OLD = ".part", ".old"
 
 
 @contextmanager
@@ -59,17 +53,21 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pa
 
 @contextmanager
 def atomic_directory(
-    path: str | os.PathLike[str], *, overwrite: bool
+    path: str | os.PathLike[str], *, overwrite: bool, within: Path | None = None
 ) -> Iterator[Path]:
     """Yield a temporary directory beside ``path``; on success it takes its place.
 
     An existing directory is moved aside before and removed after, so that a killed
-    run leaves the old one, the new one or none, never a mixture.
+    run leaves the old one, the new one or none, never a mixture. ``within`` is a folder
+    of the same file system for what is temporary, instead of that of ``path``: what a
+    killed run leaves there, `restore_retired` and `remove_parts` put in order.
     """
     target = Path(path)
     temporary = _temporary_beside(target, overwrite=overwrite)
+    if within is not None:
+        temporary = within / temporary.name
     temporary.mkdir()
-    retired = temporary.with_name(temporary.name + ".old")
+    retired = temporary.with_name(temporary.name + _OLD)
     try:
         yield temporary
         for item in sorted(temporary.rglob("*")):
@@ -90,6 +88,47 @@ def atomic_directory(
                 retired.unlink()
 
 
+def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Put a text in place of a file, so that readers see the old or the new one.
+
+    ``durable`` waits until it is on the disk; what is written every few seconds need
+    not.
+    """
+    temporary = _temporary_beside(path, overwrite=True)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if durable:
+            _fsync(temporary)
+        os.replace(temporary, path)
+        if durable:
+            _fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a folder so that a killed run leaves it whole or out of sight."""
+    hidden = _temporary_beside(path, overwrite=True)
+    os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def restore_retired(folder: Path, target: Path) -> None:
+    """Put back what a killed `atomic_directory` had moved aside ``within`` a folder."""
+    for retired in sorted(folder.glob(f".{target.name}.*{_PART}{_OLD}")):
+        if not target.exists():
+            os.replace(retired, target)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what killed writers left half-written in a folder that nobody writes."""
+    for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
+
+
 def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
     """Record every file under ``directory``, then mark the directory complete.
 
@@ -99,7 +138,7 @@ def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
     """
     folder = Path(directory)
     (folder / MARKER).unlink(missing_ok=True)
-    digests = {name: _digest(folder / name) for name in _file_names(folder)}
+    digests = {name: digest_of(folder / name) for name in _file_names(folder)}
     for name in digests:
         _fsync(folder / name)
     record = {
@@ -110,8 +149,8 @@ def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
         },
     }
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    _write_text(folder / MANIFEST, text)
-    _write_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
+    replace_text(folder / MANIFEST, text)
+    replace_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
     return digests
 
 
@@ -163,13 +202,6 @@ def check_manifest(
     return listed
 
 
-def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
-    """Name and SHA-256 of an input file, or of every file of an input folder."""
-    source = Path(path)
-    files = sorted(p for p in source.rglob("*") if p.is_file()) or [source]
-    return [{"name": file.name, "sha256": _digest(file).sha256} for file in files]
-
-
 def _read_manifest(folder: Path) -> dict[str, FileDigest]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
@@ -181,7 +213,7 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
                 "not finish. Write it again"
             )
     content = manifest.read_bytes()
-    if marker.read_bytes().strip() != hashlib.sha256(content).hexdigest().encode():
+    if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
         raise InputError(
             f"{folder} is not what was written: altered: {MANIFEST} or {MARKER} "
             "(they disagree). Restore it from a copy or write it again"
@@ -212,27 +244,16 @@ def _file_names(folder: Path) -> list[str]:
     return sorted(name for name in names if name not in (MANIFEST, MARKER))
 
 
-def _digest(path: Path) -> FileDigest:
-    with path.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        return FileDigest(sha256=sha256, size=stream.tell())
-
-
 def _matches(path: Path, expected: FileDigest, *, hashes: bool) -> bool:
     if path.stat().st_size != expected.size:
         return False
-    return not hashes or _digest(path) == expected
+    return not hashes or digest_of(path) == expected
 
 
 def _name_some(kind: str, names: list[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{kind}: {shown}{more}"
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_file(path, overwrite=True) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
@@ -243,7 +264,7 @@ def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
         raise InputError(f"{folder} is not a folder: make it first (output {target})")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is read-only: cannot write {target.name} there")
-    name = tempfile.mktemp(prefix=f".{target.name}.", suffix=".part", dir=folder)
+    name = tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=folder)
     return Path(name)
 
 

@@ -24,6 +24,16 @@ class StageClock:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
+    def aside(self, part: str, seconds: float) -> None:
+        """Seconds that just passed belong to this part, not to the stage at hand."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+        self._last += seconds
+
+    def so_far(self, stage: str) -> dict[str, float]:
+        """Seconds by stage as if the one at hand, ``stage``, ended now."""
+        passed = time.perf_counter() - self._last
+        return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
+
 
 class Allowance:
     """A limit in seconds that a step which would pass it is not begun under.

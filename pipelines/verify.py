@@ -11,20 +11,25 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
+from pipelines.checkpoint import check_checkpoint, check_checkpoints, is_checkpoint
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
+from pipelines.metrics import read_metrics
+from pipelines.seal import check_seal
 from pipelines.store import MANIFEST, MARKER, check_manifest
+from pipelines.workspace import SUFFIX, Workspace, unfinished
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"
 _SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
 _PROVENANCE = b"dustmap"
 _KNOWN = (
-    "a zarr store, a FITS cube, HEALPix maps, a parquet table or the folder of a run"
+    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a checkpoint or the "
+    "folder of a run"
 )
 
 
@@ -32,9 +37,10 @@ def verify(path: str | os.PathLike[str]) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
-    parquet table is read through (page checksums included where it has them), and the
+    parquet table with the SHA-256 in its footer and is read through, and the
     folder of a run, of a map or a regression, is compared with its manifest and every
-    export inside is verified.
+    export inside is verified. Of a fit that is not finished every checkpoint is read,
+    and the iterations it has noted.
 
     Raises
     ------
@@ -42,6 +48,9 @@ def verify(path: str | os.PathLike[str]) -> str:
         If ``path`` is absent, of no known kind, incomplete or altered.
     """
     source = Path(path)
+    work = unfinished(source)
+    if work is not None and (not source.exists() or source.name.endswith(SUFFIX)):
+        return _verify_unfinished(work)
     if not source.exists():
         raise InputError(f"{source} does not exist")
     kind = _kind(source)
@@ -60,6 +69,8 @@ def _kind_by_content(path: Path) -> str | None:
     if path.is_dir():
         if (path / "zarr.json").exists():
             return "zarr"
+        if is_checkpoint(path):
+            return "checkpoint"
         if path.suffix != ".zarr" and _is_run(path):
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
@@ -106,6 +117,7 @@ def _verify_parquet(path: Path) -> str:
     rows = 0
     if _kind_by_content(path) != "parquet":
         raise InputError(f"{path} is damaged: it does not begin like a parquet file")
+    check_seal(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as table:
             metadata = table.metadata.metadata or {}
@@ -130,8 +142,22 @@ def _verify_parquet(path: Path) -> str:
 
 def _verify_run(path: Path) -> str:
     listed = check_manifest(path, allow_extra=True)
-    lines = [f"{path}: run, {len(listed)} files match their SHA-256"]
+    is_run = RUN_RECORD in listed or _REGRESSION_RECORD in listed
+    what = "run" if is_run else "folder of partitions"
+    lines = [f"{path}: {what}, {len(listed)} files match their SHA-256"]
     return "\n".join(lines + [verify(item) for item in _exports(path)])
+
+
+def _verify_unfinished(work: Workspace) -> str:
+    lines = [f"{work.output}: a fit that is not finished, in {work.folder}"]
+    lines += check_checkpoints(work.checkpoints)
+    if work.metrics.is_file():
+        try:
+            count = len(read_metrics(work.metrics))
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        lines.append(f"{work.metrics}: {count} records")
+    return "\n".join(lines)
 
 
 def _exports(folder: Path) -> Iterator[Path]:
@@ -157,6 +183,7 @@ def _describe(cube: Cube) -> str:
 
 
 _CHECKS = {
+    "checkpoint": check_checkpoint,
     "zarr": _verify_zarr,
     "fits": _verify_fits,
     "parquet": _verify_parquet,

@@ -73,6 +73,7 @@ def collapsed_evidence(
     total = noise + v if subgrid_noise else noise
     trace = 0.0 if subgrid_noise else 0.5 * float((v / noise).sum())
     precision = Precision(tangent.operator, total)
+    precision.domain.require_whole("the evidence")
     determinant = quadrature.estimate(
         precision.matvec,
         precision.shape[0],

@@ -72,12 +72,17 @@ def exact_variance(
     eye = torch.eye(len(functionals), dtype=model.dtype, device=model.device)
     for units in eye.split(block):
         rows = target.operator.rmatvec(units)
-        solution = solver.solve(precision.matvec, rows, preconditioner=preconditioner)
+        solution = solver.solve(
+            precision.matvec,
+            rows,
+            preconditioner=preconditioner,
+            space=precision.domain,
+        )
         solved.append(solution)
         # Second order in the solve's error: 2 kᵀx − xᵀΛx instead of kᵀx.
         x = solution.value.to(torch.float64)
         back = precision.matvec(solution.value).to(torch.float64)
-        variances.append((x * (2 * rows.to(torch.float64) - back)).sum(dim=-1))
+        variances.append(precision.domain.inner(x, 2 * rows.to(torch.float64) - back))
     explained = torch.cat(variances)
     return ExactVariance(
         variance=(explained + target.variance.to(torch.float64)).cpu(),

@@ -21,11 +21,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
 from dustmap.inference.noise import Noise, Weighing
 from dustmap.inference.phases import Phases, Posterior
 from dustmap.inference.subgrid_share import FEWEST, set_aside
+from dustmap.journal import Journal
 from dustmap.models.base import ForwardModel
 
 __all__ = [
@@ -47,6 +49,7 @@ def infer(
     generator: torch.Generator,
     start: Float[Tensor, " p"] | None = None,
     on_step: OnStep | None = None,
+    journal: Journal | None = None,
 ) -> FullBatchResult:
     """Posterior mean and samples of ε; of a non-linear model the mode, or MGVI's mean.
 
@@ -62,11 +65,22 @@ def infer(
         Called with stage, iteration and worst relative residual; after every
         Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
 
+    journal
+        Where it is saved at safe points (each iteration of a solver, and between
+        steps), and taken up from to end with the same numbers, bit by bit (one process,
+        as many threads); ``start`` is not looked at then. What is saved are finished
+        samples, a handful of vectors like ε and Σ, and the generator's state. Taken up,
+        ``preconditioner_rank`` products with Λ make the preconditioner again. MGVI is
+        taken up from the mode.
+
     Raises
     ------
     ValueError
         If shapes disagree, a variance is not positive, a number is not finite, or the
-        samples of a non-linear model are not even in number.
+        samples of a non-linear model are not even in number; if what the journal has
+        restored does not fit.
+    FloatingPointError
+        If a prediction, Σ, the objective or a solve ceases to be finite.
     """
     noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
@@ -85,17 +99,24 @@ def infer(
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     if start is not None:
         eps = start.to(eps)
-    phases = Phases(model, weighing, settings, generator, on_step)
-    return _result(phases, phases.posterior(phases.mode(eps)))
+    fit = Fit(
+        model,
+        weighing,
+        settings,
+        generator,
+        on_step=on_step,
+        journal=journal or Journal.silent(),
+    )
+    return _result(fit, Phases(fit).run(eps))
 
 
-def _result(phases: Phases, found: Posterior) -> FullBatchResult:
-    weighing, mode = phases.weighing, found.mode
+def _result(fit: Fit, found: Posterior) -> FullBatchResult:
+    weighing, mode = fit.weighing, found.mode
     return FullBatchResult(
         mean=mode.eps,
         samples=found.samples,
         noise_variance=found.total,
-        prediction=phases.model.linearise(mode.eps).prediction,
+        prediction=fit.model.linearise(mode.eps).prediction,
         newton_steps=mode.steps,
         mean_solution=mode.solution,
         sample_solution=found.solved,
@@ -103,8 +124,8 @@ def _result(phases: Phases, found: Posterior) -> FullBatchResult:
         weights=weighing.weights,
         degrees=weighing.degrees,
         common_noise=weighing.common,
-        subgrid_share=phases.model.subgrid_share,
-        share_settled=phases.share_settled,
+        subgrid_share=fit.model.subgrid_share,
+        share_settled=fit.share_settled,
     )
 
 

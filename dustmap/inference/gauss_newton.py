@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
 
 OnStep = Callable[[str, int, float], None]
@@ -27,6 +29,7 @@ class Precision(LinearOperator):
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
+        self.domain = features.domain
         self._features = features
         self._weights = (1.0 / noise_variance).to(features.dtype)
 
@@ -53,11 +56,14 @@ class Target:
         Σ, the variance they are weighted with.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
+    space
+        Where the entries of ε are.
     """
 
     y: Float[Tensor, " n"]
     total: Float[Tensor, " n"]
     centre: Float[Tensor, " p"] | None = None
+    space: VectorSpace = WHOLE
 
     def beside(self, eps: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
         """``ε − ξ``."""
@@ -67,7 +73,7 @@ class Target:
         """J, in float64."""
         misfit = (self.y - prediction) / self.total.sqrt()
         beside = self.beside(eps)
-        return float(inner(beside, beside) + inner(misfit, misfit)) / 2
+        return float(self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
 
     def slope(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
         """``−∂J/∂ε``, the direction in which the posterior rises."""
@@ -86,6 +92,7 @@ def newton_step(
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
     stage: str = "mean",
+    journal: Journal | None = None,
 ) -> Solution:
     """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, warm-started at ε.
 
@@ -97,17 +104,20 @@ def newton_step(
     rhs = tangent.operator.rmatvec(shifted / target.total)
     if target.centre is not None:
         rhs = rhs + target.centre
+    space = tangent.operator.domain
     if forcing:
         slope = target.slope(tangent, eps)
-        size = float((inner(slope, slope) / inner(rhs, rhs)).sqrt())
+        size = float((space.inner(slope, slope) / space.inner(rhs, rhs)).sqrt())
         # A residual of 1 says that nothing is known yet.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
     return solver.solve(
         precision.matvec,
         rhs[None],
         preconditioner=preconditioner,
-        start=eps[None] if bool(eps.any()) else None,
+        start=eps[None] if space.any(eps) else None,
         on_step=named(on_step, stage),
+        journal=journal,
+        space=space,
     )
 
 
@@ -129,24 +139,37 @@ def backtrack(
     target: Target,
     eps: Float[Tensor, " p"],
     proposal: Float[Tensor, " p"],
+    *,
+    journal: Journal | None = None,
 ) -> Step:
     """The longest of the step's halvings that lowers the objective enough.
 
     Enough is a quarter of what its slope promises (Armijo 1966), rounding allowed for:
     a linear model, which keeps half, takes the whole step.
+
+    Raises
+    ------
+    FloatingPointError
+        If the objective is not finite before the step, or after the shortest. After
+        longer ones it need not be: a density may overflow.
     """
     step = proposal - eps
     along = tangent.operator.matvec(step)
     misfit = (target.y - tangent.prediction) / target.total
-    slope = float(inner(target.beside(eps), step) - inner(misfit, along))
+    beside = tangent.operator.domain.inner(target.beside(eps), step)
+    slope = float(beside - inner(misfit, along))
     before = target.value(eps, tangent.prediction)
+    journal = journal or Journal.silent()
+    journal.require_finite("before a step", objective=before, slope=slope)
     allowed = before + 100 * torch.finfo(eps.dtype).eps * before
+    after = before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
         moved = model.moved(eps, step, length) if halvings else proposal
         after = target.value(moved, model.apply(moved))
         if after <= allowed + 0.25 * length * slope:
             return Step(eps=moved, gain=before - after, promised=-slope / 2)
+    journal.require_finite("after the shortest step", objective=after)
     return Step(eps=eps, gain=None, promised=-slope / 2)
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.distributed.group import Group
 from dustmap.inference.elbo import GaussianData, expected_log_likelihood
 from dustmap.inference.variational import Gaussian
+from dustmap.journal import Kind, Pattern, State, like
 from dustmap.kernels import Kernel
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import Rows, RowwiseGaussian
@@ -93,6 +96,12 @@ class Hyperparameters:
         """Add the gradient of one part of an objective to be made large."""
         (-objective).backward()
 
+    def add_up(self, group: Group) -> None:
+        """Add up the gradients that all ranks of a group have accumulated."""
+        for value in self.logarithms.values() if group.size > 1 else ():
+            own = torch.zeros_like(value) if value.grad is None else value.grad
+            value.grad = group.sum(own)
+
     def step(self) -> None:
         """One step of Adam; steps that a bound cut short are counted."""
         self._optimiser.step()
@@ -107,6 +116,46 @@ class Hyperparameters:
                 cut = cut or bool((moved.abs() > self._reach).any())
                 value.copy_(bounded)
         self.bounded_steps += cut
+
+    @property
+    def moved(self) -> bool:
+        """Whether a step has been made."""
+        return bool(self._optimiser.state)
+
+    def saved(self) -> State:
+        """Where learning stands, the optimiser's moments included."""
+        state: State = {"bounded_steps": self.bounded_steps}
+        for name, value in self.logarithms.items():
+            state[f"log.{name}"] = value
+            for moment, entry in self._optimiser.state.get(value, {}).items():
+                state[f"adam.{name}.{moment}"] = entry
+        return state
+
+    def pattern(self) -> Pattern:
+        """What :meth:`saved` always saves."""
+        logarithms = {f"log.{n}": like(v) for n, v in self.logarithms.items()}
+        return {"bounded_steps": int, **logarithms}
+
+    def moments_pattern(self) -> Pattern:
+        """Of the part ``adam``, which is there after the first step."""
+        pattern: dict[str, Kind] = {}
+        for name, value in self.logarithms.items():
+            pattern[f"{name}.step"] = torch.float32, ()
+            pattern[f"{name}.exp_avg"] = pattern[f"{name}.exp_avg_sq"] = like(value)
+        return pattern
+
+    def take_up(self, known: dict[str, Any]) -> None:
+        """Go on from where learning stood."""
+        self.bounded_steps = known["bounded_steps"]
+        for name, value in self.logarithms.items():
+            with torch.no_grad():
+                value.copy_(known[f"log.{name}"])
+            start = f"adam.{name}."
+            found = {k: v for k, v in known.items() if k.startswith(start)}
+            if found:
+                # The optimiser changes its moments in place.
+                own = {k.removeprefix(start): v.clone() for k, v in found.items()}
+                self._optimiser.state[value] = own
 
 
 def _with(kernel: Kernel, values: dict[str, Tensor]) -> Kernel:
@@ -160,19 +209,35 @@ def learning_terms(
     The gradient is that of ``Σ_n a'_n / |B|`` in the logarithms of θ and τ², through
     the whole row computation; the KL term does not depend on them.
     """
-    features, variances, expected = [], [], []
-    for part in index.split(_rows_at_once(model)):
+
+    def solved(rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor, Tensor]:
+        return _own_terms(model, data, q, rows, hyperparameters, len(index))
+
+    features, variances, expected = model.shared_out(solved, index)
+    hyperparameters.add_up(model.group)
+    return LearningTerms(rows=Rows(features, variances), expected=expected)
+
+
+def _own_terms(
+    model: RowwiseGaussian,
+    data: GaussianData,
+    q: Gaussian,
+    index: Int[Tensor, " b"],
+    hyperparameters: Hyperparameters,
+    count: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, variances and terms of some rows of a minibatch of ``count``."""
+    empty = torch.zeros(0, model.latent_size, dtype=model.dtype)
+    features, variances, expected = [empty], [empty[:, 0]], [empty[:, 0]]
+    for part in index.split(_rows_at_once(model)) if len(index) else ():
         noisy = replace(data, common_noise=hyperparameters.common_noise())
         rows = differentiable_rows(model, hyperparameters.kernel(), part)
         terms = expected_log_likelihood(noisy, part, rows, q)
-        hyperparameters.accumulate(terms.sum() / len(index))
+        hyperparameters.accumulate(terms.sum() / count)
         features.append(rows.features.detach())
         variances.append(rows.variance.detach())
         expected.append(terms.detach())
-    return LearningTerms(
-        rows=Rows(torch.cat(features), torch.cat(variances)),
-        expected=torch.cat(expected),
-    )
+    return torch.cat(features), torch.cat(variances), torch.cat(expected)
 
 
 def _rows_at_once(model: RowwiseGaussian) -> int:

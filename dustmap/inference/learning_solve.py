@@ -162,6 +162,7 @@ class LinearSolve:
         noise: Float[Tensor, " n"],
         start: State | None,
     ) -> State:
+        model.latent_space.require_whole("learning")
         zero = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
         tangent = model.linearise(zero)
         operator = CountedOperator(tangent.operator)

@@ -23,6 +23,7 @@ from dustmap.inference.noise import Weighing
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel
 
 _HALVINGS = 12
@@ -36,11 +37,13 @@ class White:
 
     seed: int
 
-    def pair(self, number: int, n: int, p: int) -> tuple[Tensor, Tensor]:
+    def pair(
+        self, number: int, n: int, p: int, space: VectorSpace = WHOLE
+    ) -> tuple[Tensor, Tensor]:
         """η and ξ of one pair of samples (float64)."""
         generator = torch.Generator().manual_seed(self.seed + number)
         eta = torch.randn(n, generator=generator, dtype=torch.float64)
-        return eta, torch.randn(p, generator=generator, dtype=torch.float64)
+        return eta, space.normal(1, p, generator)[0]
 
 
 def deviations(
@@ -60,7 +63,7 @@ def deviations(
     root = total.sqrt()
     rhs = []
     for number in numbers:
-        eta, xi = white.pair(number, n, p)
+        eta, xi = white.pair(number, n, p, operator.domain)
         rhs.append(operator.rmatvec(eta.to(root) / root) + xi.to(root))
     return solver.solve(
         Precision(operator, total).matvec,
@@ -68,6 +71,7 @@ def deviations(
         preconditioner=preconditioner,
         start=start,
         on_step=named(on_step, stage),
+        space=operator.domain,
     )
 
 
@@ -166,16 +170,17 @@ def mean_step(
         slope[None],
         preconditioner=preconditioner,
         on_step=named(on_step, "mean over samples"),
+        space=operator.domain,
     )
     step = solution.value[0]
-    promised = float(inner(slope, step)) / 2
+    promised = float(operator.domain.inner(slope, step)) / 2
 
     def objective(at: Tensor) -> float:
         misfit = 0.0
         for one in both_signs(at, deltas):
             residual = (y - model.apply(one)) / total.sqrt()
             misfit += float(inner(residual, residual)) / (2 * len(deltas))
-        return (float(inner(at, at)) + misfit) / 2
+        return (float(operator.domain.inner(at, at)) + misfit) / 2
 
     before = objective(mean)
     for halvings in range(_HALVINGS):

@@ -105,7 +105,8 @@ class VariationalSolve:
         )
 
     def _sketch(self, precision: Precision) -> NystromPreconditioner | None:
-        rank = min(self.settings.preconditioner_rank, precision.shape[0])
+        length = precision.domain.length(precision.shape[0])
+        rank = min(self.settings.preconditioner_rank, length)
         if rank == 0:
             return None
         return NystromPreconditioner.build(
@@ -115,4 +116,5 @@ class VariationalSolve:
             torch.Generator().manual_seed(self.seed),
             dtype=precision.dtype,
             device=precision.device,
+            space=precision.domain,
         )

@@ -27,9 +27,10 @@ from dustmap.inference.gauss_newton import (
     newton_step,
 )
 from dustmap.inference.mgvi import White
+from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
@@ -104,14 +105,16 @@ def perturbed_target(
     white: White,
     number: int,
     latent_size: int,
+    space: VectorSpace = WHOLE,
 ) -> Target:
     """The objective of sample ``number``: 2k and 2k + 1 are an antithetic pair."""
-    eta, xi = white.pair(number // 2, len(y), latent_size)
+    eta, xi = white.pair(number // 2, len(y), latent_size, space)
     sign = 1.0 if number % 2 == 0 else -1.0
     return Target(
         y=y + sign * total.sqrt() * eta.to(total),
         total=total,
         centre=sign * xi.to(total),
+        space=space,
     )
 
 
@@ -123,16 +126,20 @@ def decrement(
     preconditioner: NystromPreconditioner | None,
     *,
     tangent: Linearisation | None = None,
+    journal: Journal | None = None,
 ) -> float:
     """``½ gᵀ Λ⁻¹ g`` [nats], what the tangent at ε says is left to gain."""
     tangent = model.linearise(eps) if tangent is None else tangent
     slope = target.slope(tangent, eps)
+    space = tangent.operator.domain
     solution = replace(solver, rtol=_ACCURATE).solve(
         Precision(tangent.operator, target.total).matvec,
         slope[None],
         preconditioner=preconditioner,
+        journal=journal,
+        space=space,
     )
-    return float(inner(slope, solution.value[0])) / 2
+    return float(space.inner(slope, solution.value[0])) / 2
 
 
 def lowest(
@@ -157,34 +164,54 @@ def fit_sample(
     on_step: OnStep | None,
     stage: str,
     forcing: float = FORCINGS[0],
+    journal: Journal | None = None,
 ) -> Fitted:
     """Gauss–Newton steps from ε until one promises less than ``tolerance`` [nats].
 
     How exact a sample is, is said in nats: a residual relative to the data would stop
     sooner the larger the signal is. ``solver`` only limits the number of iterations.
+    In a journal the steps make a frame of the stage's name.
+
+    Raises
+    ------
+    FloatingPointError
+        If a prediction, the objective or a solve is not finite.
     """
     # Of rounding: what is relative to the gradient decides.
     solver = replace(solver, rtol=torch.finfo(eps.dtype).eps)
-    promised, iterations, converged = float("inf"), 0, False
-    for _ in range(steps):
-        tangent = model.linearise(eps)
-        solution = newton_step(
-            tangent,
-            Precision(tangent.operator, target.total),
-            target,
-            eps,
-            solver=solver,
-            forcing=forcing,
-            preconditioner=preconditioner,
-            on_step=on_step,
-            stage=stage,
-        )
-        step = backtrack(model, tangent, target, eps, solution.value[0])
-        eps, promised = step.eps, step.promised
-        iterations += int(solution.iterations.max())
-        converged = promised < tolerance
-        if converged or step.gain is None:
-            break
+    journal = journal or Journal.silent()
+    iterations, number = 0, 0
+    with journal.frame(stage) as frame:
+        vector = (eps.dtype, tuple(eps.shape))
+        known = frame.take({"eps": vector, "iterations": int, "steps": int})
+        if known is not None:
+            eps = known["eps"].to(eps.device)
+            iterations, number = known["iterations"], known["steps"]
+        frame.expose(lambda: {"eps": eps, "iterations": iterations, "steps": number})
+        while True:
+            tangent = model.linearise(eps)
+            journal.require_finite(f"step {number}", prediction=tangent.prediction)
+            solution = newton_step(
+                tangent,
+                Precision(tangent.operator, target.total),
+                target,
+                eps,
+                solver=solver,
+                forcing=forcing,
+                preconditioner=preconditioner,
+                on_step=on_step,
+                stage=stage,
+                journal=journal,
+            )
+            step = backtrack(
+                model, tangent, target, eps, solution.value[0], journal=journal
+            )
+            eps, number = step.eps, number + 1
+            iterations += int(solution.iterations.max())
+            converged = step.promised < tolerance
+            if converged or step.gain is None or number >= steps:
+                break
+            journal.safe_point()
     return Fitted(
-        eps=eps, promised=promised, iterations=iterations, converged=converged
+        eps=eps, promised=step.promised, iterations=iterations, converged=converged
     )

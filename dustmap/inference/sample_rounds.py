@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.full_batch_settings import FullBatch
-from dustmap.inference.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.mgvi import White, averages
-from dustmap.inference.noise import Weighing
 from dustmap.inference.perturbed import (
     FORCINGS,
     LEFT,
@@ -24,9 +21,9 @@ from dustmap.inference.perturbed import (
     lowest,
     perturbed_target,
 )
+from dustmap.inference.saved_samples import fits_of, fits_pattern, saved_fits
 from dustmap.inference.subgrid_share import best_leftover
-from dustmap.linalg.preconditioners import NystromPreconditioner
-from dustmap.models.base import ForwardModel
+from dustmap.journal import Pattern, State
 
 # So many samples Σ is averaged over; they may be so many times further from their ends.
 _FEW, _ROUGH = 4, 2.0
@@ -34,30 +31,30 @@ _FEW, _ROUGH = 4, 2.0
 _ROUNDS, _STILL = 3, 1.2
 
 
-@dataclass(slots=True, kw_only=True)
 class SampleRounds:
     """Samples of a model that is not linear, from its mode.
 
     Parameters
     ----------
-    model
-        Its share of the unresolved variance is the one learnt afterwards.
-    sketch
-        Makes the preconditioner, once, at the mode.
-    settled
-        Whether the share stood still in the end, between the least and the largest
-        that are tried.
+    fit
+        The inference. The share of the unresolved variance that it learns is its
+        model's afterwards; ``share_settled`` says whether this stood still in the end,
+        between the least and the largest that are tried.
+    white
+        Where the white noise of the samples comes from.
     """
 
-    model: ForwardModel
-    weighing: Weighing
-    settings: FullBatch
-    white: White
-    sketch: Callable[[Precision], NystromPreconditioner | None]
-    on_step: OnStep | None
-    preconditioner: NystromPreconditioner | None = None
-    settled: bool = True
-    _at_edge: bool = False
+    def __init__(self, fit: Fit, white: White) -> None:
+        self._fit = fit
+        self._white = white
+        self._enough = fit.settings.newton_tolerance * fit.count
+        self._total = torch.zeros(0)
+        # Rough rounds come first, of a few samples; every kind is numbered from 0.
+        self._rough = True
+        self._number = 0
+        # Those fitted in this round, and behind them those known from the one before.
+        self._done = 0
+        self._known: list[Fitted] = []
 
     def run(self, mode: Float[Tensor, " p"]) -> tuple[Samples, Float[Tensor, " n"]]:
         """Samples, and the Σ they were fitted with.
@@ -65,123 +62,173 @@ class SampleRounds:
         A few are fitted with the Σ of the mode, and then with that of themselves. Where
         a share of the unresolved variance is to be learnt, they see nothing of the
         observations that are set aside; with what these tell, all are fitted to all.
+        In the fit's journal this is the frame ``samples``.
+
+        Raises
+        ------
+        FloatingPointError
+            If a prediction, Σ, an objective or a solve is not finite.
         """
-        settings = self.settings
-        tangent = self.model.linearise(mode)
-        total = self.weighing.total(mode[None], tangent.variance)
-        self.preconditioner = self.sketch(Precision(tangent.operator, total))
-        enough = settings.newton_tolerance * len(self.weighing.observations)
-        few = min(_FEW, settings.samples)
-        known: list[Fitted] = []
-        for _ in range(1 if self.weighing.aside is None else _ROUNDS):
-            known = self._fitted(mode, known, total, few, _ROUGH * enough)
-            before = self.model.subgrid_share
-            total = self._reweighed(torch.stack([fit.eps for fit in known]))
-            change = math.log(self.model.subgrid_share / before)
-            still = abs(change) < math.log(_STILL)
-            self.settled = still and not self._at_edge
-            if still:
-                break
-        if self.weighing.aside is not None:
-            total = self._with_all(torch.stack([fit.eps for fit in known]))
-        return self._to_the_end(mode, known, total, enough), total
+        fit = self._fit
+        with fit.journal.frame("samples") as frame:
+            known = frame.take(self._pattern())
+            if known is not None:
+                self._take_up(known)
+            else:
+                tangent, self._total = fit.tangent(mode)
+                fit.sketching.sketch_at(tangent, mode, self._total)
+            frame.expose(self._saved)
+            while self._rough:
+                self._rough_round(mode)
+                fit.journal.require_finite("rough round", noise_variance=self._total)
+                fit.journal.safe_point()
+            return self._to_the_end(mode), self._total
 
-    def _to_the_end(
-        self,
-        mode: Float[Tensor, " p"],
-        known: list[Fitted],
-        total: Float[Tensor, " n"],
-        enough: float,
-    ) -> Samples:
+    def _rough_round(self, mode: Float[Tensor, " p"]) -> None:
+        """A few samples, roughly, and their Σ; the last of these if the share rests."""
+        fit = self._fit
+        few = min(_FEW, fit.settings.samples)
+        self._fit_all(mode, few, _ROUGH * self._enough)
+        before = fit.model.subgrid_share
+        self._total, at_edge = self._reweighed(self._positions())
+        change = math.log(fit.model.subgrid_share / before)
+        still = abs(change) < math.log(_STILL)
+        fit.share_settled = still and not at_edge
+        self._number, self._done = self._number + 1, 0
+        if still or fit.weighing.aside is None or self._number == _ROUNDS:
+            self._rough, self._number = False, 0
+            if fit.weighing.aside is not None:
+                self._total = self._with_all(self._positions())
+
+    def _to_the_end(self, mode: Float[Tensor, " p"]) -> Samples:
         """All samples, by finer solves until an accurate one leaves little to gain."""
-        y = self.weighing.observations
-        first = perturbed_target(y, total, self.white, 0, len(mode))
-        left = math.inf
-        for forcing in FORCINGS:
-            known = self._fitted(
-                mode, known, total, self.settings.samples, enough, forcing
-            )
+        fit = self._fit
+        y = fit.weighing.observations
+        space = fit.model.latent_space
+        first = perturbed_target(y, self._total, self._white, 0, len(mode), space)
+        while True:
+            forcing = FORCINGS[self._number]
+            self._fit_all(mode, fit.settings.samples, self._enough, forcing)
             left = decrement(
-                self.model,
+                fit.model,
                 first,
-                known[0].eps,
-                self.settings.sample_solver,
-                self.preconditioner,
+                self._known[0].eps,
+                fit.settings.sample_solver,
+                fit.sketching.preconditioner,
+                journal=fit.journal,
             )
-            if left <= LEFT * enough:
-                break
-        return Samples.of(known, left, enough)
+            if left <= LEFT * self._enough or self._number + 1 == len(FORCINGS):
+                return Samples.of(self._known, left, self._enough)
+            self._number, self._done = self._number + 1, 0
+            fit.journal.safe_point()
 
-    def _fitted(
+    def _fit_all(
         self,
         mode: Float[Tensor, " p"],
-        known: list[Fitted],
-        total: Float[Tensor, " n"],
         count: int,
         tolerance: float,
         forcing: float = FORCINGS[0],
-    ) -> list[Fitted]:
+    ) -> None:
         """The first samples, from where they are known to be or from the mode."""
-        y = self.weighing.observations
-        fits: list[Fitted] = []
-        name = "sample" if count == self.settings.samples else "rough sample"
-        for number in range(count):
-            target = perturbed_target(y, total, self.white, number, len(mode))
+        fit, known = self._fit, self._known
+        name = "sample" if count == fit.settings.samples else "rough sample"
+        for number in range(self._done, count):
+            target = perturbed_target(
+                fit.weighing.observations,
+                self._total,
+                self._white,
+                number,
+                len(mode),
+                fit.model.latent_space,
+            )
             starts = [mode]
             if number < len(known):
                 starts = [known[number].eps]
             elif number % 2:
                 # The other of a pair lies, nearly, as far on the other side.
-                starts.append(2 * mode - fits[-1].eps)
-            fits.append(
+                starts.append(2 * mode - known[number - 1].eps)
+            known[number : number + 1] = [
                 fit_sample(
-                    self.model,
+                    fit.model,
                     target,
-                    lowest(self.model, target, starts),
-                    solver=self.settings.sample_solver,
-                    steps=self.settings.newton_steps,
+                    lowest(fit.model, target, starts),
+                    solver=fit.settings.sample_solver,
+                    steps=fit.settings.newton_steps,
                     tolerance=tolerance,
                     forcing=forcing,
-                    preconditioner=self.preconditioner,
-                    on_step=self.on_step,
+                    preconditioner=fit.sketching.preconditioner,
+                    on_step=fit.on_step,
                     stage=f"{name} {number + 1} of {count}",
+                    journal=fit.journal,
                 )
-            )
-        return fits
+            ]
+            self._done = number + 1
+            fit.journal.safe_point()
 
-    def _reweighed(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
-        """Σ, share and outliers' weights by averages over samples."""
-        weighing, y = self.weighing, self.weighing.observations
-        seen = averages(self.model, y, eps)
+    def _positions(self) -> Float[Tensor, "s p"]:
+        return torch.stack([fit.eps for fit in self._known])
+
+    def _reweighed(self, eps: Float[Tensor, "s p"]) -> tuple[Float[Tensor, " n"], bool]:
+        """Σ, share and outliers' weights by averages over samples.
+
+        And whether the share is the least or the largest that is tried.
+        """
+        fit, weighing = self._fit, self._fit.weighing
+        y = weighing.observations
+        seen = averages(fit.model, y, eps)
         residual, variance = y - seen.prediction, seen.variance
         aside = weighing.aside
         if aside is None:
             weighing.reweigh(residual, seen.squares, weighing.normal(eps, variance))
-            return weighing.total(eps, variance)
+            return weighing.total(eps, variance), False
         # Of line integrals alone: nothing else is proportional to the share.
-        double = self.model.with_subgrid_share(2 * self.model.subgrid_share)
+        double = fit.model.with_subgrid_share(2 * fit.model.subgrid_share)
         lines = averages(double, y, eps).variance - variance
         stated = weighing.normal(eps, variance - lines) - weighing.common
         found = best_leftover(
             residual[aside],
             (stated + seen.spread)[aside],
-            lines[aside] / self.model.subgrid_share,
+            lines[aside] / fit.model.subgrid_share,
             weighing.degrees,
             learn_common=weighing.noise.learn_common,
         )
-        self._at_edge = found.at_edge
-        change = found.share / self.model.subgrid_share
-        self.model = self.model.with_subgrid_share(found.share)
+        change = found.share / fit.model.subgrid_share
+        fit.model = fit.model.with_subgrid_share(found.share)
         variance = variance + (change - 1) * lines
         weighing.common = found.common
         normal = weighing.normal(eps, variance)
         # Samples know nothing of these: their residuals scatter by twice the spread.
         scale = torch.where(aside, normal + 2 * seen.spread, normal)
         weighing.reweigh(residual, seen.squares, scale)
-        return weighing.weighted(normal)
+        return weighing.weighted(normal), found.at_edge
 
     def _with_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
         """Σ with those that were set aside among the others again."""
-        self.weighing.aside = None
-        seen = averages(self.model, self.weighing.observations, eps)
-        return self.weighing.total(eps, seen.variance)
+        weighing = self._fit.weighing
+        weighing.aside = None
+        seen = averages(self._fit.model, weighing.observations, eps)
+        return weighing.total(eps, seen.variance)
+
+    def _saved(self) -> State:
+        return {
+            "total": self._total,
+            "rough": self._rough,
+            "number": self._number,
+            "done": self._done,
+            **saved_fits(self._known, self._fit.model),
+        }
+
+    def _pattern(self) -> Pattern:
+        return {
+            "total": (self._fit.model.dtype, (self._fit.count,)),
+            "rough": bool,
+            "number": int,
+            "done": int,
+            **fits_pattern(self._fit.model),
+        }
+
+    def _take_up(self, known: dict[str, Any]) -> None:
+        device = self._fit.model.device
+        self._total = known["total"].to(device)
+        self._rough, self._number = known["rough"], known["number"]
+        self._done, self._known = known["done"], fits_of(known, device)

@@ -18,99 +18,30 @@ Fidelity is the purpose; for large problems use the full-batch engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.elbo import GaussianData, elbo, expected_log_likelihood
+from dustmap.inference.elbo import GaussianData, elbo
 from dustmap.inference.kernel_learning import (
     COMMON_NOISE,
     Hyperparameters,
-    learning_terms,
     widened,
 )
 from dustmap.inference.low_rank import NaturalGaussian, low_rank
+from dustmap.inference.svi_climb import Climb
+from dustmap.inference.svi_result import SviResult
 from dustmap.inference.svi_settings import SviSettings
-from dustmap.inference.variational import block_independent, divergence_from_prior
-from dustmap.kernels import Kernel
+from dustmap.inference.variational import block_independent
+from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients, Solution
-from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import Rows, RowwiseGaussian
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 
 OnStep = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SviResult:
-    """What a run of SVI leaves behind.
-
-    Parameters
-    ----------
-    q
-        The variational posterior.
-    model
-        The forward model with the final kernel; ``model.at`` predicts elsewhere.
-    data
-        The data with the final common noise.
-    elbo
-        The bound on all data, at the end.
-    elbo_trace
-        Its minibatch estimate before every step.
-    hyperparameter_trace
-        What was learnt, before every step, by name.
-    limited_steps
-        Steps of m that were cut for stability.
-    bounded_steps
-        Steps of a lengthscale that its range cut short.
-    mean_solution
-        Status of the final solve for m, if one was made.
-    """
-
-    q: NaturalGaussian
-    model: RowwiseGaussian
-    data: GaussianData
-    elbo: float
-    elbo_trace: Float[Tensor, " t"]
-    hyperparameter_trace: dict[str, Tensor]
-    limited_steps: int
-    bounded_steps: int
-    mean_solution: Solution | None
-
-    @property
-    def kernel(self) -> Kernel:
-        """The final kernel."""
-        return self.model.whitening.kernel
-
-    @property
-    def common_noise(self) -> float:
-        """The final τ²."""
-        return float(self.data.common_noise)
-
-    @property
-    def rows(self) -> RowReport:
-        """What the rows' solves were worth."""
-        return self.model.report
-
-    @property
-    def message(self) -> str:
-        """A few lines for people."""
-        lines = [
-            f"bound {self.elbo:.6g} after {len(self.elbo_trace)} steps, of which "
-            f"{self.limited_steps} were cut for stability",
-            str(self.rows),
-        ]
-        if self.bounded_steps:
-            lines.append(
-                f"{self.bounded_steps} steps ended at the bound of a lengthscale: "
-                "start closer or widen lengthscale_range"
-            )
-        if self.mean_solution is not None:
-            lines.append(f"mean: {self.mean_solution.message}")
-        return "\n".join(lines)
 
 
 def fit_svi(
@@ -121,6 +52,7 @@ def fit_svi(
     generator: torch.Generator,
     on_step: OnStep | None = None,
     on_rows: Callable[[int], None] | None = None,
+    journal: Journal | None = None,
 ) -> SviResult:
     """Climb the bound of eq. 13–14 by natural gradients.
 
@@ -140,12 +72,20 @@ def fit_svi(
         Called as ``on_step(step, steps, bound estimate)``.
     on_rows
         Called with the number of rows solved while they are kept.
+    journal
+        Where it is saved at safe points (after each step, and each iteration for m),
+        and taken up from to end with the same numbers, bit by bit (one process, as many
+        threads). What is saved are q, what was learnt and how the optimiser stands, and
+        the record. Rows that are kept are solved anew.
 
     Raises
     ------
     ValueError
         If q would not fit into memory, what is to be learnt does not exist, or
-        hyperparameters are to be learnt on free inducing points.
+        hyperparameters are to be learnt on free inducing points; if what the journal
+        has restored does not fit.
+    FloatingPointError
+        If a row, the bound, q, a hyperparameter or the solve for m ceases to be finite.
     """
     hyperparameters = None
     if settings.learns:
@@ -158,16 +98,39 @@ def fit_svi(
         data = _with_noise_to_learn(data, settings)
         model = widened(model, settings.lengthscale_range)
         hyperparameters = _hyperparameters(model, data, settings)
-    q = initial_family(model, settings)
-    if hyperparameters is None and model.kept_bytes <= settings.row_memory:
-        model.keep_rows(on_rows=on_rows)
-    climb = _Climb(model, data, q, settings, hyperparameters)
-    steps = settings.epochs * -(-len(data) // settings.batch_size)
-    for index in _minibatches(len(data), settings, generator):
-        climb.step(index)
-        if on_step is not None:
-            on_step(len(climb.bounds), steps, climb.bounds[-1])
-    return climb.finish()
+    journal = journal or Journal.silent()
+    climb = Climb(
+        model,
+        data,
+        initial_family(model, settings),
+        settings,
+        generator,
+        hyperparameters=hyperparameters,
+        journal=journal,
+    )
+    with journal.frame("svi") as frame:
+        climb.take_up(frame)
+        frame.expose(climb.saved)
+        if hyperparameters is None and model.kept_bytes <= settings.row_memory:
+            model.keep_rows(on_rows=_reporting(on_rows, journal))
+        for bound in climb.steps():
+            if on_step is not None:
+                on_step(len(climb.bounds), climb.count, bound)
+            journal.safe_point()
+        return _finished(climb, settings, journal)
+
+
+def _reporting(
+    on_rows: Callable[[int], None] | None, journal: Journal
+) -> Callable[[int], None]:
+    """Progress of rows that a run may also be ended at."""
+
+    def report(rows: int) -> None:
+        if on_rows is not None:
+            on_rows(rows)
+        journal.safe_point(remaking=True)
+
+    return report
 
 
 def initial_family(model: RowwiseGaussian, settings: SviSettings) -> NaturalGaussian:
@@ -199,14 +162,6 @@ def _check_memory(model: RowwiseGaussian, settings: SviSettings, width: int) -> 
         )
 
 
-def _minibatches(
-    count: int, settings: SviSettings, generator: torch.Generator
-) -> Iterator[Int[Tensor, " b"]]:
-    for _ in range(settings.epochs):
-        order = torch.randperm(count, generator=generator)
-        yield from order.split(settings.batch_size)
-
-
 def _with_noise_to_learn(data: GaussianData, settings: SviSettings) -> GaussianData:
     wanted = settings.learn is None or COMMON_NOISE in settings.learn
     if not wanted or float(data.common_noise) > 0:
@@ -228,103 +183,36 @@ def _hyperparameters(
     )
 
 
-class _Climb:
-    """The state of a run: model, data and q as they stand, and what has been seen."""
-
-    def __init__(
-        self,
-        model: RowwiseGaussian,
-        data: GaussianData,
-        q: NaturalGaussian,
-        settings: SviSettings,
-        hyperparameters: Hyperparameters | None,
-    ) -> None:
-        self.model = model
-        self.data = data
-        self.q = q
-        self.settings = settings
-        self.hyperparameters = hyperparameters
-        self.seen = 0
-        self.bounds: list[float] = []
-        self.values: list[dict[str, Tensor]] = []
-        self.limited = 0
-
-    def step(self, index: Int[Tensor, " b"]) -> None:
-        """One minibatch: estimate the bound, move q, then θ by the q before."""
-        learning = self.hyperparameters is not None and self.seen >= len(self.data)
-        rows, expected = self._terms(index, learning=learning)
-        scale = len(self.data) / len(index)
-        self.bounds.append(float(scale * expected.sum() - self._divergence()))
-        batch = self.data.batch(index, rows)
-        rate = self.settings.rate(len(index), self.seen, len(self.data))
-        self.seen += len(index)
-        self.q = self.q.covariance_step(batch, rate)
-        curvature = self.q.curvature(batch)
-        # Rounding alone must not count as a cut in full rank, where l λ_max ≤ 1 holds.
-        if rate * curvature > 1 + 1e-9:
-            self.limited += 1
-            rate = 1 / curvature
-        self.q = self.q.mean_step(batch, rate)
-        if learning:
-            self._move_hyperparameters()
-
-    def _terms(
-        self, index: Int[Tensor, " b"], *, learning: bool
-    ) -> tuple[Rows, Tensor]:
-        if self.hyperparameters is not None:
-            self.values.append(self.hyperparameters.values())
-        if self.hyperparameters is None or not learning:
-            rows = self.model.rows(index)
-            return rows, expected_log_likelihood(self.data, index, rows, self.q)
-        terms = learning_terms(
-            self.model, self.data, self.q, index, self.hyperparameters
-        )
-        return terms.rows, terms.expected
-
-    def _divergence(self) -> float:
-        return float(divergence_from_prior(self.q))
-
-    def _move_hyperparameters(self) -> None:
-        assert self.hyperparameters is not None
-        self.hyperparameters.step()
-        self.model = self.model.with_kernel(self.hyperparameters.fixed_kernel())
-        common = float(self.hyperparameters.common_noise().detach())
-        self.data = replace(self.data, common_noise=common)
-
-    def finish(self) -> SviResult:
-        """The mean solved, the bound on all data, and the record."""
-        if self.model.kept_bytes <= self.settings.row_memory:
-            self.model.keep_rows()
-        solution = None
-        if self.settings.solve_mean:
-            solution = solve_mean(
-                self.model,
-                self.data,
-                solver=ConjugateGradients(
-                    rtol=self.settings.mean_tolerance,
-                    max_steps=self.settings.mean_max_steps,
-                ),
-                start=self.q.mean,
-            )
-            self.q = self.q.with_mean(solution.value[0])
-        names = self.values[0] if self.values else {}
-        return SviResult(
-            q=self.q,
-            model=self.model,
-            data=self.data,
-            elbo=elbo(self.model, self.data, self.q),
-            elbo_trace=torch.tensor(self.bounds, dtype=torch.float64),
-            hyperparameter_trace={
-                name: torch.stack([v[name] for v in self.values]) for name in names
-            },
-            limited_steps=self.limited,
-            bounded_steps=(
-                0
-                if self.hyperparameters is None
-                else self.hyperparameters.bounded_steps
+def _finished(climb: Climb, settings: SviSettings, journal: Journal) -> SviResult:
+    """The mean solved, the bound on all data, and the record."""
+    if climb.model.kept_bytes <= settings.row_memory:
+        climb.model.keep_rows(on_rows=_reporting(None, journal))
+    solution = None
+    if settings.solve_mean:
+        solution = solve_mean(
+            climb.model,
+            climb.data,
+            solver=ConjugateGradients(
+                rtol=settings.mean_tolerance, max_steps=settings.mean_max_steps
             ),
-            mean_solution=solution,
+            start=climb.q.mean,
+            journal=journal,
         )
+    q = climb.q if solution is None else climb.q.with_mean(solution.value[0])
+    learnt = climb.hyperparameters
+    bound = elbo(climb.model, climb.data, q)
+    journal.require_finite("the end", bound=bound)
+    return SviResult(
+        q=q,
+        model=climb.model,
+        data=climb.data,
+        elbo=bound,
+        elbo_trace=torch.tensor(climb.bounds, dtype=torch.float64),
+        hyperparameter_trace=climb.trace(),
+        limited_steps=climb.limited,
+        bounded_steps=0 if learnt is None else learnt.bounded_steps,
+        mean_solution=solution,
+    )
 
 
 def solve_mean(
@@ -333,6 +221,7 @@ def solve_mean(
     *,
     solver: ConjugateGradients,
     start: Float[Tensor, " p"] | None = None,
+    journal: Journal | None = None,
 ) -> Solution:
     """``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.
 
@@ -348,4 +237,9 @@ def solve_mean(
         return x + operator.rmatvec(operator.matvec(x) / noise)
 
     rhs = operator.rmatvec((data.residual / noise)[None])
-    return solver.solve(product, rhs, start=None if start is None else start[None])
+    return solver.solve(
+        product,
+        rhs,
+        start=None if start is None else start[None],
+        journal=journal,
+    )

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.linalg.operator import inner
-
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
+from dustmap.journal import Journal
+from dustmap.linalg.cg_run import Product, Run, System
+from dustmap.linalg.space import WHOLE, VectorSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,78 +86,86 @@ class ConjugateGradients:
         preconditioner: Product | None = None,
         start: Float[Tensor, "b n"] | None = None,
         on_step: Callable[[int, float], None] | None = None,
+        journal: Journal | None = None,
+        space: VectorSpace = WHOLE,
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
 
         Columns that are done leave the batch, so products are only paid for the
-        rest. ``on_step(step, worst relative residual)`` reports progress.
+        rest. ``on_step(step, worst relative residual)`` reports progress, ``space``
+        says where the entries of a column are. In a journal a solve goes on from where
+        it was saved, with the same matrix, right-hand side and preconditioner: no
+        product is repeated.
+
+        Raises
+        ------
+        FloatingPointError
+            In a journal, if a number is not finite. Without one such a column ends
+            unconverged, and spoils no other.
+        ValueError
+            If the journal holds a solve of another size or dtype.
         """
-        columns = len(rhs)
-        scale = inner(rhs, rhs).sqrt()
-        # The answer to zero is known, and no residual is small relative to it.
-        x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
-        steps = torch.zeros(columns, dtype=torch.int64, device=rhs.device)
-        residual = rhs - product(x) if start is not None else rhs.clone()
-        relative = _relative(residual, scale)
-        for _ in range(1 + self.restarts):
-            todo = torch.nonzero((relative > self.rtol) & (steps < self.max_steps))[
-                :, 0
-            ]
-            if not len(todo):
-                break
-            before = relative[todo]
-            self._run(product, preconditioner, x, residual, scale, steps, todo, on_step)
-            residual[todo] = rhs[todo] - product(x[todo])
-            relative[todo] = _relative(residual[todo], scale[todo])
-            if bool((relative[todo] > 0.5 * before).all()):
-                break
+        system = System(
+            product=product,
+            rhs=rhs,
+            scale=space.inner(rhs, rhs).sqrt(),
+            precondition=torch.clone if preconditioner is None else preconditioner,
+            on_step=on_step,
+            journal=journal,
+            space=space,
+        )
+        with (journal or Journal.silent()).frame("cg") as frame:
+            run = Run.taken_up(frame, rhs)
+            if run is None:
+                run = Run.begun(system, start)
+            frame.expose(run.saved)
+            self._restarted(system, run)
         return Solution(
-            value=x,
-            residual=relative,
-            iterations=steps,
-            converged=relative <= self.rtol,
+            value=run.x,
+            residual=run.relative,
+            iterations=run.steps,
+            converged=run.relative <= self.rtol,
         )
 
-    def _run(
-        self,
-        product: Product,
-        preconditioner: Product | None,
-        x: Tensor,
-        residual: Tensor,
-        scale: Tensor,
-        steps: Tensor,
-        active: Tensor,
-        on_step: Callable[[int, float], None] | None,
-    ) -> None:
-        """One CG recursion on the active columns, in place on ``x`` and ``steps``."""
-        precondition = preconditioner if preconditioner is not None else torch.clone
-        r = residual[active]
-        z = precondition(r)
-        p = z.clone()
-        rz = inner(r, z)
-        while len(active):
-            ap = product(p)
-            curvature = inner(p, ap)
-            alive = (curvature > 0) & (rz > 0)
-            alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
-            step = alpha.to(p.dtype)[:, None]
-            x[active] += step * p
-            r = r - step * ap
-            steps[active] += 1
-            relative = _relative(r, scale[active])
-            if on_step is not None:
-                on_step(int(steps.max()), float(relative.max()))
-            going = alive & (relative > self.rtol) & (steps[active] < self.max_steps)
-            if not bool(going.all()):
-                active, r, p, rz = active[going], r[going], p[going], rz[going]
-                if not len(active):
+    def _restarted(self, system: System, run: Run) -> None:
+        """Recursions until all columns are done, or one gains nothing."""
+        while run.restart <= self.restarts:
+            if not len(run.active):
+                unfinished = (run.relative > self.rtol) & (run.steps < self.max_steps)
+                run.todo = torch.nonzero(unfinished)[:, 0]
+                if not len(run.todo):
                     return
-            z = precondition(r)
-            rz_next = inner(r, z)
-            p = z + (rz_next / rz).to(p.dtype)[:, None] * p
-            rz = rz_next
+                run.restarted(system)
+            todo, before = run.todo, run.relative[run.todo]
+            self._recursion(system, run)
+            run.residual[todo] = system.rhs[todo] - system.product(run.x[todo])
+            run.relative[todo] = system.relative_norm(
+                run.residual[todo], system.scale[todo]
+            )
+            system.require_finite(run, residual=run.relative)
+            if bool((run.relative[todo] > 0.5 * before).all()):
+                return
+            run.restart += 1
 
-
-def _relative(residual: Tensor, scale: Tensor) -> Tensor:
-    norm = inner(residual, residual).sqrt()
-    return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
+    def _recursion(self, system: System, run: Run) -> None:
+        """One CG recursion on the active columns."""
+        while True:
+            ap = system.product(run.p)
+            curvature = system.space.inner(run.p, ap)
+            alive = (curvature > 0) & (run.rz > 0)
+            alpha = torch.where(alive, run.rz / torch.where(alive, curvature, 1.0), 0.0)
+            step = alpha.to(run.p.dtype)[:, None]
+            run.x[run.active] += step * run.p
+            run.r = run.r - step * ap
+            run.steps[run.active] += 1
+            relative = system.relative_norm(run.r, system.scale[run.active])
+            system.require_finite(run, curvature=curvature, residual=relative)
+            if system.on_step is not None:
+                system.on_step(int(run.steps.max()), float(relative.max()))
+            within = (relative > self.rtol) & (run.steps[run.active] < self.max_steps)
+            run.keep(alive & within)
+            if not len(run.active):
+                return
+            run.turn(system)
+            if system.journal is not None:
+                system.journal.safe_point()

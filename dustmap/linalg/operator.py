@@ -9,16 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.linalg.space import WHOLE, VectorSpace, inner
+
+__all__ = ["FunctionOperator", "LinearOperator", "inner"]
+
 
 class LinearOperator(ABC):
     """A real matrix of ``shape`` (rows, columns) known by its products.
 
-    Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``.
+    Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``. Where vectors
+    over columns are shared out over processes, ``domain`` says how, and ``shape``
+    counts the columns that are here.
     """
 
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
+    domain: VectorSpace = WHOLE
 
     @abstractmethod
     def matvec(
@@ -55,10 +62,12 @@ class FunctionOperator(LinearOperator):
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        domain: VectorSpace = WHOLE,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = torch.device(device)
+        self.domain = domain
         self._matvec = matvec
         self._rmatvec = rmatvec
 
@@ -67,8 +76,3 @@ class FunctionOperator(LinearOperator):
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self._rmatvec(y)
-
-
-def inner(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Tensor:
-    """``Σ a b`` over the last dim, accumulated in float64."""
-    return torch.sum(a * b, dim=-1, dtype=torch.float64)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import FunctionOperator, LinearOperator
+from dustmap.linalg.space import WHOLE, VectorSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class ForwardModel(ABC):
     """From whitened parameters ε ~ N(0, I) to predictions of N observations."""
 
     latent_size: int
+    # Where the entries of ε are; ``latent_size`` counts those that are here.
+    latent_space: VectorSpace = WHOLE
     dtype: torch.dtype
     device: torch.device
     # Whether every prediction is positive: quantiles are then those of a logarithm.
@@ -73,6 +76,7 @@ class ForwardModel(ABC):
             lambda y: torch.stack([t.rmatvec(y) for t in tangents]).mean(dim=0),
             dtype=self.dtype,
             device=self.device,
+            domain=self.latent_space,
         )
 
     def moved(

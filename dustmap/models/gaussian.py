@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.distributed.group import Group
+from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
-from dustmap.linalg.sparse import SparseMatrix
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.gradients import SpectralGradient
 from dustmap.models.mean_parameters import (
@@ -24,17 +25,18 @@ from dustmap.models.mean_parameters import (
     mean_with,
 )
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.projection import Interpolation, projection
+from dustmap.projection import Interpolation, Projection, projection
 from dustmap.whitening import TorusWhitening
 
 
 class TorusFeatures(LinearOperator):
     """``Φ = W A`` and ``Φᵀ = Aᵀ Wᵀ``: one sparse product and two FFTs each."""
 
-    def __init__(self, whitening: TorusWhitening, weights: SparseMatrix) -> None:
+    def __init__(self, whitening: TorusWhitening, weights: LinearOperator) -> None:
         self.shape = (weights.shape[0], whitening.size)
         self.dtype = whitening.dtype
         self.device = whitening.device
+        self.domain = whitening.space
         self._whitening = whitening
         self._weights = weights
 
@@ -71,6 +73,9 @@ class TorusGaussian(ForwardModel):
         ``sqrt(2 / residual_count)``.
     generator
         For those draws.
+    group
+        Processes that share out the rows of W; every one makes this model, and calls
+        it, together with the others. The field's white noise is drawn by each.
     """
 
     linear = True
@@ -85,7 +90,9 @@ class TorusGaussian(ForwardModel):
         residual_refinement: int | None = None,
         residual_count: int = 32,
         generator: torch.Generator,
+        group: Group | None = None,
     ) -> None:
+        self.group = Group() if group is None else group
         fine = whitening.refinement
         self.residual_refinement = (
             fine if residual_refinement is None else (residual_refinement)
@@ -100,6 +107,7 @@ class TorusGaussian(ForwardModel):
         self.interpolation: Interpolation = interpolation
         self.residual_count = residual_count
         self.latent_size = whitening.size
+        self.latent_space = whitening.space
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._functionals = functionals
@@ -109,13 +117,13 @@ class TorusGaussian(ForwardModel):
         self.operator = TorusFeatures(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
         self._variance: Tensor | None = None
-        self._fine_weights: SparseMatrix | None = None
+        self._fine_weights: LinearOperator | None = None
 
     @property
     def functionals(self) -> Functionals:
         return self._functionals
 
-    def _projection(self, refinement: int) -> SparseMatrix:
+    def _projection(self, refinement: int) -> Projection | SlabColumns:
         return projection(
             self.whitening.torus,
             self._functionals,
@@ -123,12 +131,14 @@ class TorusGaussian(ForwardModel):
             interpolation=self.interpolation,
             dtype=self.dtype,
             device=self.device,
+            group=self.group,
         )
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
 
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
+        self.group.require_alike("the vector of parameters", eps)
         return Linearisation(
             prediction=self.apply(eps), operator=self.operator, variance=self.variance
         )
@@ -175,7 +185,7 @@ class TorusGaussian(ForwardModel):
             field, eps = fine.prior_draw(generator)
             yield (weights.matvec(field) - self.operator.matvec(eps))[0], field[0]
 
-    def _residual_weights(self) -> SparseMatrix:
+    def _residual_weights(self) -> LinearOperator:
         if self.residual_refinement == self.whitening.refinement:
             return self.weights
         if self._fine_weights is not None:
@@ -251,4 +261,5 @@ class TorusGaussian(ForwardModel):
             residual_refinement=self.residual_refinement,
             residual_count=self.residual_count,
             generator=torch.Generator().manual_seed(self._seed),
+            group=self.group,
         )

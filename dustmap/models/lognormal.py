@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.blurred import BlurredLineIntegrals
+from dustmap.distributed.group import Group
+from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import (
     Functionals,
     LineIntegrals,
@@ -33,7 +35,7 @@ from dustmap.models.mean_parameters import (
 )
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
-from dustmap.projection import Interpolation, projection
+from dustmap.projection import Interpolation, Projection, projection
 from dustmap.whitening import TorusWhitening
 
 SUBGRID_SHARE = "subgrid_share"
@@ -53,6 +55,7 @@ class LogNormalTangent(LinearOperator):
         self.shape = (weights.shape[0], whitening.size)
         self.dtype = whitening.dtype
         self.device = whitening.device
+        self.domain = whitening.space
         self._whitening = whitening
         self._weights = weights
         self._density = density
@@ -90,6 +93,9 @@ class LogNormal(ForwardModel):
     subgrid_share
         α, by which κ is multiplied: what a line integral does not share of its
         unresolved part with its neighbours.
+    group
+        Processes that share out the rows of W; every one makes this model, and calls
+        it, together with the others.
 
     Raises
     ------
@@ -109,15 +115,18 @@ class LogNormal(ForwardModel):
         seed: int = 0,
         memory_budget: float | None = None,
         subgrid_share: float = 1.0,
+        group: Group | None = None,
     ) -> None:
         if not subgrid_share > 0:
             raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
         self.subgrid_share = subgrid_share
+        self.group = Group() if group is None else group
         self.whitening = whitening
         self.memory_budget = memory_budget
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
+        self.latent_space = whitening.space
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._seed = seed
@@ -129,16 +138,20 @@ class LogNormal(ForwardModel):
 
     def _observe(self, functionals: Functionals) -> None:
         self._functionals = functionals
-        self.weights = projection(
+        self.weights = self._projection()
+        self._kinds = _kinds(functionals)
+
+    def _projection(self) -> Projection | SlabColumns:
+        return projection(
             self.whitening.torus,
-            functionals,
+            self._functionals,
             refinement=self.whitening.refinement,
             interpolation=self.interpolation,
             dtype=self.dtype,
             device=self.device,
             memory_budget=self.memory_budget,
+            group=self.group,
         )
-        self._kinds = _kinds(functionals)
 
     @property
     def functionals(self) -> Functionals:
@@ -173,6 +186,7 @@ class LogNormal(ForwardModel):
         return self.weights.matvec(self.density(eps))
 
     def linearise(self, eps: Float[Tensor, "*batch p"]) -> Linearisation:
+        self.group.require_alike("the vector of parameters", eps)
         density = self.density(eps)
         prediction = self.weights.matvec(density)
         return Linearisation(

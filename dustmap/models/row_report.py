@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.distributed.group import Group
 from dustmap.linalg.cg import Solution
 
 
@@ -14,10 +16,11 @@ from dustmap.linalg.cg import Solution
 class RowReport:
     """What the solves of all rows so far were worth.
 
-    ``residual`` is the worst true relative residual of a solve and ``iterations`` the most
-    it took; ``unconverged`` counts rows that stopped short of the tolerance (on purpose
-    with early stopping). ``below_zero`` counts rows whose ``v_n`` came out negative by
-    rounding and was set to zero; ``lowest`` is the worst of them relative to ``k_nn``.
+    ``residual`` is the worst true relative residual of a solve and ``iterations`` the
+    most it took; ``unconverged`` counts rows that stopped short of the tolerance (on
+    purpose with early stopping). ``below_zero`` counts rows whose ``v_n`` came out
+    negative by rounding and was set to zero; ``lowest`` is the worst of them relative
+    to ``k_nn``.
     ``modes_below_zero`` counts eigenvalues of a joint residual covariance likewise.
     """
 
@@ -51,6 +54,29 @@ class RowReport:
             below_zero=self.below_zero + int(below.sum()),
             lowest=min(self.lowest, float(relative.min())),
         )
+
+    def joined(self, other: RowReport) -> RowReport:
+        """This report and another one on other rows."""
+        return RowReport(
+            rows=self.rows + other.rows,
+            unconverged=self.unconverged + other.unconverged,
+            residual=max(self.residual, other.residual),
+            iterations=max(self.iterations, other.iterations),
+            below_zero=self.below_zero + other.below_zero,
+            lowest=min(self.lowest, other.lowest),
+            modes_below_zero=self.modes_below_zero + other.modes_below_zero,
+        )
+
+    def of_all(self, group: Group) -> RowReport:
+        """The reports of all ranks, joined: the same on each."""
+        own = torch.tensor([astuple(self)], dtype=torch.float64)
+        every = group.gather(own, [1] * group.size, dim=0)
+        total = RowReport()
+        for numbers in every.tolist():
+            kinds = [type(value) for value in astuple(total)]
+            values = [kind(value) for kind, value in zip(kinds, numbers, strict=True)]
+            total = total.joined(RowReport(**dict(zip(self.__slots__, values))))
+        return total
 
     def __str__(self) -> str:
         return (

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,8 @@ from dustmap.covariance import (
     functional_variance,
     inducing_covariance,
 )
+from dustmap.distributed.group import Group
+from dustmap.distributed.rows import even_cuts
 from dustmap.functionals import Functionals
 from dustmap.kernels import Kernel
 from dustmap.linalg.operator import LinearOperator
@@ -124,6 +127,9 @@ class RowwiseGaussian(ForwardModel):
         ``v_n ≥ −tolerance · k_nn`` counts as rounding; anything lower is an error.
     dense_limit
         Largest N for which residuals may be drawn (``O(N³)``).
+    group
+        Processes that solve the rows of a batch a share each and gather them; every one
+        makes this model, and calls it, together with the others.
     """
 
     linear = True
@@ -136,6 +142,7 @@ class RowwiseGaussian(ForwardModel):
         mean: Mean | None = None,
         tolerance: float = 1e-6,
         dense_limit: int = 4096,
+        group: Group | None = None,
     ) -> None:
         points = whitening.points
         if functionals.dimension != points.shape[1]:
@@ -143,6 +150,7 @@ class RowwiseGaussian(ForwardModel):
                 f"functionals in {functionals.dimension}-D do not fit a grid in "
                 f"{points.shape[1]}-D"
             )
+        self.group = Group() if group is None else group
         self.whitening = whitening
         self.mean = ConstantMean() if mean is None else mean
         self.tolerance = tolerance
@@ -205,6 +213,34 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.kept is not None:
             return DualRows(self.kept.dual[index], self.kept.variance[index])
+        dual, variance = self.shared_out(self._solved_rows, index)
+        return DualRows(dual, variance)
+
+    def shared_out(
+        self,
+        solve: Callable[[Int[Tensor, " b"]], tuple[Tensor, ...]],
+        index: Int[Tensor, " b"],
+    ) -> tuple[Tensor, ...]:
+        """What ``solve`` makes of these rows, each on one rank, gathered on all.
+
+        ``solve`` returns tensors whose first dim is that of the rows; what it reports
+        is joined. No gradients pass.
+        """
+        if self.group.size == 1:
+            return solve(index)
+        cuts = even_cuts(len(index), self.group.size)
+        counts = [b - a for a, b in pairwise(cuts)]
+        before, self.report = self.report, RowReport()
+        own = index[cuts[self.group.rank] : cuts[self.group.rank + 1]]
+        parts = solve(own)
+        self.report = before.joined(self.report.of_all(self.group))
+        return tuple(self.group.gather(part, counts, dim=0) for part in parts)
+
+    def _solved_rows(self, index: Int[Tensor, " b"]) -> DualRows:
+        if not len(index):
+            # A rank's share of a batch smaller than the group.
+            none = torch.zeros(0, self.inducing_size, dtype=self.dtype)
+            return DualRows(none, none[:, 0])
         part = self._functionals.select(index)
         cross = self.cross(part)
         solution = self.whitening.solve(cross)
@@ -349,4 +385,5 @@ class RowwiseGaussian(ForwardModel):
             mean=self.mean,
             tolerance=self.tolerance,
             dense_limit=self.dense_limit,
+            group=self.group,
         )

@@ -14,6 +14,7 @@ from dustmap.whitening.base import Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
+from dustmap.whitening.slab import SlabTorusWhitening
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
@@ -22,6 +23,7 @@ __all__ = [
     "CholeskyWhitening",
     "CiqWhitening",
     "KernelMatrix",
+    "SlabTorusWhitening",
     "ToeplitzWhitening",
     "TorusReport",
     "TorusWhitening",

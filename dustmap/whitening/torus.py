@@ -15,6 +15,7 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.circulant import Circulant
+from dustmap.linalg.space import WHOLE, VectorSpace
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
@@ -64,6 +65,9 @@ class TorusWhitening:
         products' precision can tell if ``None``.
     """
 
+    # Where ε is: here as a whole.
+    space: VectorSpace = WHOLE
+
     def __init__(
         self,
         kernel: Kernel,
@@ -81,7 +85,7 @@ class TorusWhitening:
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)
-        self.image_tolerance = image_tolerance or _image_tolerance(dtype)
+        self.image_tolerance = image_tolerance or default_image_tolerance(dtype)
         self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
@@ -218,7 +222,7 @@ class TorusWhitening:
         return float((column[block] - plain).abs().max() / plain.reshape(-1)[0])
 
 
-def _image_tolerance(dtype: torch.dtype) -> float:
+def default_image_tolerance(dtype: torch.dtype) -> float:
     """The images of a kernel that products in this precision can tell.
 
     Their number grows as the cube of the distance: for a torus of four lengthscales

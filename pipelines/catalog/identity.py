@@ -21,8 +21,7 @@ class SeenIdentifiers:
 
         Of equal ones among the ``n`` the first is new.
         """
-        keys = hash_strings(identifiers) if identifiers.dtype == object else identifiers
-        keys = keys.astype(np.int64, copy=False)
+        keys = _keys(identifiers)
         unique, first = np.unique(keys, return_index=True)
         known = np.zeros(len(unique), dtype=bool)
         for run in self._runs:
@@ -40,6 +39,16 @@ class SeenIdentifiers:
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         if len(run):
             self._runs.append(run)
+
+
+def hash_identifiers(identifiers: np.ndarray) -> np.ndarray:
+    """Return evenly spread 64-bit hashes, shape ``(n,)``: unique ones for integers."""
+    return _mix(_keys(identifiers).view(np.uint64))
+
+
+def _keys(identifiers: np.ndarray) -> np.ndarray:
+    keys = hash_strings(identifiers) if identifiers.dtype == object else identifiers
+    return keys.astype(np.int64, copy=False)
 
 
 def hash_strings(strings: np.ndarray) -> np.ndarray:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
+from pipelines.catalog.counts import Counts
 from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.identity import SeenIdentifiers
 from pipelines.catalog.mapping import Binding, Recipe
@@ -14,17 +16,14 @@ from pipelines.catalog.presets import KeptColumn
 from pipelines.catalog.readers import locate, read_columns
 from pipelines.catalog.rows import (
     Screen,
-    Tally,
     screen_quantities,
     screen_values,
     to_canonical,
 )
 from pipelines.catalog.source import Source
-from pipelines.catalog.tables import TableWriter
 from pipelines.errors import InputError
 
-FEWEST_POSITIONS = 5
-RADIAN_LIMITS = (2 * np.pi, np.pi / 2)
+REPEATED = "source_id repeated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +39,25 @@ class Selection:
     min_parallax_snr: float
 
 
+class RowWriter(Protocol):
+    """Takes batches of rows."""
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Append one batch, all columns of one length."""
+
+
 @dataclass(slots=True)
 class Intake:
-    """Screens batches, writes what is left of them, and counts everything."""
+    """Screens batches, writes what is left of them, and counts everything.
+
+    Repeated identifiers are dropped as they come if ``seen`` is given; otherwise that
+    is left to whoever brings the pieces together.
+    """
 
     selection: Selection
-    table: TableWriter
-    tally: Tally = field(default_factory=Tally)
-    rows_read: int = 0
-    rows_kept: int = 0
-    rows_filtered: int = 0
-    negative_extinctions: int = 0
-    largest_angles: tuple[float, float] | None = None
-    _places: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
-    _seen: SeenIdentifiers = field(default_factory=SeenIdentifiers)
-    _identifier_kind: str = ""
-
-    @property
-    def distinct_positions(self) -> int:
-        """Number of distinct positions among the kept rows, as far as it matters."""
-        return len(self._places)
+    table: RowWriter
+    seen: SeenIdentifiers | None = None
+    counts: Counts = field(default_factory=Counts)
 
     def take(self, source: Source, recipe: Recipe) -> Iterator[int]:
         """Take in one source; yield the number of rows after each batch.
@@ -95,13 +93,14 @@ class Intake:
     def _take_batch(
         self, source: Source, recipe: Recipe, batch: dict[str, np.ndarray], rows: int
     ) -> None:
-        screen = Screen(rows, self.tally)
-        self.rows_read += rows
+        screen = Screen(rows, self.counts.tally)
+        self.counts.rows_read += rows
         self._filter(screen, batch)
         values = _values(recipe, batch, rows)
         identifiers = batch.get("source_id")
         if identifiers is not None:
-            self._check_kind(identifiers, source)
+            kind = "text" if identifiers.dtype == object else "integers"
+            self.counts.agree_on(kind, source.path)
             missing = np.ma.getmaskarray(identifiers)
             screen.fault(missing, "source_id missing")
         with np.errstate(invalid="ignore", over="ignore"):
@@ -111,31 +110,15 @@ class Intake:
             if "x" in values:
                 values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
             screen_quantities(screen, values, self.selection.min_parallax_snr)
-        if identifiers is not None:
-            self._drop_repeated(screen, identifiers)
+        if identifiers is not None and self.seen is not None:
+            _drop_repeated(screen, identifiers, self.seen)
         self._write(screen.standing, values, identifiers, batch)
 
     def _filter(self, screen: Screen, batch: dict[str, np.ndarray]) -> None:
         for name, row_filter in self.selection.filters.items():
             columns = {c: batch[f"{kind} {c}"] for c, kind in row_filter.kinds.items()}
             screen.cut(~row_filter.passes(columns), name)
-        self.rows_filtered += int((~screen.standing).sum())
-
-    def _check_kind(self, identifiers: np.ndarray, source: Source) -> None:
-        kind = "text" if identifiers.dtype == object else "integers"
-        self._identifier_kind = self._identifier_kind or kind
-        if kind != self._identifier_kind:
-            raise InputError(
-                f"{source.path}: source_id is {kind} here but {self._identifier_kind} "
-                "before: make them alike, or leave them out with --map source_id=none"
-            )
-
-    def _drop_repeated(self, screen: Screen, identifiers: np.ndarray) -> None:
-        standing = np.flatnonzero(screen.standing)
-        new = self._seen.first_seen(np.ma.getdata(identifiers)[standing])
-        repeated = np.zeros(len(identifiers), dtype=bool)
-        repeated[standing[~new]] = True
-        screen.fault(repeated, "source_id repeated")
+        self.counts.rows_filtered += int((~screen.standing).sum())
 
     def _write(
         self,
@@ -160,25 +143,17 @@ class Intake:
             raise InputError(
                 f"the sources' columns do not fit together: {error}"
             ) from error
-        self._note(columns, values)
+        self.counts.note_kept(columns, values)
 
-    def _note(
-        self, columns: dict[str, np.ndarray], values: dict[str, np.ndarray]
-    ) -> None:
-        self.rows_kept += len(columns["l"])
-        if "extinction" in columns:
-            self.negative_extinctions += int((columns["extinction"] < 0).sum())
-        longitude = next((values[n] for n in ("l", "ra") if n in values), None)
-        latitude = next((values[n] for n in ("b", "dec") if n in values), None)
-        if longitude is not None and latitude is not None:
-            before = self.largest_angles or (0.0, 0.0)
-            largest = np.abs(longitude).max(), np.abs(latitude).max()
-            self.largest_angles = tuple(map(max, zip(before, map(float, largest))))
-        for rows in (slice(FEWEST_POSITIONS), slice(None)):
-            if len(self._places) < FEWEST_POSITIONS:
-                new = [columns[n][rows] for n in ("l", "b", "distance")]
-                joined = np.concatenate([self._places, np.stack(new, axis=1)])
-                self._places = np.unique(joined, axis=0)[:FEWEST_POSITIONS]
+
+def _drop_repeated(
+    screen: Screen, identifiers: np.ndarray, seen: SeenIdentifiers
+) -> None:
+    standing = np.flatnonzero(screen.standing)
+    new = seen.first_seen(np.ma.getdata(identifiers)[standing])
+    repeated = np.zeros(len(identifiers), dtype=bool)
+    repeated[standing[~new]] = True
+    screen.fault(repeated, REPEATED)
 
 
 def _values(

@@ -24,10 +24,15 @@ class ParquetSource:
 
     Units are taken from the fields' metadata (``unit`` or ``units``) or from the
     description that astropy writes.
+
+    Parameters
+    ----------
+    groups
+        Only these row groups.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, groups: range | None = None) -> None:
+        self.path, self.groups = path, groups
         try:
             with pq.ParquetFile(path) as file:
                 schema = file.schema_arrow
@@ -48,10 +53,33 @@ class ParquetSource:
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         try:
             with pq.ParquetFile(self.path, pre_buffer=False) as file:
-                for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(kinds)):
+                for batch in file.iter_batches(
+                    ROWS_PER_BATCH, row_groups=self.groups, columns=list(kinds)
+                ):
                     yield {name: to_numpy(batch.column(name)) for name in kinds}
         except (pa.ArrowException, OSError) as error:
             raise unreadable(self.path, error) from error
+
+
+def split_groups(path: Path, rows: int) -> list[range]:
+    """Cut a parquet file into runs of row groups of about ``rows`` rows each.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    try:
+        footer = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+    runs, start, held = [], 0, 0
+    for group in range(footer.num_row_groups):
+        held += footer.row_group(group).num_rows
+        if held >= rows or group == footer.num_row_groups - 1:
+            runs.append(range(start, group + 1))
+            start, held = group + 1, 0
+    return runs or [range(0)]
 
 
 def to_numpy(array: pa.Array) -> np.ndarray:

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.catalog.fits_reader import FitsSource
+from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.hdf5_reader import Hdf5Source
 from pipelines.catalog.parquet_reader import ParquetSource
 from pipelines.catalog.source import ColumnInfo, Source
+from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
 from pipelines.catalog.votable_reader import VOTableSource
 from pipelines.errors import InputError
@@ -49,7 +51,9 @@ _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
 def find_files(paths: Sequence[Path]) -> list[Path]:
     """Return the files that the sources stand for: folders are read whole, in order.
 
-    Names that begin with a dot or an underscore are markers and not read.
+    Names that begin with a dot or an underscore are markers and not read. A folder in
+    the HATS layout is read in the order of the sky (`pipelines.catalog.hats`), one that
+    ``ingest`` wrote only if it is whole.
 
     Raises
     ------
@@ -62,6 +66,12 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
             raise InputError(f"{path} does not exist")
         if not path.is_dir():
             files.append(path)
+            continue
+        if (path / PROVENANCE).is_file():
+            files += partitions(path)
+            continue
+        if is_hats(path):
+            files += hats_files(path)
             continue
         inside = [
             item

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelines.catalog.tables import read_table, write_table
 from pipelines.errors import InputError
 
+if TYPE_CHECKING:
+    from dustmap.distributed.group import Group
+
 __all__ = [
     "CANONICAL_UNITS",
     "Stars",
     "read_stars",
+    "read_stars_together",
     "read_table",
     "write_stars",
     "write_table",
@@ -27,6 +32,7 @@ CANONICAL_UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "distance_error": "pc",
+    "mean_distance_error": "pc",
 }
 
 
@@ -47,6 +53,9 @@ class Stars:
         Identifiers, shape ``(N,)``, integers or strings.
     distance_error
         Standard deviation of the distance [pc], float64, shape ``(N,)``.
+    mean_distance_error
+        Of merged stars (`pipelines.merge`): standard deviation of the mean of their
+        distances [pc], float64, shape ``(N,)``.
     extra
         Further columns, each of shape ``(N,)``.
     units
@@ -68,6 +77,7 @@ class Stars:
     extinction_error: np.ndarray | None = None
     source_id: np.ndarray | None = None
     distance_error: np.ndarray | None = None
+    mean_distance_error: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -136,15 +146,19 @@ def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) 
     )
 
 
-def read_stars(path: str | os.PathLike[str]) -> Stars:
+def read_stars(
+    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
+) -> Stars:
     """Read a table that ``dustmap ingest`` or ``dustmap simulate`` wrote.
+
+    ``share`` reads a part of its row groups: see `read_table`.
 
     Raises
     ------
     InputError
         If the file is missing, unreadable, or not such a table.
     """
-    columns, units, meta = read_table(path)
+    columns, units, meta = read_table(path, share=share)
     missing = {"l", "b", "distance"} - set(columns)
     if missing:
         raise InputError(
@@ -155,6 +169,67 @@ def read_stars(path: str | os.PathLike[str]) -> Stars:
         return _assemble(columns, units, meta)
     except ValueError as error:
         raise InputError(f"{path}: {error}; make it with `dustmap ingest`") from error
+
+
+def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
+    """`read_stars` by all ranks of a group, each its own row groups.
+
+    All columns are gathered; rank 0 alone keeps identifiers and further columns, which
+    a fit passes on without looking at them. The others keep 8 bytes per star for each
+    of the canonical columns, at most 56.
+
+    Raises
+    ------
+    InputError
+        As `read_stars`, on all ranks, whichever of them it was that could not read.
+    """
+    if group.size == 1:
+        return read_stars(path)
+    own, fault = None, ""
+    try:
+        own = read_stars(path, share=(group.rank, group.size))
+    except InputError as error:
+        fault = str(error)
+    group.meet()
+    faults = [text for text in _texts(fault, group) if text]
+    if own is None or faults:
+        raise InputError(faults[0])
+    counts = group.numbers(len(own))
+    columns = {}
+    for name, column in own.columns().items():
+        whole = _gathered(column, counts, group)
+        if group.first or name in CANONICAL_UNITS:
+            columns[name] = whole
+    return _assemble(columns, own.units, own.meta)
+
+
+def _gathered(column: np.ndarray, counts: list[int], group: Group) -> np.ndarray:
+    """One column of all ranks, in their order; with missing values types may differ."""
+    import torch  # which the processes of an ingestion need not load
+
+    kinds = [np.dtype(kind) for kind in _texts(column.dtype.str, group)]
+    kind = np.result_type(*kinds)
+    if kind.hasobject:
+        lists = [
+            json.loads(text) for text in _texts(json.dumps(column.tolist()), group)
+        ]
+        whole = np.empty(sum(counts), dtype=object)
+        whole[:] = [value for part in lists for value in part]
+        return whole
+    plain = np.array(column, dtype=kind, order="C")
+    raw = torch.from_numpy(plain.view(np.uint8).reshape(len(plain), kind.itemsize))
+    return group.gather(raw, counts, dim=0).numpy().reshape(-1).view(kind)
+
+
+def _texts(own: str, group: Group) -> list[str]:
+    """Every rank's text."""
+    import torch
+
+    raw = torch.tensor(list(own.encode()), dtype=torch.uint8)
+    lengths = group.numbers(len(raw))
+    whole = bytes(group.gather(raw, lengths).tolist())
+    ends = np.cumsum(lengths).tolist()
+    return [whole[end - n : end].decode() for n, end in zip(lengths, ends)]
 
 
 def _assemble(

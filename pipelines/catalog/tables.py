@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.errors import InputError
-from pipelines.store import atomic_file
+from pipelines.seal import SEAL_KEY, UNSEALED, seal
+from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
+PROVENANCE = "provenance.json"
+"""Of a folder of partitions that was written as one."""
 ROWS_PER_GROUP = 1 << 18
 
 
@@ -53,6 +56,8 @@ def open_table(
             yield writer
         finally:
             writer.close()
+        if temporary.exists():
+            seal(temporary)
 
 
 class _ParquetBatches:
@@ -63,10 +68,12 @@ class _ParquetBatches:
         self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        arrays = {name: _arrow(column) for name, column in columns.items()}
+        arrays = {name: to_arrow(column) for name, column in columns.items()}
         if self._writer is None:
             schema = [_field(n, a.type, self._units.get(n)) for n, a in arrays.items()]
-            self._writer = pq.ParquetWriter(self._path, pa.schema(schema))
+            self._writer = pq.ParquetWriter(
+                self._path, pa.schema(schema), write_page_checksum=True
+            )
         schema = self._writer.schema
         if list(arrays) != schema.names:
             raise ValueError(f"columns {list(arrays)} after {schema.names}")
@@ -84,7 +91,9 @@ class _ParquetBatches:
         if self._writer is None:
             return
         self._flush()
-        self._writer.add_key_value_metadata({METADATA_KEY.decode(): self._encode()})
+        self._writer.add_key_value_metadata(
+            {METADATA_KEY.decode(): self._encode(), SEAL_KEY: UNSEALED}
+        )
         self._writer.close()
 
     def _flush(self) -> None:
@@ -146,26 +155,32 @@ def write_table(
 
 
 def read_table(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
-    names; the provenance is then ``{"partitions": {file name: provenance}}``.
+    names; the provenance is then ``{"partitions": {file name: provenance}}``, or, of a
+    folder that was written as one, the folder's own.
+
+    Parameters
+    ----------
+    share
+        ``(k, n)`` reads the k-th of n runs of row groups with about as many rows each.
+        One after another, k = 0 … n − 1, they are the table.
 
     Raises
     ------
     InputError
         If a file is missing, unreadable or not one of ours, or partitions differ in
-        their columns or units.
+        their columns or units, or are not those that were written.
     """
     path = Path(path)
     if not path.is_dir():
-        return _read_file(path)
-    files = sorted(path.rglob("*.parquet"))
-    if not files:
-        raise InputError(f"{path} holds no .parquet file: run `dustmap ingest` first")
-    tables = [_read_file(file) for file in files]
+        return _read_file(path, _row_groups([path], share)[0])
+    files = partitions(path)
+    chosen = _row_groups(files, share)
+    tables = [_read_file(file, groups) for file, groups in zip(files, chosen)]
     first_columns, units, _ = tables[0]
     for file, (columns, other, _) in zip(files, tables):
         if list(columns) != list(first_columns) or other != units:
@@ -175,24 +190,86 @@ def read_table(
                 "`dustmap ingest A.parquet B.parquet -o both.parquet`"
             )
     joined = {n: np.concatenate([t[0][n] for t in tables]) for n in first_columns}
+    if (path / PROVENANCE).is_file():
+        meta = json.loads((path / PROVENANCE).read_text(encoding="utf-8"))
+        return joined, units, meta
     names = [str(file.relative_to(path)) for file in files]
     return joined, units, {"partitions": dict(zip(names, [t[2] for t in tables]))}
 
 
-def _read_file(
-    path: Path,
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+def partitions(folder: Path) -> list[Path]:
+    """The parquet files of a folder in the order in which they are one table.
+
+    Raises
+    ------
+    InputError
+        If there is none, or some that were written are missing or have another size.
+    """
+    files = sorted(folder.rglob("*.parquet"))
+    if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
+        listed = check_manifest(folder, allow_extra=True, hashes=False)
+        extra = [
+            f.name for f in files if f.relative_to(folder).as_posix() not in listed
+        ]
+        if extra:
+            raise InputError(
+                f"{folder} holds {len(extra)} .parquet files that were not written "
+                f"with it, such as {extra[0]}: move them elsewhere"
+            )
+    if not files:
+        raise InputError(f"{folder} holds no .parquet file: run `dustmap ingest` first")
+    return files
+
+
+def _row_groups(
+    files: list[Path], share: tuple[int, int]
+) -> list[list[int]] | list[None]:
+    """Which row groups of each file belong to a share; ``None`` stands for all.
+
+    A group belongs to the share that its middle row lies in.
+    """
+    part, of = share
+    if of == 1:
+        return [None] * len(files)
+    counts = []
+    for path in files:
+        with _opened(path) as file:
+            meta = file.metadata
+            counts.append(
+                [meta.row_group(i).num_rows for i in range(file.num_row_groups)]
+            )
+    total = sum(map(sum, counts))
+    chosen, before = [], 0
+    for rows in counts:
+        own = []
+        for number, count in enumerate(rows):
+            if (2 * before + count) * of // (2 * max(total, 1)) == part:
+                own.append(number)
+            before += count
+        chosen.append(own)
+    return chosen
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     if not path.exists():
         raise InputError(f"{path} does not exist")
     try:
         with pq.ParquetFile(path) as file:
-            metadata = file.metadata.metadata or {}
-            table = file.read()
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{path} is no readable parquet file ({_first_line(error)}): "
             "make it with `dustmap ingest`"
         ) from error
+
+
+def _read_file(
+    path: Path, groups: list[int] | None
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+    with _opened(path) as file:
+        metadata = file.metadata.metadata or {}
+        table = file.read() if groups is None else file.read_row_groups(groups)
     if METADATA_KEY not in metadata:
         raise InputError(
             f"{path} is a parquet file without dustmap's units and provenance: "
@@ -216,7 +293,8 @@ def _field(name: str, kind: pa.DataType, unit: str | None) -> pa.Field:
     return pa.field(name, kind, metadata=None if unit is None else {"unit": unit})
 
 
-def _arrow(column: np.ndarray) -> pa.Array:
+def to_arrow(column: np.ndarray) -> pa.Array:
+    """Return a column as Arrow has it: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     values = np.ma.getdata(column)
     if values.dtype.kind in "OU":

@@ -161,6 +161,12 @@ class InferenceConfig(Settings):
     engine: Literal["full-batch", "svi"] = Field(
         default="full-batch", description="full-batch solves, or HIP-GP as published"
     )
+    grid: Literal["whole", "slabs"] = Field(
+        default="whole",
+        description="with several processes: every one holds the whole grid, or a slab "
+        "of planes along x, so that a grid may be larger than one's memory; with the "
+        "engine full-batch, refinement 1 and no sub-grid noise of a gaussian density",
+    )
     samples: Annotated[int, Field(ge=0)] = Field(
         default=32, description="posterior samples, which give the standard deviations"
     )
@@ -282,6 +288,19 @@ class DataConfig(Settings):
     )
 
 
+class CheckpointConfig(Settings):
+    """How often a fit saves what it needs to be taken up again (fit --resume)."""
+
+    minutes: Positive = Field(
+        default=5.0, description="most time between two checkpoints [min]"
+    )
+    iterations: Auto[Annotated[int, Field(ge=1)]] = Field(
+        default=None,
+        description="most iterations of solvers between two checkpoints; when auto "
+        "only time counts",
+    )
+
+
 class FitConfig(Settings):
     """Settings of a fit. Every key has a default; auto is chosen from the data."""
 
@@ -292,6 +311,7 @@ class FitConfig(Settings):
     svi: SviConfig = SviConfig()
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
     @model_validator(mode="after")
     def _check(self) -> FitConfig:
@@ -300,6 +320,7 @@ class FitConfig(Settings):
                 "model.subgrid_share belongs to a lognormal density: a gaussian one "
                 "takes the unresolved variance whole"
             )
+        self._check_slabs()
         if self.density == "gaussian":
             return self
         if self.inference.engine == "svi":
@@ -323,6 +344,25 @@ class FitConfig(Settings):
                 'choose another or model.density = "gaussian"'
             )
         return self
+
+    def _check_slabs(self) -> None:
+        if self.inference.grid != "slabs":
+            return
+        if self.inference.engine == "svi":
+            raise ValueError(
+                'inference.grid = "slabs" is of the engine full-batch: take that, or '
+                'inference.grid = "whole"'
+            )
+        if self.model.refinement != 1:
+            raise ValueError(
+                'inference.grid = "slabs" takes model.refinement = 1, got '
+                f"{self.model.refinement}: choose a finer grid instead"
+            )
+        if self.density == "gaussian" and self.model.subgrid_noise:
+            raise ValueError(
+                'inference.grid = "slabs" has no sub-grid noise of a gaussian density: '
+                "set model.subgrid_noise = false, or take a lognormal density"
+            )
 
     @property
     def density(self) -> str:

@@ -19,6 +19,7 @@ import torch
 
 import dustmap
 from pipelines.catalog.schema import write_table
+from pipelines.digests import input_digests
 from pipelines.errors import InputError
 from pipelines.figures.style import save_figure
 from pipelines.regress.columns import Data, select
@@ -30,7 +31,7 @@ from pipelines.regress.report import Report
 from pipelines.regress.scaling import Scaling
 from pipelines.regress.table import read_any
 from pipelines.run import write_json
-from pipelines.store import atomic_directory, input_digests, write_manifest
+from pipelines.store import atomic_directory, write_manifest
 from pipelines.timing import StageClock
 
 __all__ = ["Options", "Report", "regress"]

@@ -20,7 +20,7 @@ from pipelines.truth import truth_density, truth_extinction
 OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
     "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
-    "fit": "-o --output -c --config --set --overwrite",
+    "fit": "-o --output -c --config --set --resume --resume-anyway --overwrite",
     "predict": "-o --output --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
@@ -29,6 +29,7 @@ OPTIONS = {
         "--test-fraction --split-column --overwrite"
     ),
     "verify": "",
+    "status": "--json",
     "config": "--simulate",
 }
 ARGUMENTS = {
@@ -39,6 +40,7 @@ ARGUMENTS = {
     "plot": "RUN",
     "regress": "TABLE",
     "verify": "PATH",
+    "status": "RUN",
 }
 QUICK = (
     "--set inference.search=false --set inference.learn=false "

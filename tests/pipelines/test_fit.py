@@ -262,7 +262,7 @@ def test_held_out_stars_are_not_fitted_and_judge_the_map(cloud_report, cloud_sta
 
 
 def test_the_report_tells_time_by_stage_and_peak_memory(cloud_report):
-    stages = {"read", "plan", "scales", "inference", "held-out test"}
+    stages = {"read", "plan", "scales", "inference", "checkpoints", "held-out test"}
     assert set(cloud_report.seconds) == stages
     assert 2**27 < cloud_report.memory < 2**34
     assert "GiB" in str(cloud_report) and "inference" in str(cloud_report)
@@ -278,11 +278,11 @@ def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):
 
 KILLED = """
 import os, signal
-import pipelines.fit
+import pipelines.writing
 def die(folder, state):
     assert (folder / "run.json").exists()
     os.kill(os.getpid(), signal.SIGKILL)
-pipelines.fit.write_state = die
+pipelines.writing.write_state = die
 from pipelines.cli import main
 main()
 """

@@ -101,3 +101,19 @@ def test_a_message_does_not_break_the_bar():
 def test_without_an_iterable_there_is_nothing_to_walk():
     with pytest.raises(TypeError, match="update"):
         list(Progress(description="walk", stream=io.StringIO()))
+
+
+@pytest.mark.parametrize(("own", "mark"), [("0", "[rank 0/4] "), ("1", "")])
+def test_of_several_processes_the_first_one_talks_and_says_which_it_is(
+    monkeypatch, own, mark
+):
+    monkeypatch.setenv("RANK", own)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    stream = io.StringIO()
+    say("planned", stream=stream)
+    with Progress(description="solve", total=1, stream=stream) as work:
+        work.update()
+    assert lines(stream)[:1] == ([f"{mark}planned"] if mark else [])
+    assert all(line.startswith(mark) for line in lines(stream))
+    say("lost", stream=stream, any_rank=True)
+    assert lines(stream)[-1] == f"[rank {own}/4] lost"

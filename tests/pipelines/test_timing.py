@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.timing import Allowance, TimeLeft
+from pipelines.timing import Allowance, StageClock, TimeLeft
 
 
 class Turned:
@@ -17,6 +17,21 @@ class Turned:
 @pytest.fixture
 def clock():
     return Turned()
+
+
+def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch, clock):
+    monkeypatch.setattr("pipelines.timing.time.perf_counter", clock)
+    stages = StageClock({"plan": 2.0}, clock())
+    clock.now += 7.0
+    stages.aside("checkpoints", 3.0)
+    assert stages.so_far("inference") == {
+        "plan": 2.0,
+        "checkpoints": 3.0,
+        "inference": 4.0,
+    }
+    clock.now += 1.0
+    stages.lap("inference")
+    assert stages.seconds["inference"] == 5.0
 
 
 def test_a_step_that_would_end_beyond_the_limit_is_not_begun(clock):

@@ -40,6 +40,21 @@ def test_mock(tmp_path):
     assert sum(row["of the fit"] for row in parts[:-1]) == pytest.approx(1)
 
 
+def test_ingest(tmp_path):
+    (rows,) = run("ingest", tmp_path).values()
+    assert [row["workers"] for row in rows] == [1, 2]
+    assert all(row["stars"] == 5000 and row["stars/s"] > 0 for row in rows)
+    assert rows[0]["output [byte/star]"] == rows[1]["output [byte/star]"]
+
+
+def test_merging(tmp_path):
+    rows, (merging,) = run("merging", tmp_path).values()
+    assert [row["fit to"] for row in rows] == ["all stars", "merged"]
+    assert rows[1]["observations"] <= rows[0]["observations"] == 2000
+    assert all(row["RMSE [mag]"] < 0.4 for row in rows)
+    assert merging["cells"] == "32,80pc"
+
+
 def dust_field(folder):
     """A slab of constant density in the layout of the real file."""
     rng = np.random.default_rng(0)

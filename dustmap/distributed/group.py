@@ -1,0 +1,231 @@
+"""The processes that make one inference together, as its loops see them.
+
+Every rank runs the same program on bitwise equal numbers, so that all take the same
+branch everywhere; what they do not share they send each other here. A collective that
+fails because another rank has ended raises :class:`PeerError` in those that are left.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Seconds after which a rank that does not answer counts as lost.
+TIMEOUT = 60.0
+# What the others wait while one rank works alone (it is watched by its connection).
+PATIENCE = 7 * 24 * 3600.0
+
+
+class PeerError(RuntimeError):
+    """Another process of the group has ended or does not answer."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Calls, bytes that this rank handed over, and seconds, by kind of collective.
+
+    Seconds include waiting for the slowest rank; on CUDA they are those of the call,
+    which does not wait for the device.
+    """
+
+    calls: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, size: int, seconds: float) -> None:
+        """One more call."""
+        self.calls[kind] = self.calls.get(kind, 0) + 1
+        self.bytes[kind] = self.bytes.get(kind, 0) + size
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+
+class Group:
+    """Ranks 0 … size − 1; without a process group there is one, and nothing is sent.
+
+    Parameters
+    ----------
+    connected
+        Whether ``torch.distributed`` has been initialised for this program, with gloo
+        for tensors on the CPU. All its processes belong to the group.
+    timeout
+        Seconds that a collective waits for the other ranks.
+    here
+        How many of the ranks share this machine's memory; all unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        connected: bool = False,
+        timeout: float = TIMEOUT,
+        here: int | None = None,
+    ) -> None:
+        self.rank = dist.get_rank() if connected else 0
+        self.size = dist.get_world_size() if connected else 1
+        self.here = self.size if here is None else here
+        self.traffic = Traffic()
+        self._timeout = timeout
+        self._patient: dist.ProcessGroup | None = None
+        if self.size > 1:
+            self._patient = dist.new_group(
+                backend="gloo", timeout=timedelta(seconds=PATIENCE)
+            )
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes, prints and decides."""
+        return self.rank == 0
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' tensors of one shape, bitwise equal on every rank."""
+        if self.size == 1:
+            return x
+        total = x.detach().clone(memory_format=torch.contiguous_format)
+        with self._collective("all-reduce", total):
+            dist.all_reduce(total)
+        return total
+
+    def gather(self, x: Tensor, counts: Sequence[int], *, dim: int = -1) -> Tensor:
+        """All ranks' tensors along one dim, in the order of ranks.
+
+        ``counts`` are their lengths there; all other dims agree.
+        """
+        if self.size == 1:
+            return x
+        own = x.detach().movedim(dim, 0)
+        width = max(counts)
+        sent = own.new_zeros(width, *own.shape[1:])
+        sent[: len(own)] = own
+        received = [torch.empty_like(sent) for _ in counts]
+        with self._collective("all-gather", sent):
+            dist.all_gather(received, sent)
+        parts = [part[:count] for part, count in zip(received, counts, strict=True)]
+        return torch.cat(parts).movedim(0, dim).contiguous()
+
+    def exchange(
+        self, x: Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> Tensor:
+        """All-to-all of a flat tensor: ``sent[k]`` numbers to rank k, in its order.
+
+        ``received[k]`` numbers come from rank k and stand in the order of ranks.
+        """
+        if self.size == 1:
+            return x
+        source = x.detach().contiguous()
+        target = source.new_empty(sum(received))
+        # gloo knows no complex numbers.
+        width = 2 if source.is_complex() else 1
+        with self._collective("all-to-all", source):
+            dist.all_to_all_single(
+                torch.view_as_real(target).flatten() if width == 2 else target,
+                torch.view_as_real(source).flatten() if width == 2 else source,
+                [width * n for n in received],
+                [width * n for n in sent],
+            )
+        return target
+
+    def agree(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank: the same answer everywhere."""
+        return any(self.numbers(int(flag)))
+
+    def numbers(self, own: int) -> list[int]:
+        """Every rank's integer (64 bits)."""
+        if self.size == 1:
+            return [own]
+        mine = torch.tensor([own], dtype=torch.int64)
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        with self._collective("control", mine):
+            dist.all_gather(every, mine)
+        return [int(number) for number in every]
+
+    def require_alike(self, what: str, *tensors: Tensor) -> None:
+        """Raise a RuntimeError unless these are bitwise equal on all ranks.
+
+        Compared are sums of their bits as integers: 8 bytes are sent.
+        """
+        if self.size == 1:
+            return
+        digest = 0
+        for tensor in tensors:
+            digest = (digest * 1_000_003 + _bits(tensor)) % 2**63
+        found = self.numbers(digest)
+        apart = [rank for rank, value in enumerate(found) if value != found[0]]
+        if apart:
+            raise RuntimeError(
+                f"{what} is another on rank {', '.join(map(str, apart))} than on rank "
+                "0: the processes no longer compute the same. Run all of them on "
+                "processors and devices of one kind with one number of threads "
+                "(OMP_NUM_THREADS), with the same versions of this program and torch"
+            )
+
+    def meet(self) -> None:
+        """Wait, however long, until all ranks are here."""
+        if self.size > 1:
+            with self._collective("waiting", None):
+                dist.barrier(group=self._patient)
+
+    def from_first(self, text: Callable[[], str]) -> str:
+        """What rank 0 makes, on all ranks; the others wait, however long it takes.
+
+        Raises
+        ------
+        Exception
+            What ``text`` raises, on rank 0; PeerError then on the others.
+        """
+        if self.size == 1:
+            return text()
+        made, length = b"", -1
+        try:
+            if self.first:
+                made = text().encode()
+                length = len(made)
+        finally:
+            # Also if it failed: the others would wait for ever.
+            known = torch.tensor([length], dtype=torch.int64)
+            with self._collective("waiting", known):
+                dist.broadcast(known, 0, group=self._patient)
+        if int(known) < 0:
+            raise PeerError(
+                f"rank {self.rank} of {self.size}: rank 0 failed, see its message"
+            )
+        content = torch.frombuffer(
+            bytearray(made.ljust(int(known)) or b" "), dtype=torch.uint8
+        )
+        with self._collective("broadcast", content):
+            dist.broadcast(content, 0, group=self._patient)
+        return bytes(content.tolist())[: int(known)].decode()
+
+    @contextmanager
+    def _collective(self, kind: str, sent: Tensor | None) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()
+            raise PeerError(
+                f"rank {self.rank} of {self.size}: another process ended or did not "
+                f"answer within {self._timeout:.0f} s (in a collective, {kind}: "
+                f"{reason[0] if reason else type(error).__name__})"
+            ) from error
+        size = 0 if sent is None else sent.numel() * sent.element_size()
+        self.traffic.add(kind, size, time.perf_counter() - start)
+
+
+def _bits(x: Tensor) -> int:
+    """The sum of a tensor's bits as integers, which no order of summation changes."""
+    flat = x.detach().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    whole = flat.view(kinds[flat.element_size()])
+    return int(whole.sum(dtype=torch.int64)) + math.prod(x.shape)

@@ -1,0 +1,123 @@
+"""A matrix whose rows are shared out over the processes of a group."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.distributed.group import Group
+from dustmap.functionals import Functionals
+from dustmap.linalg.compiled_rows import RowOperator
+from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.sparse import SparseMatrix
+
+# Rows that are asked for their number of nodes: shares are even to a per cent or two.
+_ASKED = 4096
+
+
+class ShardedRows(LinearOperator):
+    """All rows of a matrix of which every rank holds a run.
+
+    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
+    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
+    operator's precision.
+
+    Parameters
+    ----------
+    own
+        This rank's rows, on the rank's device.
+    cuts
+        Row numbers, ``size + 1`` of them, between which ranks hold rows.
+    group
+        The ranks. All make this object, and every product, together.
+    """
+
+    def __init__(
+        self, own: RowOperator | SparseMatrix, cuts: list[int], group: Group
+    ) -> None:
+        self.shape = (cuts[-1], own.shape[1])
+        self.dtype = own.dtype
+        self.device = own.device
+        self.own = own
+        self.group = group
+        self._counts = [b - a for a, b in itertools.pairwise(cuts)]
+        self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
+        # The ranks may have been at this for long: they wait for each other first.
+        group.meet()
+        self.nonzeros = sum(group.numbers(own.nonzeros))
+
+    @property
+    def bytes(self) -> int:
+        """What this rank holds [bytes]."""
+        return self.own.bytes
+
+    @property
+    def stored(self) -> bool:
+        """Whether this rank's weights are kept, not computed anew in every product."""
+        return self.own.stored
+
+    def matvec(self, x: Tensor) -> Tensor:
+        """``A x``; differentiable in ``x``."""
+        return _Product.apply(x, self, False)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        """``Aᵀ y``; differentiable in ``y``."""
+        return _Product.apply(y, self, True)
+
+    def gram(
+        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
+    ) -> Float[Tensor, "*batch columns"]:
+        """``Aᵀ diag(weights) A x``: one sum over ranks and no gathering."""
+        if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
+            return super().gram(x, weights)
+        return self.group.sum(self.own.gram(x, weights[self._rows]))
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        return self.group.gather(self.own.matvec(x), self._counts)
+
+    def _summed(self, y: Tensor) -> Tensor:
+        return self.group.sum(self.own.rmatvec(y[..., self._rows]))
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, operator: ShardedRows, transposed: bool) -> Tensor:
+        ctx.operator, ctx.transposed = operator, transposed
+        return operator._summed(x) if transposed else operator._gathered(x)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):
+        return (
+            _Product.apply(gradients[0], ctx.operator, not ctx.transposed),
+            None,
+            None,
+        )
+
+
+def row_cuts(functionals: Functionals, size: int) -> list[int]:
+    """Where to cut rows into ``size`` runs of about as many nodes each.
+
+    Equal numbers on all ranks, which know all functionals. Cost: the nodes of a few
+    thousand of them.
+    """
+    count = len(functionals)
+    if size == 1 or not count:
+        return [0] * size + [count]
+    asked = np.unique(np.linspace(0, count - 1, min(count, _ASKED)).astype(np.int64))
+    nodes = functionals.select(torch.from_numpy(asked)).nodes()
+    each = np.bincount(nodes.rows.numpy(), minlength=len(asked)).astype(float)
+    # A row without nodes still takes part in every vector.
+    total = np.concatenate([[0.0], np.cumsum(each + 1.0)])
+    edges = np.concatenate([asked, [count]])
+    goals = np.linspace(0.0, total[-1], size + 1)[1:-1]
+    inner = np.rint(np.interp(goals, total, edges)).astype(np.int64)
+    return [0, *inner.tolist(), count]
+
+
+def even_cuts(count: int, size: int) -> list[int]:
+    """Where to cut rows into ``size`` runs of equal length."""
+    return [count * rank // size for rank in range(size + 1)]

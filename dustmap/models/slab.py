@@ -1,0 +1,120 @@
+"""The fields on a torus where no process holds a whole grid vector.
+
+ε, the density and the columns of W are those of this rank's planes; observations, their
+noise and predictions are whole on every rank. Every rank makes the model, and calls it,
+together with the others.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.distributed.slab_columns import SlabColumns
+from dustmap.distributed.slabs import Slabs
+from dustmap.functionals import Functionals
+from dustmap.grid import torus_positions
+from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import Mean
+from dustmap.projection import Interpolation
+from dustmap.slab_projection import slab_projection
+from dustmap.whitening import SlabTorusWhitening
+
+
+class _InSlabs(ForwardModel):
+    """What both fields have in common."""
+
+    whitening: SlabTorusWhitening
+
+    @property
+    def slabs(self) -> Slabs:
+        """How the grid is shared out."""
+        return self.whitening.slabs
+
+    def linearise(self, eps: Float[Tensor, " n"]) -> Linearisation:
+        tangent = super().linearise(eps)
+        self.slabs.group.require_alike("the prediction", tangent.prediction)
+        return tangent
+
+    def parameter_gradient(self, eps, of_prediction, of_variance) -> dict[str, Tensor]:
+        """Not in slabs.
+
+        Raises
+        ------
+        ValueError
+            Always: the gradient needs whole grid vectors.
+        """
+        raise ValueError(
+            "hyperparameters are not learnt on a grid in slabs: learn them on a "
+            "coarser grid that every process holds, or in a part of the box"
+        )
+
+
+class SlabGaussian(_InSlabs, TorusGaussian):
+    """:class:`TorusGaussian` in slabs: refinement 1, nothing is left unresolved.
+
+    Parameters
+    ----------
+    whitening
+        ε ↔ field.
+    functionals, mean, interpolation
+        As of :class:`TorusGaussian`.
+    memory_budget
+        Of this rank's part of W [bytes]; beyond it weights are recomputed.
+    """
+
+    def __init__(
+        self,
+        whitening: SlabTorusWhitening,
+        functionals: Functionals,
+        *,
+        mean: Mean | None = None,
+        interpolation: Interpolation = "linear",
+        memory_budget: float | None = None,
+    ) -> None:
+        self.memory_budget = memory_budget
+        super().__init__(
+            whitening,
+            functionals,
+            mean=mean,
+            interpolation=interpolation,
+            # Nothing is unresolved, hence nothing drawn.
+            generator=torch.Generator(),
+        )
+
+    def _projection(self, refinement: int) -> SlabColumns:
+        return _columns(self)
+
+    def at(self, functionals: Functionals) -> SlabGaussian:
+        return SlabGaussian(
+            self.whitening,
+            functionals,
+            mean=self.mean,
+            interpolation=self.interpolation,
+            memory_budget=self.memory_budget,
+        )
+
+
+class SlabLogNormal(_InSlabs, LogNormal):
+    """:class:`LogNormal` in slabs; its ``whitening`` is a `SlabTorusWhitening`."""
+
+    def _projection(self) -> SlabColumns:
+        return _columns(self)
+
+    def _positions(self) -> Float[Tensor, "n d"]:
+        return torus_positions(self.whitening.torus, 1, self.slabs.planes)
+
+
+def _columns(model: SlabGaussian | SlabLogNormal) -> SlabColumns:
+    return slab_projection(
+        model.whitening.torus,
+        model.functionals,
+        model.slabs,
+        interpolation=model.interpolation,
+        dtype=model.dtype,
+        device=model.device,
+        memory_budget=model.memory_budget,
+    )

@@ -1,0 +1,176 @@
+"""Survey catalogues in the HATS layout: trees of parquet files, one per HEALPix pixel.
+
+``[dataset/]Norder=k/Dir=d/Npix=p.parquet``, or ``Npix=p/`` with several files, beside
+``hats.properties`` (formerly ``properties``) and ``partition_info.csv``; a collection
+is a folder whose ``collection.properties`` names such a catalogue. Margins and
+thumbnails, which hold rows a second time, and metadata are not read. The layout is
+described at https://hats.readthedocs.io.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.catalog.source import unreadable
+from pipelines.errors import InputError
+
+_PROPERTIES = ("hats.properties", "properties")
+_COLLECTION = "collection.properties"
+_CATALOGUES = ("object", "source", "")
+_DEEPEST = 29
+_LEAF = re.compile(r"Npix=(\d+)")
+
+Pixel = tuple[int, int]
+"""HEALPix order and number (NESTED)."""
+
+
+def is_hats(folder: Path) -> bool:
+    """Whether a folder is a HATS catalogue, a collection of them, or its data."""
+    described = any((folder / name).is_file() for name in (_COLLECTION, *_PROPERTIES))
+    tree = any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset"))
+    return tree or (described and _is_described(folder))
+
+
+def hats_files(folder: Path) -> list[Path]:
+    """Return the parquet files of a catalogue in the order of the sky (NESTED).
+
+    Raises
+    ------
+    InputError
+        If the folder holds a margin, an index or no data, if partitions overlap or
+        those that ``partition_info.csv`` lists are missing, or if the files hold
+        another number of rows than the catalogue's properties say.
+    """
+    folder = _primary(folder)
+    properties = _catalogue_properties(folder)
+    kind = properties.get("dataproduct_type", properties.get("catalog_type", ""))
+    if kind not in _CATALOGUES:
+        raise InputError(
+            f"{folder} is a HATS {kind}, not a catalogue of objects: its rows belong "
+            "to another catalogue, name that"
+        )
+    root = folder / "dataset" if (folder / "dataset").is_dir() else folder
+    leaves = _leaves(root)
+    if not leaves:
+        raise InputError(f"{folder} is a HATS catalogue without Norder=*/Dir=*/Npix=*")
+    _refuse_overlaps(folder, leaves)
+    _check_listed(folder, leaves)
+    ordered = sorted(leaves, key=_first_descendant)
+    files = [file for pixel in ordered for file in leaves[pixel]]
+    if "hats_nrows" in properties:
+        _check_rows(folder, files, properties["hats_nrows"])
+    return files
+
+
+def _is_described(folder: Path) -> bool:
+    keys = set(_read_properties(folder / _COLLECTION))
+    for name in _PROPERTIES:
+        keys |= set(_read_properties(folder / name))
+    return any(key.startswith(("hats_", "all_margins", "hipscat_")) for key in keys)
+
+
+def _primary(folder: Path) -> Path:
+    properties = _read_properties(folder / _COLLECTION)
+    if not properties:
+        return folder
+    primary = folder / properties.get("hats_primary_table_url", "")
+    if primary == folder or not primary.is_dir():
+        raise InputError(
+            f"{folder / _COLLECTION} names no folder as hats_primary_table_url: name "
+            "the catalogue itself"
+        )
+    return primary
+
+
+def _catalogue_properties(folder: Path) -> dict[str, str]:
+    found = [_read_properties(folder / name) for name in _PROPERTIES]
+    return next((item for item in found if item), {})
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    """Read ``key=value`` lines; nothing if the file is absent."""
+    if not path.is_file():
+        return {}
+    pairs = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if equals and not key.startswith(("#", "!")):
+            pairs[key] = value
+    return pairs
+
+
+def _leaves(root: Path) -> dict[Pixel, list[Path]]:
+    leaves: dict[Pixel, list[Path]] = {}
+    for level in root.glob("Norder=*"):
+        order = level.name.removeprefix("Norder=")
+        if not order.isdecimal() or int(order) > _DEEPEST:
+            raise InputError(f"{level}: expected a HEALPix order from 0 to {_DEEPEST}")
+        for leaf in level.glob("Dir=*/Npix=*"):
+            match = _LEAF.fullmatch(leaf.name.removesuffix(".parquet"))
+            if match is None:
+                raise InputError(f"{leaf}: expected Npix=NUMBER.parquet or a folder")
+            inside = leaf.rglob("*.parquet") if leaf.is_dir() else [leaf]
+            files = sorted(path for path in inside if not path.name.startswith("_"))
+            leaves.setdefault((int(order), int(match[1])), []).extend(files)
+    return leaves
+
+
+def _first_descendant(pixel: Pixel) -> int:
+    order, number = pixel
+    return number << 2 * (_DEEPEST - order)
+
+
+def _refuse_overlaps(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
+    for order, number in leaves:
+        ancestors = [
+            (level, number >> 2 * (order - level))
+            for level in range(order)
+            if (level, number >> 2 * (order - level)) in leaves
+        ]
+        if ancestors:
+            level, outer = ancestors[0]
+            raise InputError(
+                f"{folder}: Norder={order}/Npix={number} lies in Norder={level}/Npix="
+                f"{outer}, which is there too: two catalogues in one folder?"
+            )
+
+
+def _check_listed(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
+    listing = folder / "partition_info.csv"
+    if not listing.is_file():
+        return
+    try:
+        with open(listing, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, skipinitialspace=True))
+        listed = {(int(row["Norder"]), int(row["Npix"])) for row in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{listing}: expected columns Norder and Npix") from error
+    missing = sorted(listed - {pixel for pixel, files in leaves.items() if files})
+    extra = sorted(set(leaves) - listed)
+    for pixels, fault in ((missing, "missing"), (extra, "not in partition_info.csv")):
+        if pixels:
+            named = ", ".join(f"Norder={k}/Npix={p}" for k, p in pixels[:3])
+            raise InputError(
+                f"{folder}: {len(pixels)} partitions are {fault} ({named}): copy the "
+                "catalogue again, or, to read what is there, name the folder with the "
+                "Norder=* folders in a copy without partition_info.csv"
+            )
+
+
+def _check_rows(folder: Path, files: list[Path], stated: str) -> None:
+    rows = 0
+    for path in files:
+        try:
+            rows += pq.read_metadata(path).num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(path, error) from error
+    if stated.isdecimal() and int(stated) != rows:
+        raise InputError(
+            f"{folder}: the files hold {rows:,} rows but hats_nrows says "
+            f"{int(stated):,}: copy the catalogue again"
+        )

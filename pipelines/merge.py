@@ -1,0 +1,272 @@
+r"""Stars of one cell of the sky and of distance, merged into one pseudo-observation.
+
+A cell is a HEALPix pixel (NESTED, Galactic coordinates) and a bin of observed
+distance. In one smaller than a voxel the extinction is linear in the place to grid
+accuracy, ``y_i = A(d̄) + ρ (d_i − d̄ − δ_i) + u_i + η_i``, with the error ``η_i ~ N(0,
+σ_i²)``, that of the distance ``δ_i ~ N(0, s_i²)`` and structure that the grid cannot
+resolve, ``u_i ~ N(0, τ²)``, all independent. With one set of weights for the
+extinctions, the distances and the directions the linear terms cancel:
+
+- ``w_i ∝ 1 / (σ_i² + g² s_i² + τ²)``, inverse variances; ``g`` is the median extinction
+  of the cell over its median distance, the mean density along the sight line,
+- ``ȳ = Σ w_i y_i``, ``d̄ = Σ w_i d_i``, the direction that of ``Σ w_i ŝ_i``,
+- ``extinction_error² = Σ w_i² (σ_i² + τ²)``,
+- ``distance_error² = Σ w_i (s_i² + (d_i − d̄)²)``: over so wide a range ``ȳ`` is a mean,
+- ``mean_distance_error² = Σ w_i² s_i²``: so far may ``d̄`` itself be off.
+
+``τ²`` is the scatter in excess of ``σ_i² + g² s_i²``: that of unresolved structure and
+of the gradient over the cell, by moments (DerSimonian & Laird 1986, Controlled Clinical
+Trials 7, 177), ``τ² = (Q − n + 1) / C``, ``Q = Σ v_i⁻¹ (y_i − ȳ)²``, ``C = Σ v_i⁻¹ − Σ
+v_i⁻² / Σ v_i⁻¹``. Few members tell little of it: it is drawn to that of the cells of
+the same distance in the pixel two orders up, which counts as `_PRIOR_FREEDOM` degrees
+of freedom, and is never negative.
+
+A member further from the cell's median than five times ``(σ_i² + g² s_i² + (1.48
+MAD)²)^½`` stays an observation of its own, for the fit to judge; so do two that
+disagree where there are only two. A star that is alone stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import healpy
+import numpy as np
+
+from pipelines.errors import InputError
+
+MERGED_COLUMNS = ("mean_distance_error", "members")
+_PRIOR_FREEDOM = 8.0
+_OUTLYING = 5.0
+_PARENT_ORDERS = 2
+_MAD = 1.4826
+_DEEPEST = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """HEALPix pixels of ``nside`` times bins of distance.
+
+    They are ``width`` [pc] wide; or, until it is known how far the stars reach, there
+    are ``bins`` equal ones up to the farthest.
+    """
+
+    nside: int
+    bins: int | None = None
+    width: float | None = None
+
+    @property
+    def order(self) -> int:
+        """HEALPix order of the pixels."""
+        return self.nside.bit_length() - 1
+
+    @property
+    def coarsest(self) -> int:
+        """HEALPix order of the pixels whose stars must be merged together."""
+        return max(self.order - _PARENT_ORDERS, 0)
+
+    def reaching(self, farthest: float) -> Cells:
+        """The same with the width settled, for stars up to ``farthest`` [pc]."""
+        if self.width is not None:
+            return self
+        assert self.bins is not None
+        return replace(self, width=farthest / self.bins)
+
+    def __str__(self) -> str:
+        """Say it as the option has it."""
+        extent = f"{self.width:.6g}pc" if self.bins is None else str(self.bins)
+        return f"{self.nside},{extent}"
+
+
+def parse_cells(text: str) -> Cells:
+    """Parse ``NSIDE,BINS``, where BINS is a number of bins or a width like ``25pc``.
+
+    Raises
+    ------
+    InputError
+        If the form is another, or NSIDE is no power of two.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*,\s*([\d.]+)\s*(pc|kpc)?\s*", text)
+    problem = f"--merge {text}: expected NSIDE,BINS, e.g. 256,40 or 256,25pc"
+    if match is None:
+        raise InputError(problem)
+    nside = int(match[1])
+    if nside < 1 or nside & (nside - 1) or nside > 2**_DEEPEST:
+        raise InputError(
+            f"{problem}; NSIDE is a power of two from 1 to {2**_DEEPEST}, not {nside}"
+        )
+    try:
+        extent = float(match[2])
+    except ValueError:
+        raise InputError(problem) from None
+    if not extent > 0:
+        raise InputError(f"{problem}; BINS is positive")
+    if match[3]:
+        return Cells(nside=nside, width=extent * (1000.0 if match[3] == "kpc" else 1.0))
+    if extent != int(extent):
+        raise InputError(f"{problem}; a number of bins is whole, a width has a unit")
+    return Cells(nside=nside, bins=int(extent))
+
+
+def merge_rows(
+    columns: Mapping[str, np.ndarray], cells: Cells
+) -> tuple[dict[str, np.ndarray], int]:
+    """Merge the stars of every cell; see the module.
+
+    Parameters
+    ----------
+    columns
+        Canonical columns of shape ``(n,)``, of whole pixels at order
+        `Cells.coarsest`. Others, identifiers too, are left out.
+    cells
+        Of a known width.
+
+    Returns
+    -------
+    The columns of the ``m`` pseudo-observations in the order of the cells, with
+    ``members``, the number of stars in each, and, if distances have errors,
+    ``mean_distance_error`` [pc]; and how many members were outlying.
+    """
+    place = (columns["l"], columns["b"])
+    pixel = healpy.ang2pix(cells.nside, *place, nest=True, lonlat=True)
+    layer = _layer(columns["distance"], cells)
+    order = np.lexsort((layer, pixel))
+    stars = {name: column[order] for name, column in columns.items()}
+    pixel, layer = pixel[order], layer[order]
+    groups = _Groups.of(pixel, layer)
+    variance = _variance(stars, groups)
+    outlying = _outlying(stars["extinction"], variance, groups)
+    alone = np.where(outlying, 1 + np.arange(len(order)), 0)
+    again = np.lexsort((alone, groups.label))
+    stars = {name: column[again] for name, column in stars.items()}
+    variance, alone = variance[again], alone[again]
+    pixel, layer = pixel[again], layer[again]
+    groups = _Groups.of(pixel, layer, alone)
+    wide = pixel >> 2 * (cells.order - cells.coarsest)
+    excess = _excess(stars["extinction"], variance, groups, (wide, layer))
+    return _means(stars, groups, 1.0 / (variance + excess), excess), int(outlying.sum())
+
+
+def _layer(distance: np.ndarray, cells: Cells) -> np.ndarray:
+    assert cells.width is not None
+    layer = np.floor(distance / cells.width).astype(np.int64)
+    # The farthest star of all ends the last bin and belongs to it.
+    return layer if cells.bins is None else np.minimum(layer, cells.bins - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Runs of rows that belong together: group of each row, first rows, sizes."""
+
+    label: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, *keys: np.ndarray) -> _Groups:
+        """Runs of rows in which all keys, shape ``(n,)``, are alike."""
+        new = np.ones(len(keys[0]), dtype=bool)
+        new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+        starts = np.flatnonzero(new)
+        sizes = np.diff(starts, append=len(new))
+        return cls(np.cumsum(new) - 1, starts, sizes)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(values, self.starts, axis=0)
+
+    def median(self, values: np.ndarray) -> np.ndarray:
+        ordered = values[np.lexsort((values, self.label))]
+        low = ordered[self.starts + (self.sizes - 1) // 2]
+        return (low + ordered[self.starts + self.sizes // 2]) / 2
+
+
+def _variance(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
+    """``σ_i² + g² s_i²`` [mag²]."""
+    variance = stars["extinction_error"] ** 2
+    if "distance_error" not in stars:
+        return variance
+    extinction = np.maximum(groups.median(stars["extinction"]), 0.0)
+    density = extinction / groups.median(stars["distance"])
+    return variance + (density[groups.label] * stars["distance_error"]) ** 2
+
+
+def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarray:
+    """Which members are too far from their cell's median, shape ``(n,)``."""
+    label = groups.label
+    away = np.abs(y - groups.median(y)[label])
+    scale = _MAD * groups.median(away)
+    # Of two, each is half of their difference from the median, whatever that is.
+    pair = groups.sizes[label] == 2
+    both = groups.sum(variance)[label]
+    limit = np.where(pair, both / 4, variance + scale[label] ** 2)
+    return (away > _OUTLYING * np.sqrt(limit)) & (groups.sizes[label] > 1)
+
+
+def _excess(
+    y: np.ndarray,
+    variance: np.ndarray,
+    groups: _Groups,
+    wide: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """``τ²`` [mag²] of each row's cell; nought where a star is alone, shape ``(n,)``.
+
+    ``wide`` are the keys of what counts as the neighbourhood, shape ``(n,)`` each.
+    """
+    weight = 1.0 / variance
+    total = groups.sum(weight)
+    mean = groups.sum(weight * y) / total
+    scatter = groups.sum(weight * (y - mean[groups.label]) ** 2)
+    freedom = groups.sizes - 1
+    beyond = scatter - freedom
+    scale = np.where(freedom > 0, total - groups.sum(weight**2) / total, 0.0)
+    _, near = np.unique(
+        np.stack([key[groups.starts] for key in wide]), axis=1, return_inverse=True
+    )
+    near = near.reshape(-1)
+    pooled = _ratio(np.bincount(near, beyond), np.bincount(near, scale))
+    prior = np.maximum(pooled, 0.0)[near]
+    own = _ratio(beyond, scale)
+    drawn = (freedom * own + _PRIOR_FREEDOM * prior) / (freedom + _PRIOR_FREEDOM)
+    return np.where(freedom > 0, np.maximum(drawn, 0.0), 0.0)[groups.label]
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
+
+
+def _means(
+    stars: Mapping[str, np.ndarray],
+    groups: _Groups,
+    weight: np.ndarray,
+    excess: np.ndarray,
+) -> dict[str, np.ndarray]:
+    share = weight / groups.sum(weight)[groups.label]
+    distance = groups.sum(share * stars["distance"])
+    merged = {
+        **_direction(stars["l"], stars["b"], share, groups),
+        "distance": distance,
+        "extinction": groups.sum(share * stars["extinction"]),
+    }
+    variance = stars["extinction_error"] ** 2 + excess
+    merged["extinction_error"] = np.sqrt(groups.sum(share**2 * variance))
+    if "distance_error" in stars:
+        error = stars["distance_error"]
+        away = stars["distance"] - distance[groups.label]
+        merged["distance_error"] = np.sqrt(groups.sum(share * (error**2 + away**2)))
+        merged["mean_distance_error"] = np.sqrt(groups.sum((share * error) ** 2))
+    return {**merged, "members": groups.sizes.astype(np.int64)}
+
+
+def _direction(
+    l: np.ndarray,  # noqa: E741
+    b: np.ndarray,
+    share: np.ndarray,
+    groups: _Groups,
+) -> dict[str, np.ndarray]:
+    l, b = np.deg2rad(l), np.deg2rad(b)  # noqa: E741
+    towards = np.stack([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)], 1)
+    x, y, z = groups.sum(share[:, None] * towards).T
+    longitude = np.mod(np.rad2deg(np.arctan2(y, x)), 360.0)
+    return {"l": longitude, "b": np.rad2deg(np.arctan2(z, np.hypot(x, y)))}

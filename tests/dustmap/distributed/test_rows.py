@@ -1,0 +1,115 @@
+"""W shared out by rows against W in one piece."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from ranks import on_ranks
+
+from dustmap.blurred import BlurredLineIntegrals
+from dustmap.distributed.group import Group
+from dustmap.distributed.rows import ShardedRows, even_cuts, row_cuts
+from dustmap.functionals import (
+    Derivatives,
+    FixedStep,
+    Functionals,
+    GaussLegendre,
+    LineIntegrals,
+    Stack,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.projection import projection
+from dustmap.testing import check_linear_operator
+
+BOX = Grid(shape=(7, 6), spacing=(0.5, 0.6), origin=(-1.5, -1.5))
+TORUS = Torus(grid=BOX, shape=(10, 8))
+
+
+def _functionals(count: int) -> Functionals:
+    """Rays of very different lengths, blurred ones and slopes."""
+    generator = torch.Generator().manual_seed(3)
+    unit = torch.rand(3, count, 2, generator=generator, dtype=torch.float64)
+    ends = (unit - 0.5) * 2.6 * torch.linspace(0.05, 1, count)[:, None]
+    spread = 0.1 * unit[0, :, 0]
+    reach = 1.05 * torch.linalg.vector_norm(ends[1], dim=1)
+    return Stack(
+        [
+            LineIntegrals(ends[0], FixedStep(step=0.1)),
+            BlurredLineIntegrals(ends[1], spread, reach, FixedStep(step=0.1)),
+            Derivatives(ends[2], 1),
+        ]
+    )
+
+
+def _products(group: Group, count: int, budget: float | None) -> dict[str, object]:
+    functionals = _functionals(count)
+    whole = projection(TORUS, functionals)
+    shared = projection(TORUS, functionals, memory_budget=budget, group=group)
+    assert isinstance(shared, ShardedRows)
+    generator = torch.Generator().manual_seed(5)
+    check_linear_operator(shared, generator=generator)
+    draw = {"generator": generator, "dtype": torch.float64}
+    x, y = torch.randn(2, 80, **draw), torch.randn(3, len(functionals), **draw)
+    w = torch.rand(len(functionals), **draw)
+    slopes = x[0].clone().requires_grad_(True)
+    (shared.gram(slopes, w) @ x[1]).backward()
+    assert slopes.grad is not None
+    pairs = [
+        (shared.matvec(x), whole.matvec(x)),
+        (shared.rmatvec(y), whole.rmatvec(y)),
+        (shared.gram(x, w), whole.gram(x, w)),
+        (slopes.grad, whole.gram(x[1], w)),
+    ]
+    return {
+        "errors": [float((a - b).abs().max()) for a, b in pairs],
+        "products": [a.detach() for a, _ in pairs],
+        "nonzeros": shared.nonzeros,
+        "whole": whole.nonzeros,
+        "own": shared.own.nonzeros,
+        "bytes": shared.bytes / whole.bytes,
+        "stored": shared.stored,
+    }
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 40), (4, 40), (3, 1)])
+def test_products_are_those_of_the_whole_matrix(size: int, count: int) -> None:
+    found = on_ranks(_products, size, count, None)
+    for one in found:
+        assert max(one["errors"]) < 1e-12
+        assert one["nonzeros"] == one["whole"] == sum(f["own"] for f in found)
+        for mine, first in zip(one["products"], found[0]["products"], strict=True):
+            assert torch.equal(mine, first)
+    if count > size:
+        # Nodes are shared evenly; of how many entries they make, some add up.
+        assert max(one["bytes"] for one in found) < 1.6 / size
+
+
+def test_the_memory_budget_is_that_of_a_rank() -> None:
+    # One rank would have to recompute its weights, half of them fit.
+    whole = projection(TORUS, _functionals(40)).bytes
+    assert not projection(TORUS, _functionals(40), memory_budget=0.7 * whole).stored
+    for one in on_ranks(_products, 2, 40, 0.7 * whole):
+        assert one["stored"] and max(one["errors"]) < 1e-12
+
+
+def test_shares_have_as_many_nodes() -> None:
+    lengths = torch.linspace(0.1, 10, 20_000, dtype=torch.float64)
+    rays = LineIntegrals(lengths[:, None], FixedStep(step=0.2))
+    cuts = row_cuts(rays, 7)
+    nodes = torch.ceil(lengths / 0.2) + 1
+    shares = [float(nodes[a:b].sum()) for a, b in itertools.pairwise(cuts)]
+    assert cuts[0] == 0 and cuts[-1] == 20_000
+    assert max(shares) < 1.02 * float(nodes.sum()) / 7
+    # Where rows are alike, as many rows.
+    even = LineIntegrals(lengths[:, None], GaussLegendre(count=3))
+    assert row_cuts(even, 4) == pytest.approx(even_cuts(20_000, 4), abs=5)
+
+
+def test_fewer_rows_than_ranks_leave_some_without() -> None:
+    one = LineIntegrals(torch.ones(1, 2), FixedStep(step=0.2))
+    cuts = row_cuts(one, 3)
+    assert len(cuts) == 4 and cuts[0] == 0 and cuts[-1] == 1
+    assert all(a <= b for a, b in itertools.pairwise(cuts))
+    assert row_cuts(one.select(torch.arange(0)), 3) == [0, 0, 0, 0]

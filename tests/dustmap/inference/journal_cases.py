@@ -1,0 +1,178 @@
+"""Small inferences that are interrupted, and what they leave behind."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import fields, is_dataclass
+
+import dense_torus
+import safetensors.torch
+import torch
+
+from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.inference.full_batch import FullBatch, Noise
+from dustmap.journal import Journal
+from dustmap.linalg.cg import ConjugateGradients
+
+RULE = GaussLegendre(count=6)
+
+
+def rng(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@functools.cache
+def log_normal(count):
+    """A positive density, and outlying data along so many rays."""
+    model = dense_torus.log_normal(0.8, count)
+    truth = torch.randn(model.latent_size, generator=rng(4), dtype=torch.float64)
+    clean = model.apply(truth)
+    white = torch.randn(count, generator=rng(5), dtype=torch.float64)
+    y = clean + 0.3 * float(clean.mean()) * white
+    y[::17] += 3 * float(clean.mean())
+    return model, y, torch.full_like(y, (0.1 * float(clean.mean())) ** 2)
+
+
+def with_everything(samples):
+    """Blurred distances, Student-T, and noise and share learnt, preconditioned."""
+    count = 300
+    model, y, variance = log_normal(count)
+    ends = dense_torus.inside(2, count, 3)
+    noise = Noise(
+        variance=variance,
+        blur=LineIntegrals(0.95 * ends, RULE),
+        blur_scale=torch.full((count,), 0.05, dtype=torch.float64),
+        degrees=4.0,
+        learn_common=True,
+        learn_share=True,
+        neighbours=torch.stack(
+            [(torch.arange(count) + k) % count for k in (1, 2, 3)]
+        ).T,
+    )
+    settings = FullBatch(
+        solver=ConjugateGradients(rtol=1e-4, max_steps=300),
+        samples=samples,
+        preconditioner_rank=8,
+        newton_tolerance=1e-2,
+        newton_steps=8,
+    )
+    return model, y, noise, settings
+
+
+def alone(samples):
+    """The log-normal model, normal noise, tight enough for finer solves to follow."""
+    model, y, variance = log_normal(40)
+    settings = FullBatch(
+        solver=ConjugateGradients(rtol=1e-8, max_steps=300),
+        samples=samples,
+        newton_tolerance=1e-4,
+        preconditioner_rank=12,
+    )
+    return model, y, Noise(variance=variance), settings
+
+
+def linear(degrees):
+    """A Gaussian field, its samples in blocks of columns."""
+    model = dense_torus.model(
+        "matern52", 2, LineIntegrals(dense_torus.inside(2, 40, 3), RULE)
+    )
+    y = torch.randn(40, generator=rng(6), dtype=torch.float64)
+    noise = Noise(variance=torch.full_like(y, 0.05), degrees=degrees)
+    settings = FullBatch(
+        solver=ConjugateGradients(rtol=1e-9, max_steps=300),
+        samples=5,
+        block=2,
+        preconditioner_rank=6,
+    )
+    return model, y, noise, settings
+
+
+CASES = {
+    "everything": functools.partial(with_everything, 6),
+    "mode": functools.partial(alone, 0),
+    "samples": functools.partial(alone, 4),
+    "linear": functools.partial(linear, None),
+    "linear, outliers": functools.partial(linear, 4.0),
+}
+
+
+def flat(value, name="result"):
+    """Every number of a result, by its place in it."""
+    if is_dataclass(value):
+        found = {}
+        for field in fields(value):
+            found |= flat(getattr(value, field.name), f"{name}.{field.name}")
+        return found
+    if isinstance(value, dict):
+        return {f"{name}.{key}": entry for key, entry in value.items()}
+    return {name: value}
+
+
+def stored(state):
+    """A state as files would hold it: tensors as safetensors, the rest as JSON."""
+    tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    rest = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
+    return safetensors.torch.save(tensors), json.dumps(rest, allow_nan=False)
+
+
+def restored(files):
+    """The state that was stored."""
+    return safetensors.torch.load(files[0]) | json.loads(files[1])
+
+
+def assert_same(one, other):
+    """Bit by bit, in every place."""
+    ours, theirs = flat(one), flat(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, theirs[name]), name
+        else:
+            assert value == theirs[name], name
+
+
+class StoppedError(Exception):
+    """A run was ended at a safe point."""
+
+
+class Diary:
+    """A journal, and what it saved, by the number of the safe point.
+
+    Parameters
+    ----------
+    every
+        Of the safe points, every so many are saved; none if ``None``.
+    stop
+        Number of the safe point to end the run at, after it has been saved.
+    files
+        What to take up.
+    """
+
+    def __init__(self, *, every=None, stop=None, files=None):
+        self.files = {}
+        self.points = 0
+        self._every, self._stop = every, stop
+        state = None if files is None else restored(files)
+        self.journal = Journal(save=self.save, due=self.due, restored=state)
+
+    def due(self):
+        self.points += 1
+        often = self._every is not None and self.points % self._every == 0
+        return often or self.points == self._stop
+
+    def save(self, state):
+        self.files[self.points] = stored(state)
+        if self.points == self._stop:
+            raise StoppedError
+
+
+def interrupted(run, interval):
+    """What a run ends with that is stopped after every so many safe points."""
+    files, stops = None, 0
+    while True:
+        diary = Diary(stop=interval, files=files)
+        try:
+            return run(diary.journal), stops
+        except StoppedError:
+            files, stops = diary.files[interval], stops + 1

@@ -1,0 +1,154 @@
+"""Stochastic inferences that were interrupted end as if they had not been."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from dense_box import box, fresh_model
+from journal_cases import Diary, assert_same, flat, interrupted, restored, rng, stored
+
+from dustmap.inference import svi_climb
+from dustmap.inference.svi import fit_svi
+from dustmap.inference.svi_settings import SviSettings
+from dustmap.models.rowwise import Rows
+
+COMMON = SviSettings(batch_size=4, epochs=4)
+LEARNING = replace(COMMON, hyperparameter_rate=0.05)
+CASES = {
+    "mean-field": replace(COMMON, family="mean-field"),
+    "blocks, rows anew": replace(COMMON, row_memory=0),
+    "full, rate": replace(COMMON, family="full", learning_rate=0.1, solve_mean=False),
+    "low rank": replace(COMMON, family="low-rank", rank=3),
+    "learning": LEARNING,
+    "learning the noise": replace(LEARNING, learn=("common_noise",), family="low-rank"),
+}
+
+
+def problem():
+    return box(2, "matern32", 2.0)
+
+
+def run(name, journal=None, *, generator=None, **options):
+    data = replace(problem().data, subgrid_noise=name == "blocks, rows anew")
+    result = fit_svi(
+        fresh_model(problem()),
+        data,
+        CASES[name],
+        generator=rng(7) if generator is None else generator,
+        journal=journal,
+        **options,
+    )
+    parameters = result.kernel.parameters()
+    return {
+        "mean": result.q.mean,
+        "precision": result.q.precision,
+        "bound": result.elbo,
+        "trace": result.elbo_trace,
+        "common": result.common_noise,
+        "limited": result.limited_steps,
+        "bounded": result.bounded_steps,
+        **flat(result.mean_solution, "solution"),
+        **flat(result.rows, "rows"),
+        **{f"trace.{k}": v for k, v in result.hyperparameter_trace.items()},
+        **{f"kernel.{k}": v.detach() for k, v in parameters.items()},
+    }
+
+
+@functools.cache
+def whole(name):
+    """A run without a journal, and what one has saved at every safe point."""
+    result = run(name)
+    diary = Diary(every=1)
+    assert_same(run(name, diary.journal), result)
+    return result, diary.files
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_taken_up_where_it_was_saved_a_run_ends_with_the_same_bits(name):
+    result, files = whole(name)
+    for point in [*list(files)[::6], max(files)]:
+        diary = Diary(files=files[point])
+        generator = rng(99)
+        assert_same(run(name, diary.journal, generator=generator), result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_at_every_safe_point(name):
+    result, files = whole(name)
+    for point in files:
+        assert_same(run(name, Diary(files=files[point]).journal), result)
+
+
+@pytest.mark.parametrize("name", ["learning", "blocks, rows anew"])
+def test_a_run_may_be_interrupted_again_and_again(name):
+    result, files = whole(name)
+    again, stops = interrupted(functools.partial(run, name), 5)
+    assert_same(again, result)
+    assert stops >= len(files) // 5 - 1
+
+
+def test_the_generator_ends_where_it_would_have():
+    states = []
+    for files in (None, whole("mean-field")[1][6]):
+        generator = rng(7)
+        run("mean-field", Diary(files=files).journal, generator=generator)
+        states.append(generator.get_state())
+    assert torch.equal(*states)
+
+
+def test_steps_that_are_done_are_not_made_again():
+    _, files = whole("mean-field")
+    state = restored(files[max(files)])
+    assert "svi/cg/x" in state
+    steps = []
+    journal = Diary(files=files[max(files)]).journal
+    run("mean-field", journal, on_step=lambda *step: steps.append(step))
+    assert not steps
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    _, files = whole("learning")
+    state = restored(files[max(files)])
+    short = {k: v for k, v in state.items() if k != "svi/adam.variance.exp_avg"}
+    for name, files, said in [
+        ("learning", stored(short), "svi/adam.variance.exp_avg .* found nothing"),
+        ("learning the noise", stored(state), "svi/.* should be"),
+        ("mean-field", stored(state), "svi/.* should be nothing"),
+    ]:
+        diary = Diary(files=files, every=1)
+        with pytest.raises(ValueError, match=said):
+            run(name, diary.journal)
+        assert not diary.files
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_rows_that_are_not_numbers_end_the_fit(step, monkeypatch):
+    expected, calls = svi_climb.expected_log_likelihood, []
+
+    def spoilt(data, index, rows, q):
+        calls.append(index)
+        found = expected(data, index, rows, q)
+        return found * torch.nan if len(calls) > step else found
+
+    monkeypatch.setattr(svi_climb, "expected_log_likelihood", spoilt)
+    diary = Diary(every=1)
+    with pytest.raises(FloatingPointError, match=f"svi, step {step}: bound is not"):
+        run("blocks, rows anew", diary.journal)
+    assert len([f for f in diary.files.values() if "svi/seen" in f[1]]) >= step
+
+
+def test_a_feature_that_is_not_a_number_ends_the_fit(monkeypatch):
+    model = type(problem().model)
+    rows = model.rows
+
+    def spoilt(self, index):
+        found = rows(self, index)
+        return Rows(found.features * torch.nan, found.variance)
+
+    monkeypatch.setattr(model, "rows", spoilt)
+    with pytest.raises(FloatingPointError, match="svi, step 0: rows is not finite"):
+        run("mean-field")

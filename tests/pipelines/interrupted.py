@@ -1,0 +1,107 @@
+"""Fits that are interrupted at a place that is known, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+
+import pipelines.keeper
+from pipelines.catalog.schema import read_table, write_stars
+from pipelines.config import FitConfig
+from pipelines.errors import Stopped
+from pipelines.fit import fit
+from pipelines.metrics import read_metrics
+from pipelines.run import read_run
+
+
+def settings(**inference: Any) -> dict[str, Any]:
+    """A lognormal fit of a second that saves itself at every eighth iteration."""
+    plain = one_cloud.positive_settings(**{"samples": 2, **inference})
+    plain["box"]["spacing"] = 140.0
+    plain["checkpoint"] = {"iterations": 8}
+    return plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A catalogue, how it is fitted, and where its run goes."""
+
+    source: Path
+    output: Path
+    plain: dict[str, Any]
+
+    def fit(self, **how: Any):
+        """Fit it, from where it stands if that is asked for."""
+        config = FitConfig.model_validate(self.plain)
+        return fit(self.source, self.output, config, **how)
+
+    @property
+    def workspace(self) -> Path:
+        """Where it works."""
+        return self.output.with_name(self.output.name + ".unfinished")
+
+    def stop(self, after: int, *, by: signal.Signals = signal.SIGTERM, **how: Any):
+        """Fit it, with a signal just before this checkpoint is written."""
+        written = pipelines.keeper.write_checkpoint
+        count = 0
+
+        def write(*args: Any, **named: Any) -> Path:
+            nonlocal count
+            count += 1
+            if count == after:
+                os.kill(os.getpid(), by)
+            return written(*args, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines.keeper, "write_checkpoint", write)
+            with pytest.raises(Stopped) as ended:
+                self.fit(**how)
+        return str(ended.value)
+
+
+def case_in(folder: Path, *, learns: bool = False, **inference: Any) -> Case:
+    """The cloud's stars in a folder, to be fitted there; perhaps their scale, too."""
+    source = folder / "stars.parquet"
+    if not source.exists():
+        write_stars(source, one_cloud.catalogue(100), overwrite=False)
+    plain = settings(**inference)
+    if learns:
+        del plain["prior"]["lengthscale"]
+        # Learning that is stopped by its time ends elsewhere each time.
+        plain["budget"] = {"minutes": 1e4}
+    return Case(source=source, output=folder / "run", plain=plain)
+
+
+def require_same(first: Path, second: Path) -> None:
+    """Two runs with the same bits in everything but times and names."""
+    one, other = read_run(first), read_run(second)
+    assert torch.equal(one.posterior.mean, other.posterior.mean)
+    assert torch.equal(one.posterior.samples, other.posterior.samples)
+    assert torch.equal(one.support, other.support)
+    assert one.plan == other.plan
+    kept = ("counts", "held_out", "converged", "messages", "student_degrees")
+    for name in kept:
+        assert one.summary.get(name) == other.summary.get(name), name
+    for name in ("held_out.parquet", "stars.parquet"):
+        tables = [read_table(path / name)[0] for path in (first, second)]
+        assert tables[0].keys() == tables[1].keys()
+        for column in tables[0]:
+            np.testing.assert_array_equal(tables[0][column], tables[1][column])
+    steps = [timeless(path / "metrics.jsonl") for path in (first, second)]
+    assert steps[0] == steps[1]
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """Records without their seconds."""
+    return [
+        {name: value for name, value in record.items() if name != "seconds"}
+        for record in read_metrics(path)
+    ]

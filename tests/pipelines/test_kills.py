@@ -1,0 +1,146 @@
+"""Kill -9 at random moments: the last good state is used, or there is nothing."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import interrupted
+import numpy as np
+import pytest
+from killing import Server
+
+from pipelines.config import FitConfig, to_toml
+from pipelines.errors import InputError
+from pipelines.export.fits import read_fits
+from pipelines.export.healpix import read_healpix
+from pipelines.export.zarr import read_zarr
+from pipelines.verify import verify
+from pipelines.workspace import unfinished
+
+FIT = "fit stars.parquet -c fit.toml -o run --resume"
+EXPORTS = {
+    "zarr": ("export whole --zarr map.zarr --overwrite", "map.zarr"),
+    "fits": ("export whole --fits map.fits --overwrite", "map.fits"),
+    "healpix": (
+        "export whole --healpix map.healpix.fits --nside 16 --overwrite",
+        "map.healpix.fits",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as running:
+        yield running
+
+
+def prepared(server, folder, **how):
+    """A folder with a catalogue and the run that nothing interrupted; its seconds."""
+    case = interrupted.case_in(folder, **how)
+    plain = {**case.plain, "checkpoint": {"iterations": 3}}
+    (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(plain)))
+    ended = server.run(folder, FIT)
+    assert ended.status == 0, ended.said
+    (folder / "run").rename(folder / "whole")
+    return ended.seconds
+
+
+def require_unfinished(folder: Path) -> None:
+    """What a killed fit left is whole, or nothing."""
+    if (folder / "run").exists():
+        # Killed between the rename and the end.
+        verify(folder / "run")
+    elif unfinished(folder / "run") is not None:
+        verify(folder / "run")
+
+
+def kill_and_go_on(server, folder, kills, seconds, rng):
+    """Kill a fit so many times, a new one once it is done; how it ended each time."""
+    table = {"injected": 0, "survived": 0, "lost": 0, "in time": 0}
+    while table["injected"] < kills:
+        ended = server.run(folder, FIT, after=rng.uniform(0, seconds))
+        if ended.status == -signal.SIGKILL:
+            table["injected"] += 1
+            try:
+                require_unfinished(folder)
+                table["survived"] += 1
+            except InputError:
+                table["lost"] += 1
+        else:
+            assert ended.status == 0, ended.said
+            table["in time"] += 1
+            interrupted.require_same(folder / "whole", folder / "run")
+            shutil.rmtree(folder / "run")
+    ended = server.run(folder, FIT)
+    assert ended.status == 0, ended.said
+    interrupted.require_same(folder / "whole", folder / "run")
+    return table
+
+
+def test_a_fit_killed_three_times_ends_with_the_same_bits(server, tmp_path):
+    seconds = prepared(server, tmp_path)
+    rng = np.random.default_rng(3)
+    table = kill_and_go_on(server, tmp_path, 3, 0.7 * seconds, rng)
+    assert table["survived"] == 3 and table["lost"] == 0
+
+
+READERS = {"zarr": read_zarr, "fits": read_fits, "healpix": read_healpix}
+
+
+def kill_exports(server, folder, kind, kills, rng):
+    """Kill an export so many times, over an old one or none; the file, or none."""
+    line, name = EXPORTS[kind]
+    ended = server.run(folder, line)
+    assert ended.status == 0, ended.said
+    table = {"injected": 0, "survived": 0, "lost": 0, "in time": 0}
+    while table["injected"] < kills:
+        if table["injected"] % 2:
+            remove(folder / name)
+        killed = server.run(folder, line, after=rng.uniform(0, ended.seconds))
+        if killed.status != -signal.SIGKILL:
+            table["in time"] += 1
+            continue
+        table["injected"] += 1
+        try:
+            if (folder / name).exists():
+                verify(folder / name)
+                READERS[kind](folder / name)
+            table["survived"] += 1
+        except InputError:
+            table["lost"] += 1
+    assert server.run(folder, line).status == 0
+    verify(folder / name)
+    return table
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_of_more_than_fifty_kills_none_costs_more_than_the_last_step(
+    server, tmp_path, capsys
+):
+    rng = np.random.default_rng(50)
+    tables = {}
+
+    def told(name: str, table: dict[str, int]) -> None:
+        tables[name] = table
+        row = (table["injected"], table["survived"], table["lost"])
+        with capsys.disabled():
+            print(f"| {name} | {' | '.join(map(str, row))} |", flush=True)
+
+    with capsys.disabled():
+        print("\n| killed in | faults injected | survived | lost |\n|---|---|---|---|")
+    for name, kills, learns in (("fit", 22, False), ("fit with learning", 6, True)):
+        folder = tmp_path / name.replace(" ", "_")
+        folder.mkdir()
+        seconds = prepared(server, folder, learns=learns)
+        told(name, kill_and_go_on(server, folder, kills, seconds, rng))
+    for kind in EXPORTS:
+        told(kind, kill_exports(server, tmp_path / "fit", kind, 8, rng))
+    total = {key: sum(t[key] for t in tables.values()) for key in ("injected", "lost")}
+    assert total["injected"] >= 50 and total["lost"] == 0

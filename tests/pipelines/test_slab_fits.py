@@ -1,0 +1,108 @@
+"""Fits on a grid in slabs: one and two ranks, stopped and taken up, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import one_cloud
+import pytest
+import torch
+from pydantic import ValidationError
+from ranks import on_ranks
+
+from dustmap.distributed.group import Group
+from pipelines import cost
+from pipelines.catalog.schema import write_stars
+from pipelines.config import FitConfig
+from pipelines.errors import Stopped
+from pipelines.fit import fit
+from pipelines.keeper import Keeper
+from pipelines.run import read_run
+
+
+def _settings(**inference: Any) -> FitConfig:
+    plain = one_cloud.positive_settings(
+        **{
+            "samples": 2,
+            "dtype": "float64",
+            "tolerance": 1e-11,
+            "max_iterations": 2000,
+            "grid": "slabs",
+            **inference,
+        }
+    )
+    plain["box"]["spacing"] = 140.0
+    plain["checkpoint"] = {"iterations": 15}
+    return FitConfig.model_validate(plain)
+
+
+def _stopped_and_taken_up(group: Group, folder: Path) -> str:
+    """The second checkpoint within the inference ends it, as a signal would."""
+    source, output = folder / "stars.parquet", folder / "run"
+    plain, saves = Keeper.save, 0
+
+    def save(self: Keeper, state: Any, stage: str) -> None:
+        nonlocal saves
+        plain(self, state, stage)
+        saves += state.stage == "inferring"
+        if saves == 2:
+            raise Stopped("stopped by the test")
+
+    Keeper.save = save
+    ended = ""
+    try:
+        fit(source, output, _settings(), group=group)
+    except Stopped as reason:
+        ended = str(reason)
+    Keeper.save = plain
+    # The first rank was the last to write.
+    group.meet()
+    fit(source, output, _settings(), resume=True, group=group)
+    return ended
+
+
+def test_two_ranks_write_the_run_of_one(tmp_path: Path) -> None:
+    stars = tmp_path / "stars.parquet"
+    write_stars(stars, one_cloud.catalogue(100), overwrite=False)
+    fit(stars, tmp_path / "alone", _settings())
+    ended = on_ranks(_stopped_and_taken_up, 2, tmp_path, seconds=300.0)
+    assert ended == ["stopped by the test"] * 2
+    one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run")
+    scale = float(one.posterior.samples.abs().max())
+    for name in ("mean", "samples"):
+        mine, other = getattr(one.posterior, name), getattr(two.posterior, name)
+        # The lognormal fit stops where steps promise a hundredth of a nat per star.
+        assert float((mine - other).abs().max()) / scale < 1e-4
+    torch.testing.assert_close(one.support, two.support)
+    assert one.summary["entries_of_W"] == two.summary["entries_of_W"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"refinement": 2}}, "takes model.refinement = 1, got 2"),
+        ({"model": {"density": "gaussian"}}, "no sub-grid noise of a gaussian"),
+        (
+            {"model": {"density": "gaussian"}, "inference": {"engine": "svi"}},
+            "is of the engine full-batch",
+        ),
+    ],
+)
+def test_what_slabs_cannot_do_is_refused(changes: dict, message: str) -> None:
+    plain = {"inference": {"grid": "slabs"}}
+    for part, values in changes.items():
+        plain[part] = {**plain.get(part, {}), **values}
+    with pytest.raises(ValidationError, match=message):
+        FitConfig.model_validate(plain)
+
+
+def test_memory_of_a_rank_falls_with_its_slab() -> None:
+    work = cost.Work(
+        torus_points=10**8, stars=10**5, ray_cells=50.0, lognormal=True, slabs=True
+    )
+    one, four = cost.memory(work), cost.memory(work.shared_out(4, 4))
+    for part in ("projection W", "grid spectra", "preconditioner", "solver vectors"):
+        assert four[part] == pytest.approx(one[part] / 4)
+    # In the end the first rank has all samples.
+    assert four["posterior samples"] == pytest.approx(one["posterior samples"] * 5 / 8)

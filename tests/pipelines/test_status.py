@@ -1,0 +1,84 @@
+"""How far a fit is, whether it lives, has ended, or was killed."""
+
+import json
+
+import interrupted
+import pytest
+
+import pipelines.keeper
+from pipelines.errors import InputError
+from pipelines.status import describe, status_of
+
+KEYS = {
+    "run",
+    "state",
+    "message",
+    "stage",
+    "iteration",
+    "value",
+    "left",
+    "seconds",
+    "checkpoint",
+    "memory_bytes",
+    "peak_memory_bytes",
+    "pid",
+    "host",
+    "silent_seconds",
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    case = interrupted.case_in(tmp_path_factory.mktemp("status"))
+    case.stop(after=5)
+    return case
+
+
+def test_a_stopped_fit_says_what_it_knows(stopped):
+    found = status_of(stopped.output)
+    assert found["state"] == "stopped" and "SIGTERM" in found["message"]
+    assert found["checkpoint"]["stage"] == "inferring"
+    assert found["checkpoint"]["name"] == "000005"
+    assert 0 <= found["checkpoint"]["age_seconds"] < 3600
+    assert found["iteration"] >= 1 and found["value"] and found["stage"]
+    assert {"read", "plan", "scales", "inference"} <= set(found["seconds"])
+    assert found["peak_memory_bytes"] > 2**26
+    said = describe(found)
+    assert "--resume" in said and "last checkpoint: 000005" in said
+
+
+def test_a_fit_that_ended_without_a_word_is_dead(stopped):
+    path = stopped.workspace / "status.json"
+    text = path.read_text()
+    path.write_text(json.dumps({**json.loads(text), "state": "running"}))
+    assert status_of(stopped.output)["state"] == "dead"
+    path.unlink()
+    dead = status_of(stopped.workspace)
+    path.write_text(text)
+    assert dead["state"] == "dead"
+    assert dead["iteration"] >= 1 and dead["checkpoint"]["name"] == "000005"
+
+
+def test_a_fit_under_way_and_one_that_is_finished(stopped, monkeypatch, command):
+    written, seen = pipelines.keeper.write_checkpoint, []
+
+    def write(*args, **named):
+        seen.append(status_of(stopped.output))
+        return written(*args, **named)
+
+    monkeypatch.setattr(pipelines.keeper, "write_checkpoint", write)
+    stopped.fit(resume=True)
+    assert {found["state"] for found in seen} <= {"planning", "running", "writing"}
+    assert all(found.keys() == KEYS for found in seen)
+    assert describe(seen[-1])
+    found = status_of(stopped.output)
+    assert found["state"] == "finished" and found.keys() == KEYS
+    assert found["seconds"]["checkpoints"] > 0
+    said = command(f"status {stopped.output} --json")
+    assert json.loads(said.output) == found
+    assert "finished" in command(f"status {stopped.output}").output
+
+
+def test_where_there_is_nothing_it_says_so(tmp_path):
+    with pytest.raises(InputError, match="neither a run nor a fit under way"):
+        status_of(tmp_path / "run")
