@@ -154,7 +154,8 @@ def alone() -> dict[str, dict[str, Any]]:
     return _all(Group())
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+# Four wait for each other most of the time where there are two cores.
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, dict[str, Any]]]:
     return on_ranks(_all, request.param, seconds=400.0)
 

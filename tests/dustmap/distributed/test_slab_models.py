@@ -250,7 +250,8 @@ def _everything(group: Group) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+# Four wait for each other most of the time where there are two cores.
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return on_ranks(_everything, request.param, seconds=280.0)
 
