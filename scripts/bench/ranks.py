@@ -183,6 +183,8 @@ def main() -> None:
         "a rank's thread worked, sending and receiving included.",
         "The vector that all ranks add up is as large as the torus whatever their "
         "number: 4 bytes a point and iteration in float32, beside nothing over stars.",
+        "Residuals so early say nothing of the ranks: they hang on rounding, with one "
+        "process in float64 on the number of its threads.",
         f"The model states {MEMORY:.2g} B/s of GPU memory, links of {WITHIN:.2g} B/s "
         f"up to 8 GPUs and {BETWEEN:.2g} B/s beyond, {LATENCY:.0e} s a step. "
         "Transforms are replicated: they and the all-reduce bound the gain. GPUs: "
