@@ -170,7 +170,8 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         spent = session.clock.seconds.get("inference", 0.0)
         known = replace(known, seconds=max(known.seconds - spent, 0.0))
 
-    slabs, restored = slabs_of(plan, config, session.group), state.journal
+    slabs, restored = slabs_of(plan, config, session.group), session.take_journal()
+    taken_up = restored is not None
 
     def save(journal: JournalState) -> None:
         kept = journal if slabs is None else gathered(journal, slabs)
@@ -178,10 +179,15 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         keeper.save(on_way, "inference")
 
     if slabs is not None and restored is not None:
-        with _misfit_named(session):
+        with _misfit_named(session, taken_up):
             restored = cut(restored, slabs)
     journal = Journal(save=save, due=keeper.due, restored=restored)
-    with Progress(description="inference") as progress, _misfit_named(session):
+    # The journal lets go of what its frames take.
+    del restored
+    with (
+        Progress(description="inference") as progress,
+        _misfit_named(session, taken_up),
+    ):
         result = run_engine(
             plan,
             data,
@@ -194,20 +200,20 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     session.clock.lap("inference")
     if state.learning is not None:
         result = replace(result, facts={**result.facts, "learning": state.learning})
-    state = replace(state, stage="inferred", journal=None, result=result)
+    state = replace(state, stage="inferred", result=result)
     session.reached(state)
     return state
 
 
 @contextmanager
-def _misfit_named(session: Session) -> Iterator[None]:
+def _misfit_named(session: Session, taken_up: bool) -> Iterator[None]:
     """A state that does not fit is that of a checkpoint, which has a name."""
     try:
         yield
     except InputError:
         raise
     except ValueError as error:
-        if session.state is None or session.state.journal is None:
+        if not taken_up:
             raise
         raise InputError(f"{session.keeper.last}: {error}") from error
 

@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.inference.journal import State as JournalState
 from pipelines.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.config import FitConfig
 from pipelines.errors import InputError, Stopped
@@ -36,11 +37,12 @@ _NEXT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Session:
     """What the stages of one fit share.
 
-    ``state`` is where an earlier process left it; ``None`` at its beginning.
+    ``state`` is where an earlier process left it, without the ``journal`` of an
+    inference on its way; ``None`` at its beginning.
     """
 
     source: Path
@@ -50,6 +52,7 @@ class Session:
     work: Workspace
     keeper: Keeper
     state: FitState | None
+    journal: JournalState | None
 
     @property
     def clock(self) -> StageClock:
@@ -76,6 +79,11 @@ class Session:
         """
         self.keeper.heart.tell(state=_NEXT[state.stage])
         self.keeper.save(state, "")
+
+    def take_journal(self) -> JournalState | None:
+        """The inference on its way, once: whoever goes on lets its tensors go."""
+        journal, self.journal = self.journal, None
+        return journal
 
     def splitter(self) -> torch.Generator:
         """For keeping stars back: the same draws as at the beginning."""
@@ -127,31 +135,15 @@ def opened(
         )
         identity = Identity.from_dict(json.loads(told))
         found = _found(work, identity, anyway=anyway)
-        first = group.first
-        heart = stack.enter_context(Heartbeat(work.status if first else None))
-        clock = StageClock(dict(found.content["seconds"]) if found else {})
-        metrics = Metrics(
-            work.metrics if first else None, found.content["records"] if found else 0
-        )
-        stack.callback(metrics.close)
-        # The first rank writes the next only after all have read this one.
-        group.meet()
-        keeper = Keeper(
-            work=work,
-            identity=identity,
-            settings=config.checkpoint,
-            stop=stop,
-            clock=clock,
-            metrics=metrics,
-            heart=heart,
-            group=group,
-            last=None if found is None else found.path,
-            history=[] if found is None else _history(found, identity),
-        )
+        keeper = _keeper(stack, work, identity, found, config, stop, group)
         state = None if found is None else restored(found, place["device"])
+        # Its tensors are those of the journal, which are to be let go there.
+        del found
         if state is not None:
             generator.set_state(state.generator)
-        heart.tell(state=_NEXT[_stage_of(state)])
+        journal = None if state is None else state.journal
+        state = None if state is None else replace(state, journal=None)
+        keeper.heart.tell(state=_NEXT[_stage_of(state)])
         session = Session(
             source=source,
             output=output,
@@ -160,16 +152,52 @@ def opened(
             work=work,
             keeper=keeper,
             state=state,
+            journal=journal,
         )
-        with _ending(heart, keeper):
+        # The session has it now.
+        del journal
+        with _ending(keeper):
             yield session
-        if first:
+        if group.first:
             finish(work)
 
 
+def _keeper(
+    stack: ExitStack,
+    work: Workspace,
+    identity: Identity,
+    found: Checkpoint | None,
+    config: FitConfig,
+    stop: StopFlag,
+    group: Group,
+) -> Keeper:
+    """What keeps the fit from here on, with the time and the history it has had."""
+    heart = stack.enter_context(Heartbeat(work.status if group.first else None))
+    clock = StageClock(dict(found.content["seconds"]) if found else {})
+    metrics = Metrics(
+        work.metrics if group.first else None, found.content["records"] if found else 0
+    )
+    stack.callback(metrics.close)
+    # The first rank writes the next only after all have read this one.
+    group.meet()
+    return Keeper(
+        work=work,
+        identity=identity,
+        settings=config.checkpoint,
+        stop=stop,
+        clock=clock,
+        metrics=metrics,
+        heart=heart,
+        group=group,
+        last=None if found is None else found.path,
+        history=[] if found is None else _history(found, identity),
+    )
+
+
 @contextmanager
-def _ending(heart: Heartbeat, keeper: Keeper) -> Iterator[None]:
+def _ending(keeper: Keeper) -> Iterator[None]:
     """The last word of a fit, and what remains when it was none of success."""
+    heart = keeper.heart
     try:
         yield
     except Stopped as reason:
