@@ -1,23 +1,27 @@
 """A fit that was interrupted goes on where it stopped, or says why it cannot."""
 
 import errno
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 
 import interrupted
 import numpy as np
 import one_cloud
 import pytest
+import torch
 from safetensors import SafetensorError
 
 import pipelines.checkpoint
 import pipelines.fit
 import pipelines.identity
 import pipelines.keeper
+import pipelines.session
 import pipelines.writing
 from pipelines.catalog.schema import write_stars
 from pipelines.checkpoint import checkpoints, read_checkpoint
@@ -394,3 +398,26 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
         assert process.wait() == -signal.SIGKILL
     again.fit(resume=True)
     assert np.isfinite(read_run(again.output).posterior.mean.numpy()).all()
+
+
+def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
+    taken, alive = {}, []
+    restored, write_run = pipelines.session.restored, pipelines.fit.write_run
+
+    def watched(*args):
+        state = restored(*args)
+        tensors = {k: v for k, v in state.journal.items() if torch.is_tensor(v)}
+        taken.update({name: weakref.ref(value) for name, value in tensors.items()})
+        return state
+
+    def written(*args):
+        gc.collect()
+        alive.extend(name for name, value in taken.items() if value() is not None)
+        return write_run(*args)
+
+    monkeypatch.setattr(pipelines.session, "restored", watched)
+    monkeypatch.setattr(pipelines.fit, "write_run", written)
+    again.fit(resume=True)
+    assert len(taken) > 3
+    # The mode is part of the result.
+    assert set(alive) <= {"inference/mode.eps"}
