@@ -7,7 +7,6 @@ stays exact, and only the meaning of the observation shifts by the interpolation
 
 from __future__ import annotations
 
-import math
 from typing import Literal, overload
 
 import torch
@@ -18,7 +17,7 @@ from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.weight_rows import RecomputedProjection, sampled, stored
+from dustmap.weight_rows import RecomputedProjection, stored_within
 
 Interpolation = Literal["linear", "cubic"]
 # W in all its forms: kept, computed anew in every product, shared out over processes.
@@ -121,21 +120,11 @@ def projection(
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
         return RecomputedProjection(lattice, grid, rows, nonzeros=nonzeros, dtype=dtype)
 
-    device = torch.device(device)
-    count = len(functionals)
-    nonzeros = 0
-    if count:
-        sample = sampled(functionals)
-        found = stored(recomputed(sample, 0), torch.device("cpu")).nonzeros
-        nonzeros = math.ceil(found / len(sample) * count)
-    W = recomputed(functionals, nonzeros)
-    needed = nonzeros * (4 + dtype.itemsize) + 8 * (count + 1)
-    if memory_budget is None or needed <= memory_budget:
-        return stored(W, device)
-    if device.type != "cpu":
-        raise ValueError(
-            f"W would take {needed:.3g} bytes and its transpose as many, the budget "
-            f"is {memory_budget:.3g}, and weights are recomputed on the CPU only: "
-            "raise the budget, take fewer stars or a coarser grid, or use the CPU"
-        )
-    return W
+    return stored_within(
+        recomputed,
+        functionals,
+        memory_budget,
+        torch.device(device),
+        what="W",
+        advice="raise the budget, take fewer stars or a coarser grid, or use the CPU",
+    )

@@ -2,8 +2,6 @@ r"""W by slabs of columns: what all functionals see of one process' planes."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 
@@ -13,7 +11,7 @@ from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_rows import Rows
-from dustmap.weight_rows import RecomputedProjection, sampled, stored
+from dustmap.weight_rows import RecomputedProjection, stored_within
 
 
 def slab_projection(
@@ -60,23 +58,14 @@ def slab_projection(
     def recomputed(rows: Functionals, nonzeros: int) -> SlabRows:
         return SlabRows(lattice, grid, rows, slabs, nonzeros=nonzeros, dtype=dtype)
 
-    device = torch.device(device)
-    count, nonzeros = len(functionals), 0
-    if count:
-        sample = sampled(functionals)
-        found = stored(recomputed(sample, 0), torch.device("cpu")).nonzeros
-        nonzeros = math.ceil(found / len(sample) * count)
-    own = recomputed(functionals, nonzeros)
-    needed = nonzeros * (4 + dtype.itemsize) + 8 * (count + 1)
-    if memory_budget is None or needed <= memory_budget:
-        return SlabColumns(stored(own, device), slabs)
-    if device.type != "cpu":
-        raise ValueError(
-            f"one process' part of W would take {needed:.3g} bytes and its transpose "
-            f"as many, the budget is {memory_budget:.3g}, and weights are recomputed "
-            "on the CPU only: raise the budget, take more processes or fewer stars, or "
-            "use the CPU"
-        )
+    own = stored_within(
+        recomputed,
+        functionals,
+        memory_budget,
+        torch.device(device),
+        what="one process' part of W",
+        advice="raise the budget, take more processes or fewer stars, or use the CPU",
+    )
     return SlabColumns(own, slabs)
 
 

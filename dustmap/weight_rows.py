@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,6 +220,47 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
     pieces.clear()
     rows = _joined(flat, projection.shape[0], values_type)
     return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
+
+
+def stored_within(
+    make: Callable[[Functionals, int], RecomputedProjection],
+    functionals: Functionals,
+    budget: float | None,
+    device: torch.device,
+    *,
+    what: str,
+    advice: str,
+) -> SparseMatrix | RecomputedProjection:
+    """W stored if it is estimated to fit in so many bytes, otherwise recomputed.
+
+    Parameters
+    ----------
+    make
+        W of functionals with so many nonzeros, which a sample of its rows tells.
+    what, advice
+        For people: what does not fit, and what to do.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit on a device where its weights cannot be recomputed.
+    """
+    count, nonzeros = len(functionals), 0
+    if count:
+        sample = sampled(functionals)
+        found = stored(make(sample, 0), torch.device("cpu")).nonzeros
+        nonzeros = math.ceil(found / len(sample) * count)
+    W = make(functionals, nonzeros)
+    needed = nonzeros * (4 + W.dtype.itemsize) + 8 * (count + 1)
+    if budget is None or needed <= budget:
+        return stored(W, device)
+    if device.type != "cpu":
+        raise ValueError(
+            f"{what} would take {needed:.3g} bytes and its transpose as many, the "
+            f"budget is {budget:.3g}, and weights are recomputed on the CPU only: "
+            f"{advice}"
+        )
+    return W
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
