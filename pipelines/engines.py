@@ -249,6 +249,20 @@ def run_engine(
         on_step=on_step,
         journal=journal,
     )
+    common = math.sqrt(plan.common_noise**2 + result.common_noise)
+    return Inference(
+        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
+        mean=result.mean if slabs is None else slabs.to_first(result.mean),
+        samples=result.samples if slabs is None else slabs.to_first(result.samples),
+        noise=result.noise_variance.sqrt(),
+        converged=result.converged,
+        messages=_messages(model, result),
+        facts={**_torus_facts(model), **_outlier_facts(result)},
+    )
+
+
+def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
+    """What the solves, the steps and the share say of themselves."""
     messages = [f"mean: {result.mean_solution.message}"]
     if not model.linear and not result.converged:
         messages.append(
@@ -264,16 +278,7 @@ def run_engine(
             f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
             "intervals may be off by that much"
         )
-    common = math.sqrt(plan.common_noise**2 + result.common_noise)
-    return Inference(
-        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
-        mean=result.mean if slabs is None else slabs.to_first(result.mean),
-        samples=result.samples if slabs is None else slabs.to_first(result.samples),
-        noise=result.noise_variance.sqrt(),
-        converged=result.converged,
-        messages=tuple(messages),
-        facts={**_torus_facts(model), **_outlier_facts(result)},
-    )
+    return tuple(messages)
 
 
 def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
