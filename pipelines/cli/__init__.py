@@ -1,0 +1,52 @@
+"""The command line: verbs only. Parse, call one stage, print, exit code."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+import dustmap
+from pipelines.cli.catalogues import ingest, merge, simulate
+from pipelines.cli.exports import export
+from pipelines.cli.fitting import config_, fit, status
+from pipelines.cli.integrity import verify
+from pipelines.cli.pictures import plot
+from pipelines.cli.predictions import predict
+from pipelines.cli.regression import regress
+
+# Read when torch is first imported, which the verbs do: threads that wait sleep instead
+# of spinning, which is twice as fast where cores are shared with other jobs.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# NumPy's and SciPy's own threads only ever see small matrices here, and spin on them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(dustmap.__version__, prog_name="dustmap")
+def main() -> None:
+    """Three-dimensional maps of interstellar dust from catalogues of stars.
+
+    \b
+    A map in four steps:
+      dustmap ingest catalogue.fits --preset starhorse-edr3 -o stars.parquet
+      dustmap fit stars.parquet -o run
+      dustmap export run --zarr map.zarr --fits map.fits --healpix map.hpx.fits
+      dustmap plot run -o figures
+    """
+
+
+for _verb in (
+    simulate,
+    ingest,
+    merge,
+    fit,
+    status,
+    predict,
+    export,
+    plot,
+    regress,
+    verify,
+    config_,
+):
+    main.add_command(_verb)

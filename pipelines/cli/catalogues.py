@@ -1,0 +1,178 @@
+"""Verbs that make and read catalogues: simulate, ingest, merge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+
+
+def _print_simulation_keys(context: click.Context, _: Any, wanted: bool) -> None:
+    """Answer ``--help-config`` like ``--help``: whatever else is on the line."""
+    from pipelines.config import SimulateConfig, describe
+
+    if wanted and not context.resilient_parsing:
+        click.echo(describe(SimulateConfig))
+        context.exit()
+
+
+@click.command()
+@click.option("-o", "--output", required=True, type=OUT, help="Parquet table to make.")
+@click.option("--truth", type=OUT, help="Also write the true density as zarr.")
+@click.option("--stars", type=int, help="Number of stars.")
+@click.option("--seed", type=int, help="Seed of every random draw.")
+@click.option("-c", "--config", type=OUT, help="TOML configuration.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
+@click.option(
+    "--help-config",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_simulation_keys,
+    help="Print every key and its default.",
+)
+@OVERWRITE
+@reporting
+def simulate(
+    output: Path,
+    truth: Path | None,
+    stars: int | None,
+    seed: int | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    overwrite: bool,
+) -> None:
+    """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
+    from pipelines.config import SimulateConfig, load_config
+    from pipelines.simulate import simulate as run
+
+    flags = [f"stars={stars}"] if stars is not None else []
+    flags += [f"seed={seed}"] if seed is not None else []
+    settings = load_config(SimulateConfig, config, [*overrides, *flags])
+    click.echo(str(run(settings, output, truth=truth, overwrite=overwrite)))
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, type=OUT, metavar="SRC...")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=OUT,
+    help="Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.",
+)
+@click.option("--preset", help="Survey preset, by name or as a TOML file.")
+@click.option(
+    "--map",
+    "mappings",
+    multiple=True,
+    metavar="CANONICAL=COLUMN[:UNIT]",
+    help="Where a canonical column comes from, e.g. distance=dist_pc:pc; a number "
+    "stands for a constant. Repeatable.",
+)
+@click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
+@click.option(
+    "--max-bad",
+    type=float,
+    default=0.5,
+    show_default=True,
+    metavar="FRACTION",
+    help="Refuse the input if more of its rows are faulty.",
+)
+@click.option("--positions", is_flag=True, help="Positions only, for predict.")
+@click.option(
+    "--workers",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Processes that fill a folder; the result is the same for any number.",
+)
+@click.option(
+    "--merge",
+    metavar="NSIDE,BINS",
+    help="Merge the stars of each HEALPix pixel and distance bin into one (see "
+    "`dustmap merge`); needs a folder.",
+)
+@OVERWRITE
+@reporting
+def ingest(
+    sources: tuple[Path, ...],
+    output: Path,
+    preset: str | None,
+    mappings: tuple[str, ...],
+    where: str | None,
+    keep: tuple[str, ...],
+    max_bad: float,
+    positions: bool,
+    workers: int,
+    merge: str | None,
+    overwrite: bool,
+) -> None:
+    """Read catalogues into the table that fit and predict take.
+
+    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder), HDF5 or a HATS catalogue.
+
+    \b
+    Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
+    parallax [mas]), extinction, extinction_error [mag]; optional source_id,
+    distance_error, parallax_error, and *_lower / *_upper bounds.
+    Units are never guessed: give them in the file, a preset or --map.
+    """
+    from pipelines.catalog.ingest import ingest as run
+    from pipelines.progress import Progress
+
+    with Progress(description="ingest", unit="row") as progress:
+        report = run(
+            list(sources),
+            output,
+            preset=preset,
+            mappings=mappings,
+            where=where,
+            keep=keep,
+            positions_only=positions,
+            max_bad=max_bad,
+            workers=workers,
+            merge=merge,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    click.echo(str(report))
+
+
+@click.command()
+@click.argument("stars", type=OUT)
+@click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
+@click.option(
+    "--cells",
+    required=True,
+    metavar="NSIDE,BINS",
+    help="HEALPix pixels and bins of distance: their number, e.g. 256,40, or their "
+    "width, e.g. 256,25pc.",
+)
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@OVERWRITE
+@reporting
+def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) -> None:
+    """Merge the STARS of each pixel and distance bin into one pseudo-observation.
+
+    For catalogues with many stars in each voxel of the map: choose cells smaller than
+    that. Column `members` has the number of stars; outliers stay by themselves. The
+    same as `dustmap ingest STARS --merge NSIDE,BINS`.
+    """
+    from pipelines.catalog.ingest import ingest as run
+    from pipelines.progress import Progress
+
+    with Progress(description="merge", unit="row") as progress:
+        report = run(
+            [stars],
+            output,
+            workers=workers,
+            merge=cells,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    click.echo(str(report))

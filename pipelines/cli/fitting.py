@@ -1,0 +1,94 @@
+"""Verbs of a fit: fit, config, status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+
+
+@click.command()
+@click.argument("stars", type=OUT)
+@click.option("-o", "--output", required=True, type=OUT, help="Run folder to make.")
+@click.option("-c", "--config", type=OUT, help="TOML configuration.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one key, e.g. --set box.spacing=50. Repeatable.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where a fit into RUN stopped; begin if there is none.",
+)
+@click.option(
+    "--resume-anyway",
+    "anyway",
+    is_flag=True,
+    help="Go on even if configuration, catalogue or code are others by now.",
+)
+@OVERWRITE
+@reporting
+def fit(
+    stars: Path,
+    output: Path,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    anyway: bool,
+    overwrite: bool,
+) -> None:
+    """Fit a map to STARS. Without a configuration everything is chosen and printed.
+
+    `dustmap config` prints every key with its default. A fit saves itself every few
+    minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
+    the same command with --resume goes on.
+    """
+    from pipelines.config import FitConfig, load_config
+    from pipelines.fit import fit as run
+    from pipelines.launch import processes
+
+    settings = load_config(FitConfig, config, overrides)
+    with processes() as group:
+        report = run(
+            stars,
+            output,
+            settings,
+            overwrite=overwrite,
+            resume=resume,
+            anyway=anyway,
+            group=group,
+        )
+        if not group.first:
+            return
+    click.echo(str(report))
+    if not report.converged:
+        click.echo("dustmap: warning: the solver did not converge (above)", err=True)
+
+
+@click.command(name="config")
+@click.option("--simulate", "simulation", is_flag=True, help="Of simulate instead.")
+@reporting
+def config_(simulation: bool) -> None:
+    """Print the configuration of fit: every key, its meaning and default, as TOML."""
+    from pipelines.config import FitConfig, SimulateConfig, describe
+
+    click.echo(describe(SimulateConfig if simulation else FitConfig))
+
+
+@click.command()
+@click.argument("run", type=OUT)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@reporting
+def status(run: Path, as_json: bool) -> None:
+    """How far the fit into RUN is: under way, finished, stopped or dead."""
+    import json
+
+    from pipelines.status import describe, status_of
+
+    found = status_of(run)
+    click.echo(json.dumps(found, indent=1) if as_json else describe(found))

@@ -1,0 +1,69 @@
+"""The verb of generic regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+
+
+@click.command()
+@click.argument("table", type=OUT)
+@click.option("-o", "--output", required=True, type=OUT, help="Run folder to make.")
+@click.option("--target", required=True, metavar="COLUMN", help="What to predict.")
+@click.option(
+    "--inputs", metavar="A,B,...", help="Columns to predict it from; all other numbers."
+)
+@click.option(
+    "--likelihood",
+    default="gaussian",
+    show_default=True,
+    help="gaussian, student-t (outliers) or bernoulli (two classes).",
+)
+@click.option(
+    "--method",
+    default="auto",
+    show_default=True,
+    help="auto, hip (grid, 1 to 3 inputs), svgp, sgpr or exact.",
+)
+@click.option(
+    "--whitening",
+    default="cholesky",
+    show_default=True,
+    help="Of svgp: cholesky or ciq.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--test-fraction",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Share of the rows kept back, at random.",
+)
+@click.option(
+    "--split-column", metavar="COLUMN", help="1 for rows to test, 0 to fit, instead."
+)
+@OVERWRITE
+@reporting
+def regress(
+    table: Path, output: Path, inputs: str | None, overwrite: bool, **choices: Any
+) -> None:
+    """Predict one column of TABLE from others by a Gaussian process.
+
+    TABLE: CSV (also .gz) or parquet. Method, kernel, scales and noise are chosen and
+    printed; RUN gets metrics.json and predictions.parquet of the test rows, plot.png
+    and summary.txt.
+    """
+    from pipelines.regress import Options
+    from pipelines.regress import regress as run
+
+    names = None
+    if inputs is not None:
+        names = tuple(name.strip() for name in inputs.split(",") if name.strip())
+    report = run(table, output, Options(inputs=names, **choices), overwrite=overwrite)
+    click.echo(str(report))
+    if not report.converged:
+        click.echo("dustmap: warning: a search did not converge (above)", err=True)

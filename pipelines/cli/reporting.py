@@ -1,0 +1,49 @@
+"""What every verb shares: common options, and how an error is told.
+
+Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal, to be taken
+up again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.errors import InputError, Stopped
+from pipelines.progress import rank_mark
+
+OUT = click.Path(path_type=Path)
+# What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
+_TRY_AGAIN = 75
+OVERWRITE = click.option(
+    "--overwrite", is_flag=True, help="Replace the output if it exists."
+)
+
+
+def reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what went wrong into one message and an exit status."""
+
+    @wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except InputError as error:
+            _fail(2, f"{error}")
+        except Stopped as reason:
+            _fail(_TRY_AGAIN, f"{reason}")
+        except (OSError, MemoryError, RuntimeError, ArithmeticError) as error:
+            _fail(1, f"failed: {type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            _fail(1, "interrupted; nothing was written")
+
+    return guarded
+
+
+def _fail(status: int, message: str) -> None:
+    click.echo(f"{rank_mark()}dustmap: {message}", err=True)
+    sys.exit(status)
