@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines import cost
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
-from pipelines.plan import Plan, memory_limit
+from pipelines.planning import cost
+from pipelines.planning.plan import Plan, memory_limit
 from pipelines.progress import Progress, say
 from pipelines.timing import TimeLeft
 

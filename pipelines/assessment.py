@@ -12,7 +12,7 @@ from dustmap.models.gaussian import TorusGaussian
 from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.observations import rays
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 from pipelines.selection import placing_errors
 
 

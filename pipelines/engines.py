@@ -45,7 +45,7 @@ from pipelines.observations import (
     rays,
     sight_lines,
 )
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 from pipelines.progress import say
 
 # What a step may still promise when a lognormal fit is done [nats per star]: an error

@@ -15,18 +15,18 @@ from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.config import FitConfig
 from pipelines.engines import run_engine, slabs_of
 from pipelines.errors import InputError
-from pipelines.fit_state import FitState
-from pipelines.learning import learn_plan
-from pipelines.plan import work_of
-from pipelines.planner import make_plan
+from pipelines.planning.learning import learn_plan
+from pipelines.planning.plan import work_of
+from pipelines.planning.planner import make_plan
 from pipelines.progress import Progress, say
 from pipelines.result import FitReport, report_of
 from pipelines.run import check_output, fit_of
 from pipelines.sample import Sample, data_of, inside_box, read_sample
+from pipelines.saving.fit_state import FitState
+from pipelines.saving.session import Session, opened
+from pipelines.saving.workspace import Workspace, finish, unfinished
 from pipelines.selection import planning_view
-from pipelines.session import Session, opened
 from pipelines.together import made_by_first
-from pipelines.workspace import Workspace, finish, unfinished
 from pipelines.writing import write_run
 
 __all__ = ["FitReport", "fit"]

@@ -20,7 +20,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid
 from dustmap.inference.noise import Noise
 from pipelines.config import FitConfig
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from pipelines.catalog.schema import Stars, read_stars, write_table
 from pipelines.observations import rays
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 from pipelines.run import Run, read_run
 
 # Quantiles of the posterior by the name of their column: the median and one sigma.

@@ -19,7 +19,7 @@ from pipelines.engines import Inference
 from pipelines.figures.history import history
 from pipelines.figures.style import save_figure
 from pipelines.metrics import Record, write_metrics
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 from pipelines.run import posterior_model, write_json
 from pipelines.store import check_manifest
 

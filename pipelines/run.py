@@ -29,9 +29,9 @@ from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.engines import build_model
 from pipelines.errors import InputError
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
+from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.store import check_manifest
-from pipelines.workspace import SUFFIX, unfinished
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 

@@ -12,7 +12,7 @@ from pipelines.catalog.schema import Stars, read_stars_together
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.observations import Data
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
 from pipelines.selection import (
     FEWEST,
     by_direction,

@@ -11,8 +11,8 @@ import torch
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
-from pipelines.plan import Plan, choose_box
-from pipelines.planner import Catalogue, mean_density
+from pipelines.planning.plan import Plan, choose_box
+from pipelines.planning.planner import Catalogue, mean_density
 
 # Pixels of about a degree.
 _NSIDE = 64

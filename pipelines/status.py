@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.checkpoint import RECORD, checkpoints
 from pipelines.errors import InputError
-from pipelines.lock import is_held
 from pipelines.metrics import read_metrics
+from pipelines.saving.checkpoint import RECORD, checkpoints
+from pipelines.saving.lock import is_held
+from pipelines.saving.workspace import Workspace, unfinished
 from pipelines.store import MARKER
-from pipelines.workspace import Workspace, unfinished
 
 # Where the system cannot tell who holds a lock, a run without a beat for so many
 # seconds counts as dead.

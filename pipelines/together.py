@@ -9,10 +9,10 @@ from dataclasses import asdict
 import torch
 
 from dustmap.distributed.group import Group
-from pipelines.cost import Speed
 from pipelines.errors import InputError, Stopped
-from pipelines.fit_state import FitState
-from pipelines.plan import Plan
+from pipelines.planning.cost import Speed
+from pipelines.planning.plan import Plan
+from pipelines.saving.fit_state import FitState
 
 _PASSED_ON = {"InputError": InputError, "Stopped": Stopped}
 

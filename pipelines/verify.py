@@ -11,7 +11,6 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
-from pipelines.checkpoint import check_checkpoint, check_checkpoints, is_checkpoint
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits
@@ -19,9 +18,14 @@ from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.metrics import read_metrics
+from pipelines.saving.checkpoint import (
+    check_checkpoint,
+    check_checkpoints,
+    is_checkpoint,
+)
+from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
 from pipelines.seal import check_seal
 from pipelines.store import MANIFEST, MARKER, check_manifest
-from pipelines.workspace import SUFFIX, Workspace, unfinished
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.assessment import held_out_score, sight_line_lengths
-from pipelines.fit_state import FitState
-from pipelines.heartbeat import peak_memory
 from pipelines.predict import predict_columns, write_predictions
 from pipelines.result import (
     FitReport,
@@ -17,7 +15,9 @@ from pipelines.result import (
 )
 from pipelines.run import State, write_state
 from pipelines.sample import Sample
-from pipelines.session import Session
+from pipelines.saving.fit_state import FitState
+from pipelines.saving.heartbeat import peak_memory
+from pipelines.saving.session import Session
 from pipelines.store import atomic_directory, write_manifest
 
 

@@ -23,7 +23,7 @@ from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
 from pipelines.engines import build_model
 from pipelines.observations import rays
-from pipelines.plan import EmbeddingPlan, MeanPlan, Plan
+from pipelines.planning.plan import EmbeddingPlan, MeanPlan, Plan
 
 BATCH = 64
 # The mock's own mean; a lengthscale that both grids resolve.

@@ -21,7 +21,7 @@ from dustmap.functionals import FixedStep, Functionals, LineIntegrals, PointValu
 from dustmap.grid import Grid, Torus, smooth_size
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.planner import Catalogue, choose_prior
+from pipelines.planning.planner import Catalogue, choose_prior
 from pipelines.simulate import simulate
 
 HALF = (2000.0, 2000.0, 1000.0)

@@ -13,7 +13,7 @@ import one_cloud
 import pytest
 import torch
 
-import pipelines.keeper
+import pipelines.saving.keeper
 from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.errors import Stopped
@@ -50,7 +50,7 @@ class Case:
 
     def stop(self, after: int, *, by: signal.Signals = signal.SIGTERM, **how: Any):
         """Fit it, with a signal just before this checkpoint is written."""
-        written = pipelines.keeper.write_checkpoint
+        written = pipelines.saving.keeper.write_checkpoint
         count = 0
 
         def write(*args: Any, **named: Any) -> Path:
@@ -61,7 +61,7 @@ class Case:
             return written(*args, **named)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines.keeper, "write_checkpoint", write)
+            patch.setattr(pipelines.saving.keeper, "write_checkpoint", write)
             with pytest.raises(Stopped) as ended:
                 self.fit(**how)
         return str(ended.value)

@@ -15,7 +15,6 @@ import torch
 from ranks import on_ranks, start
 
 from dustmap.distributed.group import Group
-from pipelines import cost
 from pipelines.catalog.schema import (
     Stars,
     read_stars,
@@ -27,6 +26,7 @@ from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.fit import fit
 from pipelines.launch import own_threads
+from pipelines.planning import cost
 from pipelines.run import read_run
 
 

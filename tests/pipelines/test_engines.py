@@ -18,8 +18,8 @@ from pipelines.config import FitConfig
 from pipelines.engines import build_model, run_engine
 from pipelines.errors import InputError
 from pipelines.observations import Data, rays
-from pipelines.plan import EmbeddingPlan
-from pipelines.planner import Catalogue, make_plan
+from pipelines.planning.plan import EmbeddingPlan
+from pipelines.planning.planner import Catalogue, make_plan
 
 CPU = torch.device("cpu")
 

@@ -10,13 +10,13 @@ import pytest
 from dustmap.distributed.group import Group
 from pipelines.config.fitting import CheckpointConfig
 from pipelines.errors import InputError, Stopped
-from pipelines.heartbeat import Heartbeat
-from pipelines.keeper import Keeper
-from pipelines.lock import Lock, is_held
 from pipelines.metrics import Metrics
-from pipelines.stopping import StopFlag
+from pipelines.saving.heartbeat import Heartbeat
+from pipelines.saving.keeper import Keeper
+from pipelines.saving.lock import Lock, is_held
+from pipelines.saving.stopping import StopFlag
+from pipelines.saving.workspace import Workspace, claimed, unfinished
 from pipelines.timing import StageClock
-from pipelines.workspace import Workspace, claimed, unfinished
 
 
 class Turned:

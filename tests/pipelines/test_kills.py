@@ -14,8 +14,8 @@ from pipelines.errors import InputError
 from pipelines.export.fits import read_fits
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
+from pipelines.saving.workspace import unfinished
 from pipelines.verify import verify
-from pipelines.workspace import unfinished
 
 FIT = "fit stars.parquet -c fit.toml -o run --resume"
 EXPORTS = {

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
-from pipelines import cost
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
-from pipelines.plan import (
+from pipelines.planning import cost
+from pipelines.planning.plan import (
     EmbeddingPlan,
     MeanPlan,
     Plan,

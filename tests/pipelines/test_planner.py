@@ -9,8 +9,8 @@ import torch
 
 from dustmap.kernels import KERNELS
 from pipelines.config import FitConfig
-from pipelines.plan import RESOLVED, MeanPlan
-from pipelines.planner import (
+from pipelines.planning.plan import RESOLVED, MeanPlan
+from pipelines.planning.planner import (
     Catalogue,
     PriorChoice,
     as_lognormal,

@@ -17,17 +17,17 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-import pipelines.checkpoint
 import pipelines.fit
-import pipelines.identity
-import pipelines.keeper
-import pipelines.session
+import pipelines.saving.checkpoint
+import pipelines.saving.identity
+import pipelines.saving.keeper
+import pipelines.saving.session
 import pipelines.writing
 from pipelines.catalog.schema import write_stars
-from pipelines.checkpoint import checkpoints, read_checkpoint
 from pipelines.config import FitConfig, to_toml
 from pipelines.errors import InputError
 from pipelines.run import read_run
+from pipelines.saving.checkpoint import checkpoints, read_checkpoint
 from pipelines.verify import verify
 
 
@@ -35,14 +35,14 @@ from pipelines.verify import verify
 def whole(tmp_path_factory):
     """The fit that nothing interrupted, and how many checkpoints it wrote."""
     case = interrupted.case_in(tmp_path_factory.mktemp("whole"))
-    written, count = pipelines.keeper.write_checkpoint, []
+    written, count = pipelines.saving.keeper.write_checkpoint, []
 
     def write(*args, **named):
         count.append(args[2]["stage"])
         return written(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.keeper, "write_checkpoint", write)
+        patch.setattr(pipelines.saving.keeper, "write_checkpoint", write)
         case.fit()
     assert not case.workspace.exists()
     return case, count
@@ -191,11 +191,11 @@ def another(case, kind, monkeypatch):
         write_stars(case.source, one_cloud.catalogue(100, seed=6), overwrite=True)
         return r"was stars.parquet with SHA-256 \w{12}..., is stars.parquet"
     if kind == "version":
-        monkeypatch.setattr(pipelines.identity.dustmap, "__version__", "9.9")
+        monkeypatch.setattr(pipelines.saving.identity.dustmap, "__version__", "9.9")
         return "version was .*, is 9.9"
-    sources = pipelines.identity._sources()
+    sources = pipelines.saving.identity._sources()
     changed = {**sources, "pipelines/fit.py": "0" * 64}
-    monkeypatch.setattr(pipelines.identity, "_sources", lambda: changed)
+    monkeypatch.setattr(pipelines.saving.identity, "_sources", lambda: changed)
     return "1 source files are others: pipelines/fit.py"
 
 
@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_is_found_and_the_one_before_is_used(
     for path in (again.output, again.workspace, newest):
         with pytest.raises(InputError, match=newest.name):
             verify(path)
-    found, faults = pipelines.checkpoint.newest_checkpoint(newest.parent)
+    found, faults = pipelines.saving.checkpoint.newest_checkpoint(newest.parent)
     assert found.path == before and newest.name in faults[0]
 
 
@@ -275,7 +275,7 @@ def test_a_newest_checkpoint_that_is_gone_is_missed(again):
     shutil.rmtree(newest)
     with pytest.raises(InputError, match=f"{newest.name} is missing"):
         verify(again.output)
-    found, faults = pipelines.checkpoint.newest_checkpoint(newest.parent)
+    found, faults = pipelines.saving.checkpoint.newest_checkpoint(newest.parent)
     assert found.path == before and "is missing" in faults[0]
 
 
@@ -292,7 +292,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_fit(
 ):
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
     own = interrupted.case_in(tmp_path)
-    save, calls = pipelines.checkpoint.save_file, []
+    save, calls = pipelines.saving.checkpoint.save_file, []
 
     def full(tensors, path):
         calls.append(path)
@@ -301,7 +301,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_fit(
             raise SafetensorError("No space left on device (os error 28)")
         save(tensors, path)
 
-    monkeypatch.setattr(pipelines.checkpoint, "save_file", full)
+    monkeypatch.setattr(pipelines.saving.checkpoint, "save_file", full)
     own.fit()
     said = capsys.readouterr().err
     assert said.count("a checkpoint could not be written, 000002 stays") == 2
@@ -374,7 +374,7 @@ def test_a_read_only_folder_is_refused_before_the_work(whole, monkeypatch, tmp_p
 HOLDER = """
 import sys, time
 from pathlib import Path
-from pipelines.workspace import claimed
+from pipelines.saving.workspace import claimed
 with claimed(Path(sys.argv[1]), overwrite=False, resume=True):
     print("held", flush=True)
     time.sleep(60)
@@ -402,7 +402,7 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
 
 def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
     taken, alive = {}, []
-    restored, write_run = pipelines.session.restored, pipelines.fit.write_run
+    restored, write_run = pipelines.saving.session.restored, pipelines.fit.write_run
 
     def watched(*args):
         state = restored(*args)
@@ -415,7 +415,7 @@ def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypa
         alive.extend(name for name, value in taken.items() if value() is not None)
         return write_run(*args)
 
-    monkeypatch.setattr(pipelines.session, "restored", watched)
+    monkeypatch.setattr(pipelines.saving.session, "restored", watched)
     monkeypatch.setattr(pipelines.fit, "write_run", written)
     again.fit(resume=True)
     assert len(taken) > 3

@@ -16,7 +16,7 @@ from pipelines.observations import (
     noise_of,
     sight_lines,
 )
-from pipelines.plan import MeanPlan, Plan
+from pipelines.planning.plan import MeanPlan, Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))
 PLAN = Plan(

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from ranks import on_ranks
 
 from dustmap.distributed.group import Group
-from pipelines import cost
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.errors import Stopped
 from pipelines.fit import fit
-from pipelines.keeper import Keeper
+from pipelines.planning import cost
 from pipelines.run import read_run
+from pipelines.saving.keeper import Keeper
 
 
 def _settings(**inference: Any) -> FitConfig:

@@ -100,7 +100,7 @@ def test_the_gaussian_prior_has_the_scales_of_the_stars(bench):
     """One lengthscale, the mean function along rays as its closed form."""
     from peers_problem import searched_prior
 
-    from pipelines.planner import Catalogue
+    from pipelines.planning.planner import Catalogue
 
     rng = np.random.default_rng(0)
     positions = rng.uniform(-500, 500, (200, 3))

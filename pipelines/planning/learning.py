@@ -27,9 +27,9 @@ from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
 from pipelines.engines import full_batch_settings
-from pipelines.learning_part import lengthscale_range, linear_model, part_of
 from pipelines.observations import Data, learns_common, learns_share, noise_of
-from pipelines.plan import RESOLVED, Plan
+from pipelines.planning.learning_part import lengthscale_range, linear_model, part_of
+from pipelines.planning.plan import RESOLVED, Plan
 from pipelines.timing import Allowance
 
 _STEPS, _PAIRS, _RANK = 14, 4, 64

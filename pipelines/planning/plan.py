@@ -12,9 +12,9 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Radial
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.whitening import padded_torus
-from pipelines import cost
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
+from pipelines.planning import cost
 
 # Distance to the Galactic centre (GRAVITY Collaboration 2019, A&A 625, L10) [pc].
 CENTRE_DISTANCE = 8178.0

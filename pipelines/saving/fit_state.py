@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from dustmap.inference.journal import State
-from pipelines.checkpoint import Checkpoint
-from pipelines.cost import Speed
 from pipelines.engines import Inference
 from pipelines.errors import InputError
-from pipelines.plan import Plan
+from pipelines.planning.cost import Speed
+from pipelines.planning.plan import Plan
+from pipelines.saving.checkpoint import Checkpoint
 
 Stage = Literal["planned", "learnt", "inferring", "inferred"]
 """What was done last: the next is learning, inference, more of it, and the result."""

@@ -13,19 +13,19 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.inference.journal import State as JournalState
-from pipelines.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.config import FitConfig
 from pipelines.errors import InputError, Stopped
-from pipelines.fit_state import FitState, Stage, restored
-from pipelines.heartbeat import Heartbeat
-from pipelines.identity import Identity
-from pipelines.keeper import Keeper, machine
 from pipelines.metrics import Metrics
-from pipelines.place import Place, place_of
 from pipelines.progress import say
-from pipelines.stopping import StopFlag
+from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
+from pipelines.saving.fit_state import FitState, Stage, restored
+from pipelines.saving.heartbeat import Heartbeat
+from pipelines.saving.identity import Identity
+from pipelines.saving.keeper import Keeper, machine
+from pipelines.saving.place import Place, place_of
+from pipelines.saving.stopping import StopFlag
+from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
 from pipelines.timing import StageClock
-from pipelines.workspace import Workspace, claimed, finish, unfinished
 
 # What status calls the work that follows a stage.
 _NEXT = {

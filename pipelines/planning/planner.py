@@ -13,9 +13,9 @@ from dustmap.inference.search import Fixed
 from dustmap.kernels import KERNELS
 from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
-from pipelines import cost
 from pipelines.config import FitConfig
-from pipelines.plan import (
+from pipelines.planning import cost
+from pipelines.planning.plan import (
     RESOLVED,
     WEIGHTS_SHARE,
     EmbeddingPlan,
@@ -32,7 +32,7 @@ from pipelines.plan import (
     with_notes,
     work_of,
 )
-from pipelines.prior_search import (
+from pipelines.planning.prior_search import (
     Catalogue,
     PriorChoice,
     mean_candidates,

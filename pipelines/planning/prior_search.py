@@ -13,7 +13,7 @@ from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.inference.search import Evidence, Fixed, clustered_subset, search
 from dustmap.kernels import KERNELS
 from pipelines.config import FitConfig
-from pipelines.plan import SCALE_LENGTH, MeanPlan
+from pipelines.planning.plan import SCALE_LENGTH, MeanPlan
 from pipelines.progress import Progress
 
 # Observations in the coarse search, and how many near neighbours form a group.

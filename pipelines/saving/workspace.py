@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.checkpoint import checkpoints, remove_unfinished
 from pipelines.errors import InputError
-from pipelines.lock import Lock
+from pipelines.saving.checkpoint import checkpoints, remove_unfinished
+from pipelines.saving.lock import Lock
 from pipelines.store import (
     remove_directory,
     remove_parts,

@@ -1,0 +1,1 @@
+"""What a fit chooses: box, grid, memory and time, and the scales of the prior."""

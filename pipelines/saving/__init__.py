@@ -1,0 +1,1 @@
+"""What a fit leaves while it is under way: a lock, checkpoints, how far it is."""
