@@ -1,0 +1,19 @@
+"""What a run is turned into: a density cube, sky maps, lines of sight."""
+
+from pipelines.products.cumulative import cumulative
+from pipelines.products.density import map_cube
+from pipelines.products.provenance import provenance
+from pipelines.products.reach import default_distances, default_nside
+from pipelines.products.sightlines import default_directions, lines_of_sight
+from pipelines.products.sky import sky_maps
+
+__all__ = [
+    "cumulative",
+    "default_directions",
+    "default_distances",
+    "default_nside",
+    "lines_of_sight",
+    "map_cube",
+    "provenance",
+    "sky_maps",
+]

@@ -1,0 +1,88 @@
+"""Lines of sight, with the stars near them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelines.catalog.schema import Stars, read_stars
+from pipelines.export.cube import LineOfSight
+from pipelines.products.cumulative import cumulative
+from pipelines.run import Run
+from pipelines.truth import unit_vectors
+
+
+def lines_of_sight(
+    run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
+) -> list[LineOfSight]:
+    """Cumulative extinction with error along a few directions, and the stars near."""
+    stars = read_stars(run.path / "stars.parquet")
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    lines = []
+    chosen = default_directions(stars) if directions is None else list(directions)
+    vectors = unit_vectors(*np.array(chosen).T)
+    reach = np.array([_exit_distance(run, vector) for vector in vectors])
+    edges = np.linspace(0, reach * (1 - 1e-9), points + 1)[1:]
+    mean, std = cumulative(run, vectors, edges)
+    for i, (lon, lat) in enumerate(chosen):
+        near, radius = _stars_near(stars, vectors[i])
+        lines.append(
+            LineOfSight(
+                l=lon,
+                b=lat,
+                distance=edges[:, i],
+                mean=mean[:, i],
+                std=std[:, i],
+                star_distance=stars.distance[near],
+                star_extinction=stars.extinction[near],
+                star_error=stars.extinction_error[near],
+                radius=radius,
+            )
+        )
+    return lines
+
+
+def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
+    """Directions spread over the sky among the stars of largest extinction signal.
+
+    Greedy: the star of the highest extinction, then the highest that is at least
+    30 deg away from all chosen before (less where the field is small).
+    """
+    assert stars.extinction is not None
+    vectors = unit_vectors(stars.l, stars.b)
+    order = np.argsort(stars.extinction)[::-1]
+    separation = math.radians(30)
+    chosen: list[int] = []
+    while len(chosen) < count and separation > 1e-4:
+        for index in order:
+            if len(chosen) == count:
+                break
+            cosines = vectors[chosen] @ vectors[index] if chosen else np.zeros(0)
+            if (cosines < math.cos(separation)).all():
+                chosen.append(int(index))
+        separation /= 2
+    return [(float(stars.l[i]), float(stars.b[i])) for i in chosen]
+
+
+def _exit_distance(run: Run, direction: np.ndarray) -> float:
+    """Distance at which a ray from the observer leaves the box [pc]."""
+    distance = math.inf
+    grid = run.plan.grid
+    for low, high, cosine in zip(grid.lower, grid.upper, direction, strict=True):
+        if abs(cosine) > 1e-12:
+            distance = min(distance, (high if cosine > 0 else low) / cosine)
+    return distance
+
+
+def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]:
+    """Up to 60 stars within the smallest radius that holds them, at most 3 deg."""
+    cosine = np.clip(unit_vectors(stars.l, stars.b) @ direction, -1.0, 1.0)
+    angle = np.degrees(np.arccos(cosine))
+    nearest = np.argsort(angle)[:60]
+    near = nearest[angle[nearest] <= 3.0]
+    radius = float(angle[near].max()) if len(near) else 3.0
+    # Rounded up, for the figure's title.
+    return near, math.ceil(10 * radius) / 10
