@@ -1,0 +1,194 @@
+"""How well stated uncertainties hold: z-scores, coverage, and both by bins.
+
+A star is observed with a Gaussian error; the map predicts its noise-free extinction by
+mean and standard deviation, or by the quantiles of a log-normal. Extinctions and their
+errors are in mag, all else is without unit. Stars that the map says nothing about (NaN)
+are the caller's to leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import log_ndtr, logsumexp, ndtri, ndtri_exp
+
+LEVELS = (0.50, 0.68, 0.90, 0.95)
+# Nodes and reach, in standard deviations, of the quadrature over a log-normal.
+_NODES, _REACH = 401, 8.0
+_ROWS = 4096
+# From the median absolute deviation of a normal distribution to its standard deviation.
+_TO_STD = 1.4826
+
+Column = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What fraction of stars the central intervals of one level hold.
+
+    ``error`` is the binomial standard deviation of ``held`` were ``level`` true,
+    ``sqrt(level (1 - level) / n)``. Stars behind the same cloud are not independent, so
+    that it is the least the error can be.
+    """
+
+    level: float
+    held: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Observed against predicted extinction of some stars.
+
+    ``bias`` is the mean of observed minus predicted, ``rmse`` its root mean square and
+    ``scatter`` 1.4826 times its median absolute deviation [mag], noise of the
+    observation included. ``chi2`` is the mean of z², one if errors are as stated.
+    """
+
+    stars: int
+    bias: float
+    rmse: float
+    scatter: float
+    z_mean: float
+    z_std: float
+    chi2: float
+    coverage: tuple[Coverage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Stars with ``low <= value < high``; the last of several bins holds its end."""
+
+    low: float
+    high: float
+    calibration: Calibration
+
+
+def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Column:
+    """``(observed - mean) / sqrt(std² + error²)``: of a normal prediction.
+
+    Raises
+    ------
+    ValueError
+        If a star has neither a standard deviation nor an error.
+    """
+    width = np.hypot(std, error)
+    if (width == 0).any():
+        raise ValueError(
+            f"{int((width == 0).sum())} stars have neither an error nor a standard "
+            "deviation: leave them out, they have no z-score"
+        )
+    return (observed - mean) / width
+
+
+def z_scores_lognormal(
+    observed: Column, error: Column, p16: Column, p50: Column, p84: Column
+) -> Column:
+    """``Φ⁻¹(u)`` with u the predicted probability of less than was observed.
+
+    With ``x = p50 exp(s t)``, ``s = ln(p84 / p16) / 2``, t standard normal and an
+    observation ``x + error e``, ``u = ∫ Φ((observed - x(t)) / error) φ(t) dt`` by the
+    trapezoidal rule in logarithms, so that outliers keep their z. Where the error is
+    far less than the width of the prediction z is exact to 0.02. What sees no dust has
+    quantiles of zero and is normal.
+
+    Raises
+    ------
+    ValueError
+        If an error is not positive.
+    """
+    if not (error > 0).all():
+        raise ValueError(
+            f"errors must be positive, {int((~(error > 0)).sum())} stars have none"
+        )
+    dark = p50 == 0
+    middle = np.where(dark, 1.0, p50)
+    spread = np.log(np.where(dark, 1.0, p84) / np.where(dark, 1.0, p16)) / 2
+    nodes = np.linspace(-_REACH, _REACH, _NODES)
+    weights = -(nodes**2) / 2 - np.log(np.exp(-(nodes**2) / 2).sum())
+    found = np.empty(len(observed))
+    for first in range(0, len(observed), _ROWS):
+        part = slice(first, first + _ROWS)
+        dust = middle[part, None] * np.exp(spread[part, None] * nodes)
+        dust[dark[part]] = 0.0
+        away = (observed[part, None] - dust) / error[part, None]
+        below = logsumexp(log_ndtr(away) + weights, axis=1)
+        above = logsumexp(log_ndtr(-away) + weights, axis=1)
+        # The smaller tail is the one that has digits left.
+        found[part] = np.where(
+            below < above, ndtri_exp(below.clip(max=0)), -ndtri_exp(above.clip(max=0))
+        )
+    return found
+
+
+def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:
+    """Fractions of stars within the central intervals, one per level."""
+    distance = np.abs(z)
+    return tuple(
+        Coverage(
+            level=level,
+            held=float(np.mean(distance <= ndtri((1 + level) / 2))),
+            error=float(np.sqrt(level * (1 - level) / len(z))),
+        )
+        for level in levels
+    )
+
+
+def calibrate(
+    residual: Column, z: Column, levels: Sequence[float] = LEVELS
+) -> Calibration:
+    """All figures of a set of stars; ``residual`` is observed minus predicted [mag].
+
+    Raises
+    ------
+    ValueError
+        If there is no star, or a number is not finite.
+    """
+    if not len(z) or len(z) != len(residual):
+        raise ValueError(
+            f"expected as many residuals as z-scores and at least one, got "
+            f"{len(residual)} and {len(z)}"
+        )
+    if not (np.isfinite(z).all() and np.isfinite(residual).all()):
+        raise ValueError("residuals and z-scores must be finite: leave the others out")
+    middle = np.median(residual)
+    return Calibration(
+        stars=len(z),
+        bias=float(residual.mean()),
+        rmse=float(np.sqrt(np.mean(residual**2))),
+        scatter=float(_TO_STD * np.median(np.abs(residual - middle))),
+        z_mean=float(z.mean()),
+        z_std=float(z.std()),
+        chi2=float(np.mean(z**2)),
+        coverage=coverage(z, levels),
+    )
+
+
+def by_bins(
+    value: Column, edges: Sequence[float] | Column, residual: Column, z: Column
+) -> list[Bin]:
+    """Figures by bins of any value, such as a distance or a latitude.
+
+    Empty bins are left out; so are stars beyond the edges.
+    """
+    found = []
+    for low, high in pairwise(edges):
+        chosen = _within(value, low, high, last=high == edges[-1])
+        if chosen.any():
+            inside = calibrate(residual[chosen], z[chosen])
+            found.append(Bin(low=float(low), high=float(high), calibration=inside))
+    return found
+
+
+def even_edges(value: Column, count: int) -> Column:
+    """Edges of at most ``count`` bins of equally many stars; fewer where values tie."""
+    edges = np.unique(np.quantile(value, np.linspace(0, 1, count + 1)))
+    return edges if len(edges) > 1 else np.array([edges[0], edges[0]])
+
+
+def _within(value: Column, low: float, high: float, *, last: bool) -> np.ndarray:
+    return (value >= low) & ((value <= high) if last else (value < high))
