@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,23 +16,45 @@ import zarr
 
 from pipelines.errors import InputError
 from pipelines.export.cube import AXES, FRAME, Cube, field_title, field_unit
+from pipelines.export.integrated import (
+    DISTANCE,
+    LAST_STAR,
+    PIXEL,
+    PREFIX,
+    RAY_DIMENSIONS,
+    Integrated,
+    integrated_title,
+)
 from pipelines.store import atomic_directory, check_manifest, write_manifest
 
 _KIND = "dustmap cube"
-_VERSION = 1
+_VERSION = 2
+# Version 1 had no integrated extinctions, and is the same otherwise.
+_READABLE = (1, 2)
 _CHUNK = 64
+# Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
+_RAY_CHUNK = 2**18
 _DIMENSIONS = ("z", "y", "x")
 
 
 def write_zarr(
-    path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    cube: Cube,
+    integrated: Integrated | None = None,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write ``cube`` as a zarr v3 group of arrays with named dimensions ``z y x``.
 
     Each array keeps its data type. ``x y z`` [pc] are 1-D coordinate arrays of the
-    same names as the dimensions, which is how xarray finds them. Frame and provenance
-    are attributes of the group. The manifest of hashes and the completion marker come
-    last, and the store appears under its name only when it is whole.
+    same names as the dimensions, which is how xarray finds them. Frame, provenance,
+    and out of the latter band and citation, are attributes of the group. The manifest
+    of hashes and the completion marker come last, and the store appears under its
+    name only when it is whole.
+
+    Integrated extinctions are arrays ``extinction_mean ...`` with the dimensions
+    ``pixel distance`` (float32) and ``last_star`` by pixel, beside the others. A chunk
+    holds every distance of neighbouring pixels.
 
     Raises
     ------
@@ -42,7 +67,7 @@ def write_zarr(
     target = Path(path)
     if target.is_dir() and any(target.iterdir()) and not _is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
-    attributes = _group_attributes(cube)
+    attributes = _group_attributes(cube, integrated)
     _check_names(cube)
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
@@ -65,6 +90,8 @@ def write_zarr(
                 dimensions=_DIMENSIONS,
                 attributes={"units": unit or "1", "long_name": field_title(name)},
             )
+        if integrated is not None:
+            _write_integrated(group, integrated)
         _consolidate(temporary)
         write_manifest(temporary)
 
@@ -84,6 +111,48 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
         If the store is absent, incomplete, altered, or not one of this program's.
     """
     source = Path(path)
+    with _opened(source, verify=verify) as (group, attributes):
+        names = cast(list[str], attributes["arrays"])
+        return Cube(
+            **{axis: _read_array(group, axis) for axis in AXES},
+            arrays={name: _read_array(group, name) for name in names},
+            unit=str(attributes["unit"]),
+            meta=cast(dict[str, Any], attributes["provenance"]),
+        )
+
+
+def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
+    """Read the integrated extinctions of a map that :func:`write_zarr` wrote.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_zarr`, and if the store has none.
+    """
+    source = Path(path)
+    with _opened(source, verify=verify) as (group, attributes):
+        described = cast(dict[str, Any] | None, attributes.get("integrated"))
+        if described is None:
+            raise InputError(
+                f"{source} has no integrated extinctions: it is a simulation's truth "
+                "or was written by an earlier version. Export the run again "
+                f"(`dustmap export RUN --zarr {source.name}`)"
+            )
+        names = [str(name) for name in described["arrays"]]
+        unit = cast(zarr.Array, group[names[0]]).attrs["units"]
+        return Integrated(
+            distance=_read_array(group, DISTANCE),
+            arrays={n.removeprefix(PREFIX): _read_array(group, n) for n in names},
+            last_star=_read_array(group, LAST_STAR),
+            unit=str(unit),
+        )
+
+
+@contextmanager
+def _opened(
+    source: Path, *, verify: bool
+) -> Iterator[tuple[zarr.Group, dict[str, Any]]]:
+    """The group of a whole store of this program, and its attributes."""
     if not _is_zarr(source):
         raise InputError(
             f"{source} is no zarr store (expected a folder with zarr.json)"
@@ -92,18 +161,13 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     try:
         group = zarr.open_group(source, mode="r", zarr_format=3)
         attributes = dict(group.attrs)
-        if attributes.get("kind") != _KIND or attributes.get("version") != _VERSION:
+        kind, version = attributes.get("kind"), attributes.get("version")
+        if kind != _KIND or version not in _READABLE:
             raise InputError(
-                f"{source} is a zarr store of kind {attributes.get('kind')!r} version "
-                f"{attributes.get('version')!r}; expected {_KIND!r} version {_VERSION}"
+                f"{source} is a zarr store of kind {kind!r} version {version!r}; "
+                f"expected {_KIND!r} version {' or '.join(map(str, _READABLE))}"
             )
-        names = cast(list[str], attributes["arrays"])
-        return Cube(
-            **{axis: _read_array(group, axis) for axis in AXES},
-            arrays={name: _read_array(group, name) for name in names},
-            unit=str(attributes["unit"]),
-            meta=cast(dict[str, Any], attributes["provenance"]),
-        )
+        yield group, attributes
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -114,12 +178,12 @@ def _is_zarr(path: Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
-def _group_attributes(cube: Cube) -> dict[str, Any]:
+def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, Any]:
     try:
         provenance = json.loads(json.dumps(cube.meta, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"provenance must be plain JSON: {error}") from error
-    return {
+    attributes = {
         "kind": _KIND,
         "version": _VERSION,
         "title": "Three-dimensional map of interstellar dust",
@@ -128,14 +192,69 @@ def _group_attributes(cube: Cube) -> dict[str, Any]:
         "frame": FRAME,
         "provenance": provenance,
     }
+    for name, key in (("band", "extinction_band"), ("citation", "citation")):
+        if key in provenance:
+            attributes[name] = provenance[key]
+    if integrated is not None:
+        attributes["integrated"] = {
+            "nside": integrated.nside,
+            "ordering": "NESTED",
+            "frame": "galactic",
+            "arrays": [PREFIX + name for name in integrated.arrays],
+        }
+    return attributes
 
 
 def _check_names(cube: Cube) -> None:
     for name in cube.arrays:
-        if not name.isidentifier() or name in AXES:
+        taken = name in (*AXES, DISTANCE, PIXEL, LAST_STAR) or name.startswith(PREFIX)
+        if not name.isidentifier() or taken:
             raise ValueError(
-                f"array name {name!r} must be a plain identifier other than x, y, z"
+                f"array name {name!r} must be a plain identifier other than x, y, z, "
+                f"{DISTANCE}, {PIXEL}, {LAST_STAR} and {PREFIX}..."
             )
+
+
+def _write_integrated(group: zarr.Group, integrated: Integrated) -> None:
+    pixels, distances = len(integrated.last_star), len(integrated.distance)
+    # A power of four: one square patch of the sky in NESTED order.
+    patch = 4 ** int(math.log(max(_RAY_CHUNK // distances, 1), 4))
+    _write_array(
+        group,
+        DISTANCE,
+        np.asarray(integrated.distance, dtype=np.float64),
+        dimensions=(DISTANCE,),
+        attributes={"units": "pc", "long_name": "distance from the observer"},
+    )
+    for name, values, units, title in (
+        (PIXEL, np.arange(pixels), "1", "HEALPix pixel (NESTED, Galactic)"),
+        (
+            LAST_STAR,
+            np.asarray(integrated.last_star, dtype=np.float32),
+            "pc",
+            "end of the last stretch that a star looks through",
+        ),
+    ):
+        _write_array(
+            group,
+            name,
+            values,
+            dimensions=(PIXEL,),
+            attributes={"units": units, "long_name": title},
+            chunks=(min(_RAY_CHUNK, pixels),),
+        )
+    for name, array in integrated.arrays.items():
+        _write_array(
+            group,
+            PREFIX + name,
+            np.asarray(array, dtype=np.float32),
+            dimensions=RAY_DIMENSIONS,
+            attributes={
+                "units": integrated.unit,
+                "long_name": integrated_title(name),
+            },
+            chunks=(min(patch, pixels), distances),
+        )
 
 
 def _write_array(
@@ -145,12 +264,13 @@ def _write_array(
     *,
     dimensions: tuple[str, ...],
     attributes: dict[str, Any],
+    chunks: tuple[int, ...] | None = None,
 ) -> None:
     # Empty chunks are written too: every chunk is then a file the manifest lists.
     group.create_array(
         name,
         data=np.ascontiguousarray(data),
-        chunks=tuple(min(_CHUNK, size) for size in data.shape),
+        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
         dimension_names=dimensions,
         attributes=attributes,
         fill_value=np.nan if data.dtype.kind == "f" else 0,

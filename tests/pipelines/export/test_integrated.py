@@ -1,0 +1,174 @@
+"""Integrated extinctions in a store: what was written comes back, by name and place."""
+
+import json
+from pathlib import Path
+
+import healpy
+import numpy as np
+import pytest
+import zarr
+
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube
+from pipelines.export.integrated import Integrated
+from pipelines.export.zarr import read_integrated, read_zarr, write_zarr
+from pipelines.store import write_manifest
+from pipelines.verify import verify
+
+QUANTILES = ("p16", "p50", "p84")
+
+
+def make_cube() -> Cube:
+    axis = np.array([-10.0, 0.0, 10.0])
+    mean = np.arange(27.0).reshape(3, 3, 3)
+    meta = {"extinction_band": "A_V", "citation": {"software": "dustmap"}}
+    return Cube(x=axis, y=axis, z=axis, arrays={"mean": mean}, meta=meta)
+
+
+def make_integrated(nside=2, count=5, names=("mean", "std", *QUANTILES)) -> Integrated:
+    """Arrays in which no two pixels, distances or names are alike."""
+    pixels = 12 * nside**2
+    base = np.arange(pixels * count, dtype=np.float32).reshape(pixels, count)
+    arrays = {name: base + np.float32(i / 8) for i, name in enumerate(names)}
+    arrays["mean"][0, -1] = np.nan
+    return Integrated(
+        distance=2.5 * np.arange(1, count + 1),
+        arrays=arrays,
+        last_star=np.arange(pixels, dtype=np.float32),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "map.zarr"
+    write_zarr(path, make_cube(), make_integrated())
+    return path
+
+
+def assert_same(read: Integrated, written: Integrated) -> None:
+    np.testing.assert_array_equal(read.distance, written.distance)
+    np.testing.assert_array_equal(read.last_star, written.last_star)
+    assert list(read.arrays) == list(written.arrays)
+    for name, array in written.arrays.items():
+        assert read.arrays[name].dtype == np.float32
+        np.testing.assert_array_equal(read.arrays[name], array)
+    assert (read.unit, read.nside) == (written.unit, written.nside)
+
+
+@pytest.mark.parametrize("names", [("mean", "std"), ("mean", "std", *QUANTILES)])
+def test_integrated_arrays_come_back_beside_the_cube(tmp_path, names):
+    written = make_integrated(names=names)
+    write_zarr(tmp_path / "map.zarr", make_cube(), written)
+    assert_same(read_integrated(tmp_path / "map.zarr"), written)
+    cube = read_zarr(tmp_path / "map.zarr")
+    assert list(cube.arrays) == ["mean"]
+    np.testing.assert_array_equal(cube.arrays["mean"], make_cube().arrays["mean"])
+
+
+def test_the_group_says_what_the_arrays_are(store):
+    group = zarr.open_group(store, mode="r", zarr_format=3)
+    said = dict(group.attrs)
+    assert said["version"] == 2
+    assert said["integrated"] == {
+        "nside": 2,
+        "ordering": "NESTED",
+        "frame": "galactic",
+        "arrays": [f"extinction_{n}" for n in ("mean", "std", *QUANTILES)],
+    }
+    assert said["band"] == "A_V" and said["citation"] == {"software": "dustmap"}
+    for name in said["integrated"]["arrays"]:
+        assert group[name].metadata.dimension_names == ("pixel", "distance")
+        assert group[name].attrs["units"] == "mag"
+        assert "integrated" in group[name].attrs["long_name"]
+    assert group["last_star"].metadata.dimension_names == ("pixel",)
+    assert (group["last_star"].attrs["units"], group["distance"].attrs["units"]) == (
+        "pc",
+        "pc",
+    )
+
+
+def test_a_chunk_holds_whole_rays_of_one_patch_of_the_sky(tmp_path):
+    nside, count = 32, 200
+    ones = np.ones((12 * nside**2, count), dtype=np.float32)
+    whole = Integrated(
+        distance=np.arange(1.0, count + 1),
+        arrays={"mean": ones, "std": ones},
+        last_star=ones[:, 0],
+    )
+    write_zarr(tmp_path / "map.zarr", make_cube(), whole)
+    chunks = zarr.open_group(tmp_path / "map.zarr", mode="r")["extinction_mean"].chunks
+    assert chunks == (1024, count)
+    # 1024 = 32²: the pixels of one chunk are those of one of healpy's twelve faces.
+    x, y, face = healpy.pix2xyf(nside, np.arange(1024), nest=True)
+    assert set(face) == {0} and np.ptp(x) == np.ptp(y) == 31
+    assert 4 * chunks[0] * chunks[1] <= 2**20
+
+
+def test_a_store_without_integrated_arrays_says_how_to_get_them(tmp_path):
+    write_zarr(tmp_path / "truth.zarr", make_cube())
+    with pytest.raises(InputError, match=r"dustmap export RUN --zarr truth\.zarr"):
+        read_integrated(tmp_path / "truth.zarr")
+
+
+def test_a_store_of_version_1_still_reads(tmp_path):
+    path = tmp_path / "old.zarr"
+    write_zarr(path, make_cube())
+    described = json.loads((path / "zarr.json").read_text())
+    described["attributes"]["version"] = 1
+    (path / "zarr.json").write_text(json.dumps(described))
+    write_manifest(path)
+    assert list(read_zarr(path).arrays) == ["mean"]
+    with pytest.raises(InputError, match="earlier version"):
+        read_integrated(path)
+    described["attributes"]["version"] = 3
+    (path / "zarr.json").write_text(json.dumps(described))
+    write_manifest(path)
+    with pytest.raises(InputError, match=r"version 3; expected .* version 1 or 2"):
+        read_zarr(path)
+
+
+def test_damage_to_integrated_arrays_is_noticed(store):
+    chunk = store / "extinction_std/c/0/0"
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(InputError, match="altered: extinction_std/c/0/0"):
+        read_integrated(store)
+    with pytest.raises(InputError, match="altered: extinction_std/c/0/0"):
+        verify(store)
+    chunk.unlink()
+    with pytest.raises(InputError, match="missing: extinction_std"):
+        read_integrated(store, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"distance": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}, "positive"),
+        ({"distance": np.array([1.0, 3.0, 2.0, 4.0, 5.0])}, "increase"),
+        ({"distance": np.arange(1.0, 5.0)}, "expected"),
+        ({"last_star": np.zeros(47)}, "expected"),
+        ({"arrays": {"mean": np.zeros((48, 5))}}, "mean, std"),
+        ({"arrays": {n: np.zeros((48, 5)) for n in ("mean", "std", "p99")}}, "p99"),
+    ],
+)
+def test_values_that_are_no_integrated_map_are_refused(change, message):
+    good = make_integrated()
+    parts = {n: getattr(good, n) for n in ("distance", "arrays", "last_star")}
+    with pytest.raises(ValueError, match=message):
+        Integrated(**{**parts, **change})
+
+
+def test_a_number_of_pixels_that_no_nested_map_has_is_refused():
+    pixels = np.zeros((12 * 9, 1))
+    arrays = {"mean": pixels, "std": pixels}
+    with pytest.raises(ValueError, match="power of two"):
+        Integrated(distance=np.ones(1), arrays=arrays, last_star=pixels[:, 0])
+
+
+def test_names_of_integrated_arrays_are_not_for_cubes(tmp_path):
+    cube = make_cube()
+    for name in ("distance", "pixel", "last_star", "extinction_mean"):
+        bad = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={name: cube.arrays["mean"]})
+        with pytest.raises(ValueError, match=name):
+            write_zarr(tmp_path / "map.zarr", bad)
