@@ -23,13 +23,9 @@ def held_out_score(
     if not len(stars):
         return {}
     assert stars.extinction is not None
-    assert stars.extinction_error is not None
     difference = predictions["extinction_mean"] - stars.extinction
-    variance = stars.extinction_error**2 + plan.common_noise**2
-    if stars.distance_error is not None:
-        blur = predictions["density_mean"] * placing_errors(stars)
-        variance = variance + blur**2
-    z = np.abs(difference) / np.sqrt(predictions["extinction_std"] ** 2 + variance)
+    noise = observation_noise(stars, plan, predictions["density_mean"])
+    z = np.abs(difference) / np.hypot(predictions["extinction_std"], noise)
     score = {
         "stars": float(len(stars)),
         "rmse": float(np.sqrt(np.mean(difference**2))),
@@ -39,6 +35,19 @@ def held_out_score(
         score["coverage_68"] = float(np.mean(z < 0.9945))
         score["coverage_95"] = float(np.mean(z < 1.9600))
     return score
+
+
+def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarray:
+    """Standard error of each star's extinction [mag], shape ``(N,)``.
+
+    That of the catalogue, the common noise, and what the error of the distance makes
+    of the ``density`` [mag/pc] at the star.
+    """
+    assert stars.extinction_error is not None
+    noise = np.hypot(stars.extinction_error, plan.common_noise)
+    if stars.distance_error is None:
+        return noise
+    return np.hypot(noise, density * placing_errors(stars))
 
 
 def sight_line_lengths(

@@ -25,6 +25,9 @@ UNITS = {
     "l": "deg",
     "b": "deg",
     "distance": "pc",
+    "extinction": "mag",
+    "extinction_error": "mag",
+    "noise": "mag",
 }
 # Rows predicted at once.
 _ROWS = 131_072
@@ -44,7 +47,7 @@ def predict_columns(
     columns = {
         name: np.full(len(stars), np.nan)
         for name in UNITS
-        if name.startswith(("extinction", "density"))
+        if name.endswith(tuple(_KINDS))
     }
     ends = positions[inside]
     if len(ends):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.assessment import held_out_score, sight_line_lengths
-from pipelines.predict import predict_columns, write_predictions
+from pipelines.held_out import FILE as HELD_OUT
+from pipelines.held_out import write_held_out
+from pipelines.predict import predict_columns
 from pipelines.result import (
     FitReport,
     posterior_of,
@@ -62,7 +64,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         write_state(folder, tensors)
         write_records(folder, session.metrics.data)
         if len(test):
-            write_predictions(folder / "held_out.parquet", test, predictions, {})
+            write_held_out(folder / HELD_OUT, test, result.plan, predictions)
         write_manifest(folder)
     return report
 
