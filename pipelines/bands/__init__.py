@@ -1,0 +1,21 @@
+"""Extinction in one band turned into that in another."""
+
+from pipelines.bands.applying import convert, converted
+from pipelines.bands.conversion import CURVE, R_V, Conversion, conversion, factor
+from pipelines.bands.curves import CURVES
+from pipelines.bands.passbands import WAVELENGTHS, parse_band
+from pipelines.bands.source import source_band
+
+__all__ = [
+    "CURVE",
+    "CURVES",
+    "R_V",
+    "WAVELENGTHS",
+    "Conversion",
+    "conversion",
+    "convert",
+    "converted",
+    "factor",
+    "parse_band",
+    "source_band",
+]

@@ -1,0 +1,106 @@
+"""From the extinction that a catalogue is in to another one.
+
+Mean, std and quantiles are all multiplied by the one factor ``a(target)/a(source)``,
+with ``a = A/A(V)`` for a curve and R_V that are the same for all of the dust. What the
+factor is uncertain by, and how R_V varies from cloud to cloud, is in no std.
+
+- A_V is what the curve itself is normalised by, A(V): ``a = 1``, whatever it has at
+  545 nm.
+- E(B−V) is A_V / R_V and A_B is A_V + E(B−V): that is how R_V is defined, and the
+  curve is not asked (at 438 nm G23 has 0.3% more than that, F99 0.6% less).
+- Every other band is the curve at its wavelength in `pipelines.bands.passbands`, and
+  every other colour excess the difference of its two bands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines.bands.curves import (
+    check_curve,
+    package_version,
+    relative_extinction,
+)
+from pipelines.bands.passbands import Band, parse_band
+from pipelines.errors import InputError
+
+CURVE = "G23"
+R_V = 3.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """``target = factor · source``, and how the factor came about.
+
+    ``wavelengths`` [nm] are those at which the curve was read, by band; ``package`` is
+    empty where no curve was needed.
+    """
+
+    source: str
+    target: str
+    factor: float
+    curve: str
+    r_v: float
+    wavelengths: dict[str, float]
+    package: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a file has it."""
+        return {**asdict(self), "wavelength_unit": "nm"}
+
+
+def factor(source: str, target: str, *, curve: str = CURVE, r_v: float = R_V) -> float:
+    """``target / source``: 1/3.1 from ``A_V`` to ``E(B-V)``."""
+    return conversion(source, target, curve=curve, r_v=r_v).factor
+
+
+def conversion(
+    source: str, target: str, *, curve: str = CURVE, r_v: float = R_V
+) -> Conversion:
+    """How one extinction is turned into another.
+
+    Raises
+    ------
+    InputError
+        If a band or the curve is not known, the curve does not reach a band, R_V is
+        out of its range, or an excess is not positive.
+    """
+    check_curve(curve)
+    if not r_v > 0:
+        raise InputError(f"R_V must be positive, got {r_v:g}")
+    start, end = parse_band(source), parse_band(target)
+    used: dict[str, float] = {}
+    ratio = 1.0
+    if start != end:
+        below = _positive(start, curve, r_v, used)
+        ratio = _positive(end, curve, r_v, used) / below
+    return Conversion(
+        source=start.name,
+        target=end.name,
+        factor=ratio,
+        curve=curve,
+        r_v=float(r_v),
+        wavelengths=used,
+        package=package_version() if used else "",
+    )
+
+
+def _positive(band: Band, curve: str, r_v: float, used: dict[str, float]) -> float:
+    """``a`` of a band; what the curve is asked for is added to ``used``."""
+    total = 0.0
+    for (key, sign), (name, wavelength) in zip(band.terms, band.wavelengths.items()):
+        if key == "V":
+            ratio = 1.0
+        elif key == "B":
+            ratio = 1.0 + 1.0 / r_v
+        else:
+            ratio = relative_extinction(wavelength, curve=curve, r_v=r_v)
+            used[name] = wavelength
+        total += sign * ratio
+    if not total > 0:
+        raise InputError(
+            f"{band.name} is {total:.3g} A_V by the curve {curve}: write an excess as "
+            "that of the bluer band over the redder one"
+        )
+    return total

@@ -1,0 +1,45 @@
+"""Which extinction a map is of, as its catalogues say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipelines.bands.passbands import parse_band
+from pipelines.errors import InputError
+
+UNKNOWN = "as in the catalogue"
+SEPARATOR = "; "
+_AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
+
+
+def joined_bands(bands: list[str]) -> str:
+    """One line for the bands of several catalogues; an empty one is not known."""
+    stated = sorted({band or UNKNOWN for band in bands})
+    return SEPARATOR.join(stated) or UNKNOWN
+
+
+def source_band(meta: dict[str, Any]) -> str:
+    """The band of a product by its provenance, as `parse_band` understands it.
+
+    Raises
+    ------
+    InputError
+        If no band is stated, none that is understood, or more than one.
+    """
+    stated = str(meta.get("extinction_band") or UNKNOWN)
+    parts = stated.split(SEPARATOR)
+    reason = "is not stated" if stated == UNKNOWN else f"is stated as {stated!r}"
+    if len(parts) == 1:
+        # What follows a comma explains: "A_0, monochromatic at 541.4 nm".
+        plain = parts[0].split(", ")[0]
+        if found := _AT.fullmatch(plain):
+            plain = f"A({found[1]} nm)"
+        try:
+            return parse_band(plain).name
+        except InputError:
+            pass
+    raise InputError(
+        f"the band of this map's extinction {reason}: say which it is to be taken for "
+        "by --from-band, such as --from-band A_V"
+    )

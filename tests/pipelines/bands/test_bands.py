@@ -1,0 +1,181 @@
+"""Extinction in other bands: published tables, identities, and what is refused."""
+
+import builtins
+
+import numpy as np
+import pytest
+
+from pipelines.bands import (
+    CURVES,
+    WAVELENGTHS,
+    conversion,
+    convert,
+    factor,
+    parse_band,
+    source_band,
+)
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube, SkyMaps
+from pipelines.export.integrated import Integrated
+
+# A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
+# (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)
+PRINTED = {2.78: 1.569, 1.43: 0.751, 1.11: 0.479, 0.8: 0.282, 0.46: 0.114}
+
+
+@pytest.mark.parametrize(("number", "ratio"), PRINTED.items())
+def test_the_curve_of_1989_has_the_ratios_of_its_table(number, ratio):
+    found = factor("A_V", f"A({1e3 / number:.6f} nm)", curve="CCM89")
+    assert found == pytest.approx(ratio, abs=0.004)
+
+
+def test_a_0_is_a_v_for_the_curve_it_was_defined_with():
+    assert factor("A_V", "A_0", curve="F99") == pytest.approx(1.0, abs=2e-4)
+    assert factor("A_V", "A(5414 angstrom)", curve="F99") == factor(
+        "A_V", "A_0", curve="F99"
+    )
+
+
+def test_e_b_v_is_what_r_v_is_defined_by():
+    for r_v in (2.5, 3.1, 5.0):
+        excess = factor("A_V", "E(B-V)", r_v=r_v)
+        assert excess == pytest.approx(1 / r_v, rel=1e-15)
+        assert factor("A_V", "A_B", r_v=r_v) - 1.0 == pytest.approx(excess, rel=1e-12)
+    by_curve = factor("A_V", f"A({1e3 / 2.27} nm)", curve="CCM89")
+    assert by_curve == pytest.approx(factor("A_V", "A_B"), abs=1e-4)
+    # Other curves are nearly so: by this much is the convention a choice.
+    by_curve = factor("A_V", "A(438 nm)") / factor("A_V", "A_B")
+    assert by_curve == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_colour_excess_is_the_difference_of_its_bands():
+    blue, red = factor("A_V", "A_BP"), factor("A_V", "A_RP")
+    assert factor("A_V", "E(BP-RP)") == pytest.approx(blue - red, rel=1e-12)
+    assert factor("E(BP-RP)", "A_V") == pytest.approx(1 / (blue - red), rel=1e-12)
+
+
+def test_conversions_follow_one_another():
+    there = factor("A_0", "A_G", r_v=2.8) * factor("A_G", "A_Ks", r_v=2.8)
+    assert there == pytest.approx(factor("A_0", "A_Ks", r_v=2.8), rel=1e-12)
+    assert factor("A_G", "A_G") == 1.0
+
+
+def test_redder_is_dimmed_less_in_every_curve():
+    names = sorted((w, n) for n, w in WAVELENGTHS.items() if w < 2200 and n not in "BV")
+    for curve in CURVES:
+        ratios = [factor("A_V", f"A_{name}", curve=curve) for _, name in names]
+        assert (np.diff(ratios) < 0).all(), curve
+
+
+def test_r_v_is_the_steepness_of_the_curve():
+    assert factor("A_V", "A_BP", r_v=2.5) > factor("A_V", "A_BP", r_v=4.5)
+    assert factor("A_V", "A_Ks", r_v=2.5) < factor("A_V", "A_Ks", r_v=4.5)
+
+
+def test_a_conversion_names_all_that_it_rests_on():
+    change = conversion("A_V", "E(BP-RP)", curve="F19", r_v=3.3).as_dict()
+    assert change["wavelengths"] == {"A_BP": 510.97, "A_RP": 776.91}
+    assert (change["curve"], change["r_v"]) == ("F19", 3.3)
+    assert change["package"].startswith("dust_extinction 1.")
+    # A_V, A_B and E(B-V) need R_V alone.
+    assert conversion("A_B", "E(B-V)").package == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (" A_V ", "A_V"),
+        ("E(B−V)", "E(B-V)"),
+        ("A(0.55 um)", "A(550 nm)"),
+        ("A( 550nm )", "A(550 nm)"),
+        ("E(g(PS1) - r(PS1))", "E(g(PS1)-r(PS1))"),
+    ],
+)
+def test_names_are_understood(text, name):
+    assert parse_band(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "more", "message"),
+    [
+        ("A_V", "A_g", {}, r"do you mean G or g\(SDSS\)"),
+        ("A_V", "A_Q", {}, "there are U, B, V"),
+        ("A_V", "reddening", {}, "expected A_V, A_G"),
+        ("A_V", "E(RP-BP)", {}, "bluer band"),
+        ("E(V-B)", "A_V", {}, "bluer band"),
+        ("A_V", "E(G-G)", {}, "with itself"),
+        ("A_V", "A(3 pc)", {}, "no wavelength"),
+        ("A_V", "A(0 nm)", {}, "no wavelength"),
+        ("A_V", "A(1.2.3 nm)", {}, "no wavelength"),
+        ("A_V", "A_W1", {"curve": "F19"}, "F19 reaches from 114.9 to 3333 nm"),
+        ("A_V", "A_G", {"curve": "G03"}, "there are G23, F19"),
+        ("A_V", "E(B-V)", {"curve": "G03"}, "there are G23, F19"),
+        ("A_V", "A_G", {"r_v": 9.0}, "R_V of 2.3 to 5.6"),
+        ("A_V", "E(B-V)", {"r_v": -1.0}, "positive"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(source, target, more, message):
+    with pytest.raises(InputError, match=message):
+        factor(source, target, **more)
+
+
+@pytest.mark.parametrize(
+    ("stated", "band"),
+    [
+        ("A_V", "A_V"),
+        ("A_0, monochromatic at 541.4 nm (Fitzpatrick 1999)", "A_0"),
+        ("A_V at 542 nm", "A(542 nm)"),
+    ],
+)
+def test_the_band_of_a_map_is_that_of_its_catalogue(stated, band):
+    assert source_band({"extinction_band": stated}) == band
+
+
+@pytest.mark.parametrize(
+    "stated", ["", "arbitrary", "as in the catalogue", "A_0; A_V", "A_V; arbitrary"]
+)
+def test_a_band_that_is_not_known_must_be_given(stated):
+    with pytest.raises(InputError, match="--from-band"):
+        source_band({"extinction_band": stated})
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name.startswith("dust_extinction"):
+            raise ImportError(name)
+        return original(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(InputError, match=r"dustmap\[bands\]"):
+        factor("A_V", "A_G")
+
+
+def test_products_are_scaled_and_say_so():
+    change = conversion("A_V", "A_G")
+    values = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    axis = np.array([0.0, 1.0])
+    meta = {"extinction_band": "A_V", "citation": {"band": "A_V"}}
+    names = ("mean", "std", "p50", "support")
+    cube = Cube(x=axis, y=axis, z=axis, arrays=dict.fromkeys(names, values), meta=meta)
+    found = convert(cube, change)
+    for name in names[:3]:
+        np.testing.assert_allclose(found.arrays[name], change.factor * values)
+        assert found.arrays[name].dtype == np.float32
+    np.testing.assert_array_equal(found.arrays["support"], values)
+    assert found.meta["extinction_band"] == found.meta["citation"]["band"] == "A_G"
+    assert found.meta["band_conversion"]["factor"] == change.factor
+    assert found.meta["citation"]["extinction_curve"][0]["doi"] == CURVES["G23"].doi
+    assert cube.meta == meta
+    rays = np.ones((12, 2), dtype=np.float32)
+    integrated = Integrated(
+        distance=np.array([1.0, 2.0]),
+        arrays={"mean": rays, "std": rays},
+        last_star=np.ones(12),
+    )
+    scaled = convert(integrated, change)
+    np.testing.assert_allclose(scaled.arrays["std"], change.factor)
+    np.testing.assert_array_equal(scaled.last_star, 1.0)
+    maps = SkyMaps(distances=np.array([5.0]), mean=rays.T[:1], std=rays.T[:1])
+    np.testing.assert_allclose(convert(maps, change).std, change.factor)
