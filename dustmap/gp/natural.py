@@ -1,7 +1,7 @@
 r"""Natural gradients of a full-rank ``q(ε) = N(m, S)`` without factorising M × M.
 
 With ``E_n = E_q[ln p(y_n | f_n)]``, ``f_n ~ N(L_n μ + k_nᵀm, k_nᵀ S k_n + v_n)`` and
-slopes ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times N/|B|, a step of
+slopes ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times ``N/|B|``, a step of
 length l in the natural parameters ``(S⁻¹m, −½ S⁻¹)`` along the gradient by the
 expectation parameters ``(m, S + mmᵀ)`` (Hensman, Rattray & Lawrence 2012; Salimbeni,
 Eleftheriadis & Hensman 2018) is
@@ -11,7 +11,7 @@ Eleftheriadis & Hensman 2018) is
 
 The KL term's part is analytic: I and −m. Only the precision is kept, once and in place;
 α and β need ``k_nᵀ S k_n`` (one block solve with S⁻¹), the step of m one solve more:
-``O(J M²)`` for J iterations and each of the |B| + 1 right-hand sides (Pleiss et al.
+``O(J M²)`` for J iterations and each of the ``|B|`` + 1 right-hand sides (Pleiss et al.
 2020, NeurIPS, section 5.1). A factorisation takes ``M³/3`` operations, fewer than those
 for M below some ``6 J |B|``. With normal noise β is ``−1/2σ²`` whatever S is, and only
 the step of m is solved for; with all data a step of l = 1 is the optimum.
@@ -59,7 +59,7 @@ class Slopes:
     features
         Rows ``k_n``.
     by_mean, by_variance
-        α and β, each times N/|B|.
+        α and β, each times ``N/|B|``.
     objective
         ``m ↦ (N/|B|) Σ_n E_n`` at the variances before the step.
     """

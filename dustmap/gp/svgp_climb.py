@@ -219,7 +219,7 @@ def minibatch_slopes(
     moments
         Mean and variance of ``q(f_n)``.
     scale
-        N/|B|.
+        ``N/|B|``.
     """
     mean, variance = (m.detach().requires_grad_(True) for m in moments)
     with torch.enable_grad():
