@@ -1,0 +1,116 @@
+"""The distance at which an extinction is reached: the inverse of a query."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from astropy import units as u
+
+from pipelines.errors import InputError
+from pipelines.query.curves import each_curve
+from pipelines.query.places import Places
+from pipelines.query.stored import StoredAnswers
+
+CROSSING_FLAGS = np.dtype(
+    [("reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
+)
+"""``reached``: the central distance is in the map. ``bounded``: so is the upper one.
+``extrapolated``: the central one is beyond the last star. ``inside``: the map has a
+curve in this direction."""
+
+
+class Crossing(NamedTuple):
+    """Where a sight line reaches an extinction [pc].
+
+    With probability 68% it is between ``lower`` and ``upper``. Infinite is what lies
+    beyond the map.
+    """
+
+    distance: u.Quantity
+    lower: u.Quantity
+    upper: u.Quantity
+
+
+def crossings(
+    answers: StoredAnswers, places: Places, extinction: np.ndarray, centre: str
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Distance, lower and upper end [pc], shape ``(3, n)``, and flags ``(n,)``.
+
+    Extinction grows along a ray, so that the distance D at which it reaches a has
+
+    .. math:: P(D \le d) = P(A(d) \ge a),
+
+    and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density that
+    may be negative, and wherever else a curve falls, it is the first crossing.
+    """
+    sky = answers.store.require_sky()
+    names = _names(sky.arrays, centre)
+    found = np.full((3, len(places)), np.nan)
+    exits = answers.reach(places)
+    for rows, nodes, curves in each_curve(answers.store, names, places):
+        if "p16" not in curves:
+            mean, std = curves["mean"], curves["std"]
+            curves = {"mean": mean, "p84": mean + std, "p16": mean - std}
+        central = curves["p50" if centre == "median" and "p50" in curves else "mean"]
+        for part, curve in enumerate((central, curves["p84"], curves["p16"])):
+            found[part, rows] = _first(nodes, curve, extinction[rows])
+    known = np.isfinite(found[0]) | np.isposinf(found[0])
+    found = np.where(found > exits, np.inf, found)
+    flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
+    flags["inside"] = known
+    flags["reached"] = np.isfinite(found[0])
+    flags["bounded"] = np.isfinite(found[2])
+    flags["extrapolated"] = flags["reached"] & (found[0] > answers.last_star(places))
+    return found, flags
+
+
+def check_extinction(
+    extinction: u.Quantity | float | np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Extinctions [mag], flat, one for each coordinate.
+
+    Raises
+    ------
+    InputError
+        If one is not positive, the unit is none of extinction, or the shapes differ.
+    """
+    quantity = u.Quantity(extinction, dtype=np.float64)
+    if quantity.unit == u.dimensionless_unscaled:
+        quantity = quantity.value * u.mag
+    if quantity.unit != u.mag:
+        raise InputError(f"extinction is in mag, got {quantity.unit}")
+    values = np.asarray(quantity.value)
+    if not ((values > 0) & np.isfinite(values)).all():
+        raise InputError(
+            "the extinction that is reached must be positive and finite [mag], got "
+            f"{extinction}"
+        )
+    try:
+        return np.broadcast_to(values, shape).reshape(-1)
+    except ValueError:
+        raise InputError(
+            f"extinctions of shape {values.shape} for coordinates of shape {shape}: "
+            "give one number, or one for each coordinate"
+        ) from None
+
+
+def _names(arrays: tuple[str, ...], centre: str) -> tuple[str, ...]:
+    if centre not in ("median", "mean"):
+        raise InputError(f"centre is median or mean, got {centre!r}")
+    if "p50" not in arrays:
+        return ("mean", "std")
+    return ("p50" if centre == "median" else "mean", "p16", "p84")
+
+
+def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Where curves ``(m, k)`` first reach ``value (m,)``; NaN of a NaN curve."""
+    above = curve >= value[:, None]
+    step = np.maximum(above.argmax(axis=1), 1)
+    row = np.arange(len(curve))
+    low, high = curve[row, step - 1], curve[row, step]
+    reached = above.any(axis=1)
+    share = (value - low) / np.where(reached, high - low, 1.0)
+    distance = nodes[step - 1] + share * (nodes[step] - nodes[step - 1])
+    distance = np.where(reached, distance, np.inf)
+    return np.where(np.isnan(curve[:, -1]), np.nan, distance)

@@ -1,0 +1,28 @@
+"""Any quantile from the three that a map holds."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtri
+
+NAMES = ("p16", "p50", "p84")
+
+
+def log_normal(
+    p16: np.ndarray, p50: np.ndarray, p84: np.ndarray, probability: float
+) -> np.ndarray:
+    r"""A quantile of a positive posterior, by the rule the three were made with.
+
+    .. math:: q_p = p_{50}\, e^{z_p s}, \qquad s = \tfrac12 \ln (p_{84} / p_{16})
+
+    with :math:`z_p` the standard normal quantile. What is zero everywhere stays so.
+    """
+    seen = (p16 > 0) & (p84 > 0)
+    ratio = np.where(seen, p84, 1.0) / np.where(seen, p16, 1.0)
+    quantile = p50 * np.exp(ndtri(probability) * 0.5 * np.log(ratio))
+    return np.where(seen | np.isnan(p50), quantile, p50)
+
+
+def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:
+    """A quantile of a posterior whose field may be negative."""
+    return mean + ndtri(probability) * std

@@ -1,0 +1,138 @@
+"""Answers from a posterior itself: exact moments and draws, at the cost of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dustmap.functionals import Functionals, PointValues
+from dustmap.posterior import Posterior
+from pipelines.errors import InputError
+from pipelines.observations import rays
+from pipelines.planning.plan import Plan
+from pipelines.query.places import Places
+from pipelines.query.question import Question
+from pipelines.query.store import Box
+
+# Places handled at once.
+_ROWS = 1 << 16
+# Seed of what the grid cannot resolve, in draws.
+_SEED = 20
+
+
+class Fitted(Protocol):
+    """A run, or anything else that a posterior can be redrawn from."""
+
+    @property
+    def plan(self) -> Plan:
+        """The model of the fit."""
+        ...
+
+    @property
+    def posterior(self) -> Posterior:
+        """Mean and samples."""
+        ...
+
+
+class PosteriorAnswers:
+    """All modes, from a fit; see `pipelines.query.map.Answers`."""
+
+    def __init__(self, fitted: Fitted) -> None:
+        self._plan, self._posterior = fitted.plan, fitted.posterior
+        self._support = getattr(fitted, "support", None)
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        grid = self._plan.grid
+        return Box(lower=grid.lower, upper=grid.upper)
+
+    @property
+    def count(self) -> int:
+        """Number of posterior samples."""
+        return len(self._posterior.samples)
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]: the box."""
+        return self.box.exits(places.directions)
+
+    def values(
+        self, asked: Question, places: Places, sample: int | None = None
+    ) -> np.ndarray:
+        """Answers at places in the box, shape ``(n,)`` or ``(n, axis)``.
+
+        The axis is that of quantiles or of samples; ``sample`` chooses one of these.
+        """
+        if asked.drawn and not self.count:
+            raise InputError(
+                f"mode={asked.mode!r}: this fit has no posterior samples; fit with "
+                "--set inference.samples=32"
+            )
+        parts = [
+            self._draws(functionals, block, sample)
+            if asked.drawn
+            else self._moments(functionals, asked)
+            for block, functionals in self._blocks(asked, places)
+        ]
+        return np.concatenate(parts)
+
+    def unseen(self, places: Places) -> np.ndarray:
+        """Whether no sight line crosses the cell of a place in the box."""
+        return self._support_at(places.positions()) <= 0
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+        step = min(self._plan.grid.spacing) / 2
+        exits = self.box.exits(places.directions)
+        last = np.zeros(len(places))
+        for distance in np.arange(step / 2, exits.max(initial=0.0), step):
+            rows = np.nonzero(distance <= exits)[0]
+            there = places.select(rows).at(np.full(len(rows), distance))
+            seen = self._support_at(there.positions()) > 0
+            last[rows[seen]] = np.minimum(distance + step / 2, exits[rows[seen]])
+        return last
+
+    def _support_at(self, positions: np.ndarray) -> np.ndarray:
+        if self._support is None:
+            raise InputError(
+                "this file of samples does not say which cells stars have seen: flags "
+                "need the map store or the run folder"
+            )
+        grid = self._plan.grid
+        index = np.rint((positions - grid.origin) / np.array(grid.spacing))
+        last = np.array(grid.shape) - 1
+        cells = np.clip(index, 0, last).astype(np.int64)
+        support = self._support.reshape(grid.shape).numpy()
+        return support[tuple(cells.T)]
+
+    def _blocks(
+        self, asked: Question, places: Places
+    ) -> Iterator[tuple[int, Functionals]]:
+        positions = torch.as_tensor(places.positions())
+        starts = range(0, len(places), _ROWS) if len(places) else (0,)
+        for number, start in enumerate(starts):
+            ends = positions[start : start + _ROWS]
+            yield (
+                number,
+                rays(self._plan, ends) if asked.integrated else PointValues(ends),
+            )
+
+    def _moments(self, functionals: Functionals, asked: Question) -> np.ndarray:
+        moments = self._posterior.moments(functionals, rows=_ROWS)
+        if not asked.quantiles:
+            return getattr(moments, asked.mode).numpy()
+        quantiles = [moments.quantile(p).numpy() for p in asked.probabilities]
+        return np.stack(quantiles, axis=-1)
+
+    def _draws(
+        self, functionals: Functionals, block: int, sample: int | None
+    ) -> np.ndarray:
+        # A linear model draws the field below the grid, which must be the same one for
+        # all blocks; the others scatter every row by itself, each block otherwise.
+        linear = self._posterior.model.linear
+        generator = torch.Generator().manual_seed(_SEED + (0 if linear else block))
+        draws = self._posterior.draws(functionals, generator).numpy().T
+        return draws if sample is None else draws[:, sample]

@@ -1,0 +1,153 @@
+"""A map store opened for questions: axes and attributes now, the rest as needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import healpy
+import numpy as np
+import zarr
+
+from pipelines.errors import InputError
+from pipelines.query.chunks import ChunkReader
+
+_KIND = "dustmap cube"
+_VERSIONS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """The points between which a map interpolates: ``lower``, ``upper`` [pc]."""
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def contains(self, positions: np.ndarray) -> np.ndarray:
+        """Whether ``x, y, z`` [pc], shape ``(n, 3)``, lie in the closed box."""
+        within = (positions >= self.lower) & (positions <= self.upper)
+        return np.asarray(within.all(axis=1))
+
+    def exits(self, directions: np.ndarray) -> np.ndarray:
+        """Distance [pc] at which rays from the observer leave it, shape ``(n,)``."""
+        face = np.where(directions > 0, self.upper, self.lower)
+        flat = np.abs(directions) < 1e-12
+        reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
+        # On a face itself a position may come out a rounding error beyond it.
+        return reach.min(axis=1) * (1 - 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sky:
+    """The grid of the integrated extinction: ``nside``, ``distance`` [pc] ``(n,)``."""
+
+    nside: int
+    distance: np.ndarray
+    arrays: tuple[str, ...]
+
+    @property
+    def limit(self) -> float:
+        """How far its curves may be continued: one more step [pc]."""
+        return float(2 * self.distance[-1] - np.append(0.0, self.distance)[-2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapStore:
+    """A map of ``dustmap export --zarr``; nothing large is read before it is asked.
+
+    ``axes`` are the coordinates of the cell centres ``x, y, z`` [pc], ``arrays`` the
+    names of the density's arrays, ``sky`` the grid of the integrated extinction, None
+    of a map that was exported without it.
+    """
+
+    path: Path
+    reader: ChunkReader
+    axes: tuple[np.ndarray, np.ndarray, np.ndarray]
+    arrays: tuple[str, ...]
+    sky: Sky | None
+    attributes: dict[str, Any]
+
+    @property
+    def box(self) -> Box:
+        """Where the density is known."""
+        return Box(
+            lower=tuple(float(axis[0]) for axis in self.axes),
+            upper=tuple(float(axis[-1]) for axis in self.axes),
+        )
+
+    def require_sky(self) -> Sky:
+        """The integrated products.
+
+        Raises
+        ------
+        InputError
+            If the map has none.
+        """
+        if self.sky is None:
+            raise InputError(
+                f"{self.path} holds the density only, not the integrated extinction: "
+                "write it again with `dustmap export RUN --zarr`, or ask the run folder"
+            )
+        return self.sky
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a zarr group."""
+    return (path / "zarr.json").is_file()
+
+
+def open_store(path: Path) -> MapStore:
+    """Open a map store without reading its arrays or hashes.
+
+    Raises
+    ------
+    InputError
+        If it is none of this program's, or of another version.
+    """
+    try:
+        group = zarr.open_group(path, mode="r", zarr_format=3)
+        attributes = dict(group.attrs)
+        _check_kind(path, attributes)
+        reader = ChunkReader(group)
+        axes = tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz")
+        return MapStore(
+            path=path,
+            reader=reader,
+            axes=cast(Any, axes),
+            arrays=tuple(cast(list[str], attributes["arrays"])),
+            sky=_sky_of(reader, attributes),
+            attributes=attributes,
+        )
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise InputError(f"{path} is no map of this program: {error}") from error
+
+
+def _check_kind(path: Path, attributes: dict[str, Any]) -> None:
+    kind, version = attributes.get("kind"), attributes.get("version")
+    if kind != _KIND or version not in _VERSIONS:
+        raise InputError(
+            f"{path} is a zarr store of kind {kind!r} version {version!r}; expected "
+            f"{_KIND!r} of version {' or '.join(map(str, _VERSIONS))}, as `dustmap "
+            "export` writes it"
+        )
+
+
+def _sky_of(reader: ChunkReader, attributes: dict[str, Any]) -> Sky | None:
+    described = cast(dict[str, Any] | None, attributes.get("integrated"))
+    if described is None:
+        return None
+    nside = int(described["nside"])
+    order, frame = described["ordering"], described["frame"]
+    if (order, frame) != ("NESTED", "galactic") or not healpy.isnsideok(nside, True):
+        raise InputError(
+            f"integrated extinction in {frame} {order} of nside {nside}: expected "
+            "galactic, NESTED and a power of two"
+        )
+    distance = np.asarray(reader.array("distance")[...], dtype=np.float64)
+    arrays = tuple(
+        str(name).removeprefix("extinction_") for name in described["arrays"]
+    )
+    return Sky(nside=nside, distance=distance, arrays=arrays)

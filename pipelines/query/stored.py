@@ -1,0 +1,88 @@
+"""Answers from a map store: interpolation of what was computed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipelines.errors import InputError
+from pipelines.query.curves import extinctions
+from pipelines.query.density import densities, support
+from pipelines.query.places import Places
+from pipelines.query.quantiles import NAMES, log_normal, normal
+from pipelines.query.question import Question
+from pipelines.query.store import Box, MapStore
+
+
+class StoredAnswers:
+    """Mean, std and quantiles of a map store; see `pipelines.query.map.Answers`."""
+
+    def __init__(self, store: MapStore) -> None:
+        self.store = store
+        self._last_star: np.ndarray | None = None
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        return self.store.box
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]: the box, or the last node."""
+        sky = self.store.require_sky()
+        exits = self.box.exits(places.directions)
+        return np.where(exits <= sky.limit, exits, sky.distance[-1])
+
+    def values(self, asked: Question, places: Places) -> np.ndarray:
+        """Answers at places in the box, shape ``(n,)`` or ``(n, quantiles)``."""
+        if asked.drawn:
+            raise InputError(
+                f"mode={asked.mode!r} needs posterior samples, which {self.store.path} "
+                "does not hold: open_map(map, samples=RUN) with the run folder (or "
+                "its samples file) beside the map"
+            )
+        known = self._names(asked)
+        if not asked.quantiles:
+            return self._read(asked, (asked.mode,), places)[asked.mode]
+        positive = set(NAMES) <= set(known)
+        parts = self._read(asked, NAMES if positive else ("mean", "std"), places)
+        rule: Callable[..., np.ndarray] = log_normal if positive else normal
+        quantiles = [rule(*parts.values(), p) for p in asked.probabilities]
+        return np.stack(quantiles, axis=-1)
+
+    def unseen(self, places: Places) -> np.ndarray:
+        """Whether no sight line crosses the cell of a place in the box."""
+        if "support" not in self.store.arrays:
+            raise InputError(
+                f"{self.store.path} has no array 'support': which of its cells stars "
+                "have seen is not known"
+            )
+        return support(self.store, places.positions()) <= 0
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+        import healpy
+
+        sky = self.store.require_sky()
+        if self._last_star is None:
+            self._last_star = np.asarray(self.store.reader.array("last_star")[...])
+        pixels = healpy.ang2pix(sky.nside, places.l, places.b, nest=True, lonlat=True)
+        return self._last_star[pixels]
+
+    def _names(self, asked: Question) -> tuple[str, ...]:
+        if asked.integrated:
+            return self.store.require_sky().arrays
+        return self.store.arrays
+
+    def _read(
+        self, asked: Question, names: tuple[str, ...], places: Places
+    ) -> dict[str, np.ndarray]:
+        missing = sorted(set(names) - set(self._names(asked)))
+        if missing:
+            raise InputError(
+                f"{self.store.path} has no array {', '.join(missing)}; it has "
+                f"{', '.join(self._names(asked))}"
+            )
+        if asked.integrated:
+            return extinctions(self.store, names, places)
+        return densities(self.store, names, places.positions())
