@@ -1,15 +1,15 @@
 """The run folder: what a fit leaves behind, and how it is read back.
 
-=====================  ====================================================
-``run.json``           plan, provenance, summary; read first
-``config.toml``        the configuration as it was used
+=========================  ====================================================
+``run.json``               plan, provenance, summary; read first
+``config.toml``            the configuration as it was used
 ``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
-``metrics.jsonl``      one record per solver iteration that was reported
-``convergence.png``    the same as a picture
-``stars.parquet``      the stars that were fitted (at most 200,000 of them)
-``held_out.parquet``   the stars kept back: observed, and as predicted
-``manifest.json``      hashes of all of these; ``COMPLETE`` is written last
-=====================  ====================================================
+``metrics.jsonl``          one record per solver iteration that was reported
+``convergence.png``        the same as a picture
+``stars.parquet``          the stars that were fitted (at most 200,000 of them)
+``held_out.parquet``       the stars kept back: observed, and as predicted
+``manifest.json``          hashes of all of these; ``COMPLETE`` is written last
+=========================  ====================================================
 """
 
 from __future__ import annotations

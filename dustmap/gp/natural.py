@@ -1,8 +1,8 @@
 r"""Natural gradients of a full-rank ``q(ε) = N(m, S)`` without factorising M × M.
 
 With ``E_n = E_q[ln p(y_n | f_n)]``, ``f_n ~ N(L_n μ + k_nᵀm, k_nᵀ S k_n + v_n)`` and
-slopes ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times ``N/|B|``, a step of
-length l in the natural parameters ``(S⁻¹m, −½ S⁻¹)`` along the gradient by the
+slopes ``α_n = ∂E_n/∂mean_n``, ``β_n = ∂E_n/∂variance_n``, each times ``N/|B|``, a step
+of length l in the natural parameters ``(S⁻¹m, −½ S⁻¹)`` along the gradient by the
 expectation parameters ``(m, S + mmᵀ)`` (Hensman, Rattray & Lawrence 2012; Salimbeni,
 Eleftheriadis & Hensman 2018) is
 
