@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.journal import Journal
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.white_noise import WhiteNoise
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.base import ForwardModel
@@ -257,7 +258,11 @@ def run_engine(
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=_messages(model, result),
-        facts={**_torus_facts(model), **_outlier_facts(result)},
+        facts={
+            **_torus_facts(model),
+            **_outlier_facts(result),
+            **_white_facts(model, result, slabs=slabs is not None),
+        },
     )
 
 
@@ -305,6 +310,21 @@ def _outlier_facts(result: FullBatchResult) -> dict[str, Any]:
         facts["student_degrees"] = result.degrees
         facts["stars_weighed_down"] = int(down.sum())
     return facts
+
+
+def _white_facts(
+    model: ForwardModel, result: FullBatchResult, *, slabs: bool
+) -> dict[str, Any]:
+    """What draws the white noise of the samples again."""
+    if result.white_seed is None:
+        return {}
+    noise = WhiteNoise(
+        seed=result.white_seed,
+        sampler="independent" if model.linear else "pairs",
+        observations=len(model.functionals),
+        slabs=slabs,
+    )
+    return {"white_noise": asdict(noise)}
 
 
 def _torus_facts(model: ForwardModel) -> dict[str, Any]:
@@ -367,10 +387,15 @@ def _run_svi(
         )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
+    noise = WhiteNoise(
+        seed=int(torch.randint(2**62, (1,), generator=generator)),
+        sampler="independent",
+        observations=0,
+    )
     return Inference(
         plan=_learnt(plan, result),
         mean=result.q.mean,
-        samples=result.q.sample(config.inference.samples, generator),
+        samples=_svi_samples(result, config.inference.samples, noise),
         noise=(observed.noise + result.common_noise).sqrt(),
         converged=result.mean_solution is not None
         and bool(result.mean_solution.converged.all()),
@@ -379,8 +404,18 @@ def _run_svi(
             "embedding_shape": list(whitening.report.shape),
             "embedding_covariance_error": whitening.report.covariance_error,
             "bound": result.elbo,
+            "white_noise": asdict(noise),
         },
     )
+
+
+def _svi_samples(result: SviResult, count: int, noise: WhiteNoise) -> Tensor:
+    """Draws from q, each by a seed of its own."""
+    draws = [
+        result.q.sample(1, torch.Generator().manual_seed(noise.seed + number))
+        for number in range(count)
+    ]
+    return torch.cat(draws) if draws else result.q.mean.new_zeros(0, len(result.q.mean))
 
 
 def _learnt(plan: Plan, result: SviResult) -> Plan:

@@ -10,12 +10,8 @@ from torch import Tensor
 
 from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.gauss_newton import Precision, named
-from dustmap.inference.journal import (
-    generator_kind,
-    saved_solution,
-    solution_of,
-    solution_pattern,
-)
+from dustmap.inference.journal import saved_solution, solution_of, solution_pattern
+from dustmap.inference.mgvi import White
 from dustmap.journal import State
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
@@ -26,11 +22,12 @@ def draw(
     tangent: Linearisation,
     total: Float[Tensor, " n"],
     mean: Float[Tensor, " p"],
-) -> Solution | None:
-    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) drawn one by one.
+    white: White,
+) -> Solution:
+    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) the white noise's pairs.
 
-    ``None`` if no samples are asked for. In the fit's journal this is the frame
-    ``samples``: blocks that are done, and the generator before the one at hand.
+    At least one sample. In the fit's journal this is the frame ``samples``: blocks that
+    are done.
 
     Raises
     ------
@@ -38,32 +35,23 @@ def draw(
         If a solve is not finite.
     """
     settings, device = fit.settings, fit.model.device
-    if settings.samples == 0:
-        return None
     precision = Precision(tangent.operator, total)
     root = total.sqrt()
     parts: list[Solution] = []
     with fit.journal.frame("samples") as frame:
-        before = fit.generator.get_state()
-        blocks = solution_pattern(None, len(mean), mean.dtype)
-        known = frame.take({"generator": generator_kind(fit.generator), **blocks})
+        known = frame.take(solution_pattern(None, len(mean), mean.dtype))
         if known is not None:
             parts.append(solution_of(known, device))
-            before = known["generator"]
-            fit.generator.set_state(before)
 
         def saved() -> State:
-            joined = Solution.joined([_none(mean), *parts])
-            return {"generator": before, **saved_solution(joined)}
+            return saved_solution(Solution.joined([_none(mean), *parts]))
 
         frame.expose(saved)
         done = sum(len(each.value) for each in parts)
         for first in range(done, settings.samples, settings.block):
             count = min(settings.block, settings.samples - first)
-            before = fit.generator.get_state()
-            rhs = torch.stack(
-                [_sample_rhs(tangent, root, mean, fit.generator) for _ in range(count)]
-            )
+            numbers = range(first, first + count)
+            rhs = torch.stack([_rhs(tangent, root, mean, white, s) for s in numbers])
             solution = settings.sample_solver.solve(
                 precision.matvec,
                 rhs,
@@ -73,7 +61,6 @@ def draw(
                 space=precision.domain,
             )
             parts.append(solution)
-            before = fit.generator.get_state()
             fit.journal.safe_point()
     whole = Solution.joined(parts)
     return replace(whole, value=mean + whole.value)
@@ -90,9 +77,8 @@ def _none(mean: Float[Tensor, " p"]) -> Solution:
     )
 
 
-def _sample_rhs(
-    tangent: Linearisation, root: Tensor, mean: Tensor, generator: torch.Generator
+def _rhs(
+    tangent: Linearisation, root: Tensor, mean: Tensor, white: White, number: int
 ) -> Tensor:
-    eta = torch.randn(len(root), generator=generator, dtype=torch.float64)
-    xi = tangent.operator.domain.normal(1, len(mean), generator)[0]
+    eta, xi = white.pair(number, len(root), len(mean), tangent.operator.domain)
     return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)

@@ -27,12 +27,16 @@ from dustmap.linalg.cg import Solution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mean or mode."""
+    """Samples of ε, the Σ they belong to, their solves, and the mean or mode.
+
+    ``white`` is where their white noise came from, ``None`` if there are none.
+    """
 
     samples: Float[Tensor, "s p"]
     total: Float[Tensor, " n"]
     solved: Solution | Samples | None
     mode: Mode
+    white: White | None = None
 
     @property
     def converged(self) -> bool:
@@ -107,10 +111,19 @@ class Phases:
 
     def _linear(self, mode: Mode) -> Posterior:
         tangent, total = self.fit.tangent(mode.eps)
-        solved = draw(self.fit, tangent, total, mode.eps)
+        if self._white is None and self.fit.settings.samples:
+            self._white = self._new_white()
         none = mode.eps.new_zeros(0, len(mode.eps))
-        samples = none if solved is None else solved.value
-        return Posterior(samples=samples, total=total, solved=solved, mode=mode)
+        if self._white is None:
+            return Posterior(samples=none, total=total, solved=None, mode=mode)
+        solved = draw(self.fit, tangent, total, mode.eps, self._white)
+        return Posterior(
+            samples=solved.value,
+            total=total,
+            solved=solved,
+            mode=mode,
+            white=self._white,
+        )
 
     def _perturbed(self, mode: Mode) -> Posterior:
         """Samples by fits of their own, Σ, and the mode with this Σ."""
@@ -125,7 +138,13 @@ class Phases:
             # Some observations were set aside, and the others weigh something else.
             again = find_mode(fit, mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)
-        return Posterior(samples=samples.value, total=total, solved=samples, mode=mode)
+        return Posterior(
+            samples=samples.value,
+            total=total,
+            solved=samples,
+            mode=mode,
+            white=self._white,
+        )
 
     def _new_white(self) -> White:
         seed = torch.randint(2**62, (1,), generator=self.fit.generator)
@@ -183,7 +202,9 @@ class Phases:
         converged = settled if settings.rounds else mode.converged
         mean = replace(mode, eps=eps, converged=converged)
         samples = both_signs(eps, whole.value)
-        return Posterior(samples=samples, total=total, solved=whole, mode=mean)
+        return Posterior(
+            samples=samples, total=total, solved=whole, mode=mean, white=white
+        )
 
     def _on_step(self, stage: str, step: int, value: float) -> None:
         """Progress that a run may also be ended at."""

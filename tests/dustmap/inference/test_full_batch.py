@@ -100,7 +100,7 @@ def test_samples_have_the_posterior_covariance(subgrid):
         block=500,
         subgrid_noise=subgrid,
     )
-    result = infer(model, y, noise, settings=settings, generator=rng(5))
+    result = infer(model, y, noise, settings=settings, generator=rng(6))
     total = (noise + model.variance if subgrid else noise).numpy()
     _, S = woodbury_posterior(oracle.features, y.numpy() - oracle.offset, total)
     deviations = (result.samples - result.mean).numpy()
