@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from pipelines.catalog.choices import Choices
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.report import IngestReport
+from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
+
+_TOLD = ("name", "title", "reference", "doi", "band")
+# Folders between a partition and the provenance of its table, at most.
+_DEPTH = 4
 
 
 def make_report(
@@ -62,7 +71,52 @@ def make_record(
 
 
 def identify(path: Path) -> dict[str, Any]:
-    """Name, size [bytes] and SHA-256 of one input file."""
+    """Name, size [bytes] and SHA-256 of one input file.
+
+    Of a table that was ingested before, `surveys` too: it is what they are cited by.
+    """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
+    found = {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
+    record = _own_record(path)
+    return found if record is None else {**found, "surveys": surveys(record)}
+
+
+def surveys(record: dict[str, Any]) -> list[dict[str, str]]:
+    """Name, title, reference, DOI and band of every survey in a table's provenance.
+
+    ``record`` is by `make_record`, or that of a folder of such tables. A table whose
+    survey is not known has an entry of empty strings, and a band is empty where the
+    extinction was taken from another column than the survey's own.
+    """
+    told: list[dict[str, str]]
+    if "partitions" in record:
+        told = [one for part in record["partitions"].values() for one in surveys(part)]
+    elif record.get("preset") is not None:
+        told = [{key: str(record["preset"].get(key, "")) for key in _TOLD}]
+    else:
+        unknown = [dict.fromkeys(_TOLD, "")]
+        inputs = record.get("inputs", [])
+        told = [one for item in inputs for one in item.get("surveys", unknown)]
+        told = told or unknown
+    mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
+    if "extinction" in mapped:
+        told = [{**one, "band": ""} for one in told]
+    return list({tuple(one.values()): one for one in told}.values())
+
+
+def _own_record(path: Path) -> dict[str, Any] | None:
+    """The provenance that a table of this program carries or lies beside."""
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except (pa.ArrowException, OSError):
+        return None
+    if METADATA_KEY not in metadata:
+        return None
+    record = json.loads(metadata[METADATA_KEY]).get("meta") or {}
+    if "command" in record:
+        return record
+    # A partition: its folder tells.
+    beside = [folder / PROVENANCE for folder in path.parents[:_DEPTH]]
+    of_folder = next((file for file in beside if file.is_file()), None)
+    return json.loads(of_folder.read_text("utf-8")) if of_folder else record
