@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from pipelines.store import atomic_file
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
 _CARD = 72
+# More inputs than these are told in HISTORY alone.
+_INPUTS = 99
 _SPACE = "\\u0020"
 # The sum of an undamaged unit, CHECKSUM included: all bits set.
 _WHOLE = 0xFFFFFFFF
@@ -28,6 +31,8 @@ _BLOCK = 2880 << 12
 
 def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
     """Make a primary unit without data whose HISTORY tells ``summary`` and ``meta``.
+
+    Program, band, conversion, catalogues and inputs have cards of their own.
 
     Raises
     ------
@@ -39,9 +44,49 @@ def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
     except (TypeError, ValueError) as error:
         raise ValueError(f"provenance must be plain JSON: {error}") from error
     primary = fits.PrimaryHDU()
+    for keyword, value, comment in _cards(meta):
+        primary.header[keyword] = (value, comment)
     for line in (summary, _OPENING, *_split(text), _CLOSING):
         primary.header.add_history(line)
     return primary
+
+
+def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
+    """Cards on origin, band and whom to cite: ASCII, as the standard wants them."""
+    if "program" in meta:
+        yield "CREATOR", _ascii(meta["program"]), "program that made this map"
+    if "extinction_band" in meta:
+        yield "EXTBAND", _ascii(meta["extinction_band"]), "band of the extinction"
+    change = meta.get("band_conversion")
+    if change:
+        yield "BANDFROM", _ascii(change["source"]), "band of the catalogue"
+        yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
+        yield "EXTCURVE", _ascii(change["curve"]), "extinction curve"
+        yield "R_V", change["r_v"], "A_V / E(B-V)"
+        for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
+            yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
+    citation = meta.get("citation") or {}
+    if citation:
+        software = citation["software"]
+        yield "LICENSE", _ascii(software["license"]), "of the program"
+    for number, work in enumerate(citation.get("references", []), start=1):
+        yield f"PAPER{number}", _ascii(work["title"]), "please cite"
+    for number, work in enumerate(_sources(citation), start=1):
+        yield f"CITE{number}", _ascii(work["reference"] or work["title"]), "please cite"
+        if work["doi"]:
+            yield f"DOI{number}", _ascii(work["doi"]), f"of CITE{number}"
+    for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
+        yield f"INPUT{number}", _ascii(item["name"]), "table that was fitted"
+        yield f"SHA{number}", _ascii(item["sha256"]), ""
+
+
+def _sources(citation: dict[str, Any]) -> list[dict[str, str]]:
+    return [*citation.get("catalogues", []), *citation.get("extinction_curve", [])]
+
+
+def _ascii(text: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(c if " " <= c <= "~" else "" for c in decomposed)
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:

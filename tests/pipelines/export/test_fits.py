@@ -8,7 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from pipelines.bands import conversion, converted
 from pipelines.errors import InputError
+from pipelines.export.citation import citation_block
 from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits, write_fits
 
@@ -147,3 +149,32 @@ def test_overwriting_must_be_asked_for(tmp_path):
     assert path.read_bytes() == before
     write_fits(path, make_cube(), overwrite=True)
     assert [item.name for item in tmp_path.iterdir()] == ["map.fits"]
+
+
+def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
+    catalogue = {
+        "name": "a",
+        "title": "A",
+        "reference": "Maíz 2014, A&A 1, 2; " + "Long et al. 2020, " * 9,
+        "doi": "10.1051/1",
+        "band": "A_V",
+    }
+    inputs = [{"name": "stars.parquet", "sha256": "0f" * 32}]
+    meta = {
+        "program": "dustmap 0.1.0",
+        "extinction_band": "A_V",
+        "inputs": inputs,
+        "citation": citation_block([catalogue], "A_V", inputs),
+    }
+    meta = converted(meta, conversion("A_V", "A_G", curve="F19", r_v=3.3))
+    write_fits(tmp_path / "map.fits", make_cube(meta=meta))
+    assert read_fits(tmp_path / "map.fits").meta == meta
+    header = fits.getheader(tmp_path / "map.fits")
+    assert (header["EXTBAND"], header["BANDFROM"]) == ("A_G", "A_V")
+    assert (header["EXTCURVE"], header["R_V"], header["WAVE1"]) == ("F19", 3.3, 621.79)
+    assert header["BANDFAC"] == pytest.approx(meta["band_conversion"]["factor"])
+    assert header["CREATOR"] == "dustmap 0.1.0" and header["LICENSE"] == "BSD-3-Clause"
+    assert header["PAPER1"].startswith("Hierarchical Inducing Point")
+    assert header["CITE1"] == catalogue["reference"].replace("í", "i").strip()
+    assert header["DOI1"] == "10.1051/1" and header["DOI2"].startswith("10.3847/")
+    assert (header["INPUT1"], header["SHA1"]) == ("stars.parquet", "0f" * 32)
