@@ -28,6 +28,8 @@ def differentiable_rows(
 ) -> Rows:
     """``k_n(θ)`` and ``v_n(θ)`` with their derivatives in ``kernel``'s parameters.
 
+    Cost: one solve forward and one backward for each row.
+
     Parameters
     ----------
     model
@@ -36,8 +38,6 @@ def differentiable_rows(
         The model's kernel with the same values, whose parameters carry gradients.
     index
         Numbers of the observations.
-
-    Cost: one solve forward and one backward for each row.
     """
     whitening = model.whitening
     if not isinstance(whitening, ToeplitzWhitening):

@@ -88,12 +88,12 @@ def local_residual(
     ``κ = (2π)^{-D} ∫ P(k) ⟨2π δ(k·u)⟩_u d^Dk`` with ``⟨δ(k·u)⟩ = 1/(2|k|)`` in three
     dimensions and ``1/(π|k|)`` in two; in one it is ``P(0)``.
 
+    Cost: a few transforms of some hundred thousand points.
+
     Parameters
     ----------
     refinement, interpolation
         Of the grid on which the field is known given the inducing points, and of W.
-
-    Cost: a few transforms of some hundred thousand points.
     """
     dimension = len(spacing)
     cells = (_CELLS[dimension],) * dimension
