@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from pipelines.errors import InputError
 from pipelines.export.cube import SkyMaps
-from pipelines.export.healpix import read_healpix, write_healpix
+from pipelines.export.healpix import read_healpix, read_quantiles, write_healpix
 
 
 def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):
@@ -142,3 +142,38 @@ def test_sky_maps_are_checked(distances, shape):
         SkyMaps(
             distances=np.array(distances), mean=np.zeros(shape), std=np.zeros(shape)
         )
+
+
+def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
+    maps = make_maps(nside=4)
+    quantiles = {
+        name: maps.mean + np.float32(offset)
+        for offset, name in enumerate(("p16", "p50", "p84"), start=10)
+    }
+    write_healpix(tmp_path / "sky.fits", maps, quantiles)
+    found = read_quantiles(tmp_path / "sky.fits")
+    assert list(found) == ["p16", "p50", "p84"]
+    for name, values in quantiles.items():
+        np.testing.assert_array_equal(found[name], values)
+    read = read_healpix(tmp_path / "sky.fits")
+    np.testing.assert_array_equal(read.mean, maps.mean)
+    np.testing.assert_array_equal(read.std, maps.std)
+    median = healpy.read_map(tmp_path / "sky.fits", nest=None, field=3 * 3 + 1)
+    np.testing.assert_array_equal(median, quantiles["p50"][1])
+    write_healpix(tmp_path / "plain.fits", maps)
+    assert read_quantiles(tmp_path / "plain.fits") == {}
+
+
+def test_columns_out_of_order_are_refused(tmp_path):
+    write_healpix(tmp_path / "sky.fits", make_maps())
+    with fits.open(tmp_path / "sky.fits") as hdus:
+        hdus[1].columns.change_name("STD_100PC", "P50_100PC")
+        hdus.writeto(tmp_path / "other.fits", checksum=True)
+    with pytest.raises(InputError, match="expected a mean and a std for each"):
+        read_healpix(tmp_path / "other.fits")
+
+
+def test_more_distances_than_a_table_has_columns_are_refused(tmp_path):
+    maps = make_maps(nside=1, distances=np.arange(1.0, 501.0))
+    with pytest.raises(InputError, match="room for 499 distances"):
+        write_healpix(tmp_path / "sky.fits", maps)
