@@ -17,7 +17,7 @@ from pipelines.catalog.counts import Counts
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 
-_TOLD = ("name", "title", "reference", "doi", "band")
+_TOLD: tuple[str, ...] = ("name", "title", "reference", "doi", "band")
 # Folders between a partition and the provenance of its table, at most.
 _DEPTH = 4
 
@@ -89,7 +89,6 @@ def surveys(record: dict[str, Any]) -> list[dict[str, str]]:
     survey is not known has an entry of empty strings, and a band is empty where the
     extinction was taken from another column than the survey's own.
     """
-    told: list[dict[str, str]]
     if "partitions" in record:
         told = [one for part in record["partitions"].values() for one in surveys(part)]
     elif record.get("preset") is not None:
