@@ -188,19 +188,31 @@ class LogNormal(ForwardModel):
     def linearise(self, eps: Float[Tensor, "*batch p"]) -> Linearisation:
         self.group.require_alike("the vector of parameters", eps)
         density = self.density(eps)
-        prediction = self.weights.matvec(density)
+        prediction, variance = self.seen(density)
         return Linearisation(
             prediction=prediction,
             operator=LogNormalTangent(
                 self.whitening, self.weights, self._slope(density)
             ),
-            variance=self._variance(self._scale(density)),
+            variance=variance,
         )
 
-    def _variance(self, density: Tensor) -> Tensor:
-        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``."""
+    def seen(
+        self, density: Float[Tensor, " f"]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Prediction and conditional variance of a `density` that is already coloured.
+
+        The same density may be looked at by many models made by `at`, one after
+        another: two sparse products each, and no transform.
+        """
+        scale = self._scale(density)
+        prediction = self.weights.matvec(density)
+        known = prediction if scale is density else self.weights.matvec(scale)
+        return prediction, self._variance(scale, known)
+
+    def _variance(self, density: Tensor, seen: Tensor) -> Tensor:
+        """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``seen`` is ``W ρ``."""
         line, point = self._factors()
-        seen = self.weights.matvec(density)
         return line * self.weights.matvec(density**2) + point * seen**2
 
     def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
@@ -232,7 +244,7 @@ class LogNormal(ForwardModel):
         """Draws that leave every prediction positive; independent between rows."""
         density = self.density(eps)
         prediction = self.weights.matvec(density)
-        variance = self._variance(density)
+        variance = self._variance(density, prediction)
         # A ray without length sees nothing, with no relative scatter of it.
         size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
         scatter = torch.log1p((variance.sqrt() / size) ** 2).sqrt()

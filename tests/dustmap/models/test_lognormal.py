@@ -23,6 +23,7 @@ from dustmap.grid import torus_positions
 from dustmap.kernels import Matern32
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+from dustmap.models.modulated import Modulated
 from dustmap.testing import check_forward_model
 from dustmap.whitening import TorusWhitening
 
@@ -165,6 +166,23 @@ def test_unresolved_variances_are_those_of_lines_and_of_points():
     assert (c > 1e-3).all()
     exact[:5] = np.expm1(c) * (W[:5] @ rho) ** 2
     np.testing.assert_allclose(model.linearise(eps).variance, exact, rtol=1e-6)
+
+
+def test_a_coloured_density_is_seen_as_its_parameters_are():
+    model = model_of()
+    points = PointValues(dense_torus.inside(2, 6, 9))
+    for looking in (model, model.at(points), modulated_like(model)):
+        eps = normal(looking)
+        prediction, variance = looking.seen(looking.density(eps))
+        tangent = looking.linearise(eps)
+        torch.testing.assert_close(prediction, looking.apply(eps))
+        torch.testing.assert_close(prediction, tangent.prediction)
+        torch.testing.assert_close(variance, tangent.variance)
+        assert bool((variance > 0).all())
+
+
+def modulated_like(model):
+    return Modulated(model.whitening, model.functionals, mean=model.mean)
 
 
 def test_the_tangent_of_the_mean_density_is_the_mean_tangent():
