@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dustmap.models.base import ForwardModel
-from dustmap.posterior import Posterior
+from dustmap.models.lognormal import LogNormal
+from dustmap.posterior import Moments
 from pipelines.observations import rays
+from pipelines.products.ray_sums import LogMoments, RaySums
 from pipelines.run import Run
 
 # Seed of the sub-grid residual, the same for every distance of one direction.
 _RESIDUAL_SEED = 1
+# Segments looked at together: some 400 bytes each while their weights are made.
+_SEGMENTS = 2**21
+# Bytes of samples' densities that are kept for the next segments.
+_DENSITIES = 2**31
 
 
 def cumulative(
@@ -25,75 +32,114 @@ def cumulative(
     ``edges`` has shape ``(e,)``, or ``(e, n)`` with other distances for each of n
     directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
     """
-    posterior, plan = run.posterior, run.plan
-    along = torch.as_tensor(directions)
-    distances = torch.as_tensor(edges, dtype=torch.float64)
-    far = distances.reshape(len(edges), -1, 1) * along
-    inside = plan.grid.contains(far.reshape(-1, 3)).reshape(len(edges), len(along))
-    shape = tuple(inside.shape)
-    if plan.engine == "svi":
-        # Rows are exact there, and their joint residuals too dear: whole rays.
-        whole = posterior.moments(rays(plan, far[inside]))
-        return _scattered(whole.mean, inside), _scattered(whole.std, inside)
-    near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
-    # Short segments need shorter steps than the stars' whole rays.
-    fine = replace(plan, ray_step=plan.ray_step / 2)
-    model = posterior.model.at(rays(fine, far[inside], near[inside]))
-
-    def summed(values: torch.Tensor) -> torch.Tensor:
-        """Segments of every ray, accumulated from the observer outwards."""
-        total = torch.zeros(shape, dtype=torch.float64)
-        total[inside] = values.to(torch.float64).cpu()
-        return total.cumsum(dim=0)
-
-    if not model.linear:
-        mean, variance = _moments_along(model, posterior, summed)
-        return (
-            _scattered(mean[inside], inside),
-            _scattered(variance[inside].sqrt(), inside),
-        )
-    mean = summed(model.apply(posterior.mean))
-    variance = torch.zeros(shape, dtype=torch.float64)
-    for sample in posterior.samples:
-        variance += (summed(model.apply(sample)) - mean) ** 2
-    variance /= max(len(posterior.samples), 1)
-    generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
-    repeated = posterior.mean.expand(plan.residual_count, -1)
-    for draw in model.residual_draws(repeated, generator):
-        variance += summed(draw) ** 2 / plan.residual_count
-    if not len(posterior.samples):
-        variance[:] = float("nan")
-    return (
-        _scattered(mean[inside], inside),
-        _scattered(variance[inside].sqrt(), inside),
-    )
+    asked = RayIntegrals(run, directions, edges)
+    mean, std = (np.full(asked.shape, np.nan) for _ in range(2))
+    for part in asked.parts():
+        moments = asked.moments(part)
+        mean[:, part], std[:, part] = moments.mean.numpy(), moments.std.numpy()
+    return mean, std
 
 
-def _moments_along(
-    model: ForwardModel,
-    posterior: Posterior,
-    summed: Callable[[torch.Tensor], torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over samples of what rays have seen so far.
+class RayIntegrals:
+    """``∫_0^d ρ ds`` for many rays and distances, with the moments of the integral.
 
-    What the grid cannot resolve of different segments is independent: it adds up.
+    Samples and sub-grid residual are accumulated along every ray before moments are
+    taken. Rays are cut into segments, which are looked at some two million at a time
+    (1 GiB at most while their weights are made). The densities of a log-normal
+    posterior's samples are coloured once where they fit in 2 GiB together, otherwise
+    once per two million segments.
+
+    Parameters
+    ----------
+    run
+        A finished fit.
+    directions
+        Unit vectors, shape ``(n, 3)``.
+    edges
+        Increasing distances [pc], shape ``(e,)`` or ``(e, n)``.
     """
-    samples = posterior.samples
-    if not len(samples):
-        mean = summed(model.apply(posterior.mean))
-        return mean, torch.full_like(mean, float("nan"))
-    count = len(samples)
-    first = second = unresolved = torch.zeros(())
-    for sample in samples:
-        tangent = model.linearise(sample)
-        seen = summed(tangent.prediction)
-        first, second = first + seen / count, second + seen**2 / count
-        unresolved = unresolved + summed(tangent.variance) / count
-    spread = (second - first**2).clamp(min=0.0) * count / max(count - 1, 1)
-    return first, spread + unresolved
+
+    def __init__(self, run: Run, directions: np.ndarray, edges: np.ndarray) -> None:
+        self._plan, self._posterior = run.plan, run.posterior
+        self._directions = torch.as_tensor(directions)
+        self._edges = torch.as_tensor(edges, dtype=torch.float64)
+        self.shape = (len(edges), len(directions))
+        self._kept: list[Tensor] = []
+
+    def parts(self) -> Iterator[slice]:
+        """Runs of directions, in order, to ask `moments` for one after another."""
+        distances, count = self.shape
+        step = max(1, _SEGMENTS // distances)
+        for start in range(0, count, step):
+            yield slice(start, min(start + step, count))
+
+    def moments(self, part: slice) -> Moments:
+        """Moments [mag] of shape ``(e, len(part))``; NaN where a ray left the box."""
+        far = self._far(part)
+        grid = self._plan.grid
+        inside = grid.contains(far.reshape(-1, 3)).reshape(far.shape[:2])
+        if self._plan.engine == "svi":
+            # Rows are exact there, and their joint residuals too dear: whole rays.
+            whole = self._posterior.moments(rays(self._plan, far[inside]))
+            return _scattered(whole, inside)
+        near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
+        # Short segments need shorter steps than the stars' whole rays.
+        fine = replace(self._plan, ray_step=self._plan.ray_step / 2)
+        model = self._posterior.model.at(rays(fine, far[inside], near[inside]))
+        sums = RaySums(inside)
+        if isinstance(model, LogNormal) and len(self._posterior.samples):
+            return _scattered(self._of_samples(model, sums), inside)
+        return _scattered(self._of_linear(model, sums), inside)
+
+    def _far(self, part: slice) -> Tensor:
+        edges = self._edges if self._edges.ndim == 1 else self._edges[:, part]
+        return edges.reshape(len(edges), -1, 1) * self._directions[part]
+
+    def _densities(self, model: LogNormal) -> Iterator[Tensor]:
+        """Every sample's density on the grid, coloured once if all of them fit."""
+        samples = self._posterior.samples
+        size = model.whitening.fine_size * samples.element_size() * len(samples)
+        for i, sample in enumerate(samples):
+            density = self._kept[i] if i < len(self._kept) else model.density(sample)
+            if i == len(self._kept) and size <= _DENSITIES:
+                self._kept.append(density)
+            yield density
+
+    def _of_samples(self, model: LogNormal, sums: RaySums) -> Moments:
+        """Moments over samples of what rays have seen so far.
+
+        What the grid cannot resolve of different segments is independent: it adds up.
+        """
+        seen = LogMoments(sums.size)
+        for density in self._densities(model):
+            prediction, variance = model.seen(density)
+            seen.add(sums.outwards(prediction), sums.outwards(variance))
+        return seen.moments()
+
+    def _of_linear(self, model: ForwardModel, sums: RaySums) -> Moments:
+        posterior, count = self._posterior, self._plan.residual_count
+        mean = sums.outwards(model.apply(posterior.mean))
+        if not len(posterior.samples):
+            return Moments(mean=mean, std=torch.full_like(mean, float("nan")))
+        variance = torch.zeros_like(mean)
+        for sample in posterior.samples:
+            seen = sums.outwards(model.apply(sample))
+            variance += (seen - mean) ** 2 / len(posterior.samples)
+        generator = torch.Generator().manual_seed(_RESIDUAL_SEED)
+        for draw in model.residual_draws(posterior.mean.expand(count, -1), generator):
+            variance += sums.outwards(draw) ** 2 / count
+        return Moments(mean=mean, std=variance.sqrt())
 
 
-def _scattered(values: torch.Tensor, inside: torch.Tensor) -> np.ndarray:
-    full = np.full(tuple(inside.shape), np.nan)
-    full[inside.numpy()] = values.numpy()
-    return full
+def _scattered(moments: Moments, inside: Tensor) -> Moments:
+    """Moments of the segments inside as an array over distances and directions."""
+
+    def full(values: Tensor | None) -> Tensor | None:
+        if values is None:
+            return None
+        array = torch.full(tuple(inside.shape), float("nan"), dtype=torch.float64)
+        array[inside] = values
+        return array
+
+    names = ("mean", "std", "log_mean", "log_std")
+    return Moments(**{name: full(getattr(moments, name)) for name in names})  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,12 @@ import math
 import healpy
 import numpy as np
 
+from pipelines.errors import InputError
 from pipelines.run import Run
+from pipelines.truth import unit_vectors
+
+# Distances along a ray: of larger boxes every second grid step, or third.
+_MOST_DISTANCES = 256
 
 
 def default_distances(run: Run, count: int = 6) -> np.ndarray:
@@ -17,6 +22,52 @@ def default_distances(run: Run, count: int = 6) -> np.ndarray:
     power = 10.0 ** math.floor(math.log10(step))
     step = max(f * power for f in (1, 2, 2.5, 5, 10) if f * power <= step * 1.0001)
     return step * np.arange(1, math.floor(reach / step + 1e-9) + 1)
+
+
+def ray_distances(run: Run) -> np.ndarray:
+    """Every finest grid step [pc] out to the box's furthest corner.
+
+    Every second or third where there would be more than 256. The published engine pays
+    a solve for each: those of `default_distances`.
+    """
+    if run.plan.engine == "svi":
+        return default_distances(run)
+    step = min(run.plan.grid.spacing)
+    count = math.floor(farthest(run) / step * (1 + 1e-12))
+    step *= math.ceil(count / _MOST_DISTANCES)
+    return step * np.arange(1, math.floor(farthest(run) / step * (1 + 1e-12)) + 1)
+
+
+def checked_distances(run: Run, distances: np.ndarray) -> np.ndarray:
+    """The distances [pc] as float64.
+
+    Raises
+    ------
+    InputError
+        If they do not increase from above zero, or end beyond the map.
+    """
+    edges = np.asarray(distances, dtype=np.float64)
+    if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
+        raise InputError(f"distances must be positive and increasing, got {edges}")
+    if edges[-1] > farthest(run):
+        raise InputError(
+            f"distances go to {edges[-1]:g} pc, where no sight line is still inside "
+            f"the map: its furthest corner is {farthest(run):.6g} pc away"
+        )
+    return edges
+
+
+def checked_nside(nside: int) -> int:
+    """The resolution, if NESTED maps have it."""
+    if not healpy.isnsideok(nside, nest=True):
+        raise InputError(f"nside must be a power of 2, got {nside}")
+    return nside
+
+
+def pixel_directions(nside: int) -> np.ndarray:
+    """Unit vectors to the centres of all pixels (NESTED, Galactic), ``(npix, 3)``."""
+    pixels = np.arange(healpy.nside2npix(nside))
+    return unit_vectors(*healpy.pix2ang(nside, pixels, nest=True, lonlat=True))
 
 
 def reach_of(run: Run) -> float:

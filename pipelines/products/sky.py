@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import healpy
 import numpy as np
 
-from pipelines.errors import InputError
 from pipelines.export.cube import SkyMaps
-from pipelines.products.cumulative import cumulative
+from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.provenance import provenance
-from pipelines.products.reach import default_distances, default_nside, farthest
+from pipelines.products.reach import (
+    checked_distances,
+    checked_nside,
+    default_distances,
+    default_nside,
+    pixel_directions,
+)
 from pipelines.progress import Progress
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
-
-# Directions integrated at once: bounds the memory of the projection.
-_DIRECTIONS = 16_384
 
 
 def sky_maps(
@@ -26,25 +26,14 @@ def sky_maps(
     The std is that of the integral: samples and sub-grid residual are accumulated
     along every ray before the variance is taken.
     """
-    edges = default_distances(run) if distances is None else np.asarray(distances)
-    if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
-        raise InputError(f"distances must be positive and increasing, got {edges}")
-    if edges[-1] > farthest(run):
-        raise InputError(
-            f"distances go to {edges[-1]:g} pc, where no sight line is still inside "
-            f"the map: its furthest corner is {farthest(run):.6g} pc away"
-        )
-    nside = default_nside(run) if nside is None else nside
-    if not healpy.isnsideok(nside, nest=True):
-        raise InputError(f"nside must be a power of 2, got {nside}")
-    pixels = healpy.nside2npix(nside)
-    lon, lat = healpy.pix2ang(nside, np.arange(pixels), nest=True, lonlat=True)
-    directions = unit_vectors(lon, lat)
-    mean = np.full((len(edges), pixels), np.nan)
-    std = np.full((len(edges), pixels), np.nan)
-    with Progress(description="sky maps", total=pixels, unit="px") as progress:
-        for start in range(0, pixels, _DIRECTIONS):
-            part = slice(start, min(start + _DIRECTIONS, pixels))
-            mean[:, part], std[:, part] = cumulative(run, directions[part], edges)
+    chosen = default_distances(run) if distances is None else distances
+    edges = checked_distances(run, chosen)
+    nside = checked_nside(default_nside(run) if nside is None else nside)
+    asked = RayIntegrals(run, pixel_directions(nside), edges)
+    mean, std = np.full(asked.shape, np.nan), np.full(asked.shape, np.nan)
+    with Progress(description="sky maps", total=mean.shape[1], unit="px") as progress:
+        for part in asked.parts():
+            moments = asked.moments(part)
+            mean[:, part], std[:, part] = moments.mean.numpy(), moments.std.numpy()
             progress.update(part.stop - part.start)
     return SkyMaps(distances=edges, mean=mean, std=std, meta=provenance(run))

@@ -1,11 +1,13 @@
 """Integrated extinctions in a store: what was written comes back, by name and place."""
 
 import json
+import warnings
 from pathlib import Path
 
 import healpy
 import numpy as np
 import pytest
+import xarray
 import zarr
 
 from pipelines.errors import InputError
@@ -172,3 +174,32 @@ def test_names_of_integrated_arrays_are_not_for_cubes(tmp_path):
         bad = Cube(x=cube.x, y=cube.y, z=cube.z, arrays={name: cube.arrays["mean"]})
         with pytest.raises(ValueError, match=name):
             write_zarr(tmp_path / "map.zarr", bad)
+
+
+def test_xarray_opens_the_store_with_labelled_axes_and_no_warning(tmp_path):
+    axis = 10.0 * np.arange(-35, 35)
+    mean = np.random.default_rng(0).random((70, 70, 70))
+    cube = Cube(x=axis, y=axis + 1, z=axis + 2, arrays={"mean": mean})
+    written = make_integrated(nside=4)
+    write_zarr(tmp_path / "map.zarr", cube, written)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with xarray.open_zarr(tmp_path / "map.zarr") as opened:
+            read = opened.load()
+    assert set(read.coords) == {"x", "y", "z", "distance", "pixel"}
+    assert set(read.data_vars) == {
+        "mean",
+        "last_star",
+        *(f"extinction_{name}" for name in written.arrays),
+    }
+    assert read["mean"].dims == ("z", "y", "x")
+    assert read["extinction_mean"].dims == ("pixel", "distance")
+    # By label: z = -48, y = 21, x = 50 pc, and pixel 77 out to 7.5 pc.
+    assert float(read["mean"].sel(z=-48, y=21, x=50)) == mean[30, 37, 40]
+    along = read["extinction_p84"].sel(pixel=77)
+    assert float(along.sel(distance=7.5)) == written.arrays["p84"][77, 2]
+    assert read["extinction_std"].attrs["units"] == "mag"
+    assert read["mean"].attrs["units"] == "mag pc-1"
+    for name in ("x", "y", "z", "distance", "last_star"):
+        assert read[name].attrs["units"] == "pc"
+    assert all(read[name].attrs["long_name"] for name in read.variables)

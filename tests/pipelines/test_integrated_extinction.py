@@ -1,0 +1,209 @@
+"""Integrated extinction by pixel and distance: right between them, and whose error."""
+
+import sys
+from dataclasses import replace
+
+import healpy
+import numpy as np
+import one_cloud
+import pytest
+import torch
+
+from dustmap.grid import Grid
+from pipelines.errors import InputError
+from pipelines.export.integrated import Integrated
+from pipelines.predict import predict_columns
+from pipelines.products import integrated
+from pipelines.products.cumulative import RayIntegrals, cumulative
+from pipelines.products.integrated import last_star
+from pipelines.products.reach import pixel_directions, ray_distances
+from pipelines.truth import unit_vectors
+
+SPACING = 70.0
+LOWER, UPPER = np.array(one_cloud.BOX).T
+QUANTILES = ["p16", "p50", "p84"]
+
+
+@pytest.fixture(scope="module")
+def whole(cloud_run) -> Integrated:
+    return integrated(cloud_run, nside=16)
+
+
+@pytest.fixture(scope="module")
+def positive(positive_run) -> Integrated:
+    return integrated(positive_run, nside=32)
+
+
+def between(maps: Integrated, name: str, places: np.ndarray) -> np.ndarray:
+    """Bilinear on the sphere, linear in distance from zero at the observer."""
+    distance = np.linalg.norm(places, axis=1)
+    lon, lat = healpy.vec2ang(places, lonlat=True)
+    pixels, weights = healpy.get_interp_weights(
+        maps.nside, lon, lat, nest=True, lonlat=True
+    )
+    edges = np.concatenate([[0.0], maps.distance])
+    upper = np.clip(np.searchsorted(edges, distance), 1, len(edges) - 1)
+    share = (distance - edges[upper - 1]) / (edges[upper] - edges[upper - 1])
+    padded = np.pad(maps.arrays[name], ((0, 0), (1, 0)))
+    rays = (1 - share) * padded[pixels, upper - 1] + share * padded[pixels, upper]
+    return (weights * rays).sum(axis=0)
+
+
+def places_inside(count: int) -> np.ndarray:
+    """Positions [pc] in the box, a step or more from its faces and the observer."""
+    rng = np.random.default_rng(8)
+    places = rng.uniform(LOWER + 80, UPPER - 80, size=(count, 3))
+    return places[np.linalg.norm(places, axis=1) > SPACING]
+
+
+def test_arrays_have_a_row_by_pixel_and_a_column_by_grid_step(whole, positive):
+    assert list(whole.arrays) == ["mean", "std"]
+    assert list(positive.arrays) == ["mean", "std", *QUANTILES]
+    np.testing.assert_allclose(np.diff(whole.distance, prepend=0.0), SPACING)
+    farthest = np.hypot.reduce(np.maximum(-LOWER, UPPER))
+    assert whole.distance[-1] <= farthest < whole.distance[-1] + SPACING
+    assert (whole.nside, positive.nside) == (16, 32)
+    assert all(a.dtype == np.float32 for a in positive.arrays.values())
+
+
+def test_what_lies_between_pixels_and_distances_is_what_predictions_say(
+    positive, positive_run
+):
+    places = places_inside(3000)
+    found = predict_columns(
+        positive_run.plan,
+        positive_run.posterior,
+        one_cloud.at(places, np.zeros(len(places)), 0.1),
+    )
+    for name, share, worst in (
+        ("mean", 0.01, 0.12),
+        ("std", 0.04, 0.4),
+        ("p16", 0.01, 0.15),
+        ("p50", 0.01, 0.12),
+        ("p84", 0.01, 0.12),
+    ):
+        ratio = between(positive, name, places) / found[f"extinction_{name}"]
+        assert np.median(np.abs(ratio - 1)) < share, name
+        assert np.percentile(np.abs(ratio - 1), 99) < worst, name
+
+
+def test_the_closed_form_extinction_lies_within_the_error(whole):
+    directions = pixel_directions(16)
+    ends = whole.distance[:, None, None] * directions
+    true = one_cloud.extinction(ends.reshape(-1, 3)).reshape(ends.shape[:2]).T
+    found = whole.arrays["mean"]
+    error = np.sqrt(np.nanmean((found - true) ** 2))
+    assert error < 0.03 * np.nanmax(found)
+    # The prior of this fit is far wider than the dust: errors are on the safe side.
+    score = (found - true) / whole.arrays["std"]
+    assert np.sqrt(np.nanmean(score**2)) < 0.5
+    # Another distance or order of the pixels is far off.
+    late = np.sqrt(np.nanmean((found[:, :-1] - true[:, 1:]) ** 2))
+    ring = true[healpy.nest2ring(16, np.arange(len(true)))]
+    assert late > 3 * error
+    assert np.sqrt(np.nanmean((found - ring) ** 2)) > 10 * error
+
+
+def test_values_are_nan_exactly_where_the_ray_has_left_the_box(whole, positive):
+    for maps in (whole, positive):
+        directions = pixel_directions(maps.nside)
+        ends = maps.distance[:, None] * directions[:, None]
+        inside = ((ends >= LOWER) & (ends <= UPPER)).all(axis=-1)
+        for array in maps.arrays.values():
+            np.testing.assert_array_equal(np.isfinite(array), inside)
+
+
+def test_the_std_is_that_of_the_integral_and_no_sum_of_parts(whole, cloud_run):
+    directions = pixel_directions(16)[::41]
+    mean, std = cumulative(cloud_run, directions, whole.distance)
+    np.testing.assert_allclose(whole.arrays["mean"][::41].T, mean, rtol=1e-5)
+    np.testing.assert_allclose(whole.arrays["std"][::41].T, std, rtol=1e-5)
+    # From differences of the variance, parts would have negative ones: errors of
+    # neighbouring stretches make up for each other.
+    steps = np.diff(whole.arrays["std"].astype(float) ** 2, axis=1)
+    assert (steps[np.isfinite(steps)] < 0).mean() > 0.02
+
+
+def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
+    low, middle, high = (positive.arrays[name].astype(float) for name in QUANTILES)
+    seen = np.isfinite(low)
+    np.testing.assert_allclose((low * high)[seen], middle[seen] ** 2, rtol=1e-5)
+    assert (low[seen] < middle[seen]).all() and (middle[seen] < high[seen]).all()
+    assert (np.diff(middle, axis=1)[seen[:, 1:]] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["_SEGMENTS", "_DENSITIES"])
+def test_how_the_work_is_cut_up_does_not_matter(monkeypatch, positive_run, name):
+    directions, edges = pixel_directions(2), np.array([100.0, 200.0])
+    expected = RayIntegrals(positive_run, directions, edges).moments(slice(None))
+    monkeypatch.setattr(sys.modules[RayIntegrals.__module__], name, 60)
+    asked = RayIntegrals(positive_run, directions, edges)
+    parts = list(asked.parts())
+    assert len(parts) == (2 if name == "_SEGMENTS" else 1)
+    found = [asked.moments(part) for part in parts]
+    for field in ("mean", "std", "log_mean", "log_std"):
+        joined = torch.cat([getattr(moments, field) for moments in found], dim=1)
+        torch.testing.assert_close(
+            joined, getattr(expected, field), rtol=1e-6, atol=0, equal_nan=True
+        )
+
+
+def test_moments_along_a_ray_are_those_the_posterior_gives(positive_run):
+    # One segment of one ray is a line integral like any other.
+    directions = one_cloud.directions(40)
+    found = RayIntegrals(positive_run, directions, np.array([150.0]))
+    moments = found.moments(slice(None))
+    plan = replace(positive_run.plan, ray_step=positive_run.plan.ray_step / 2)
+    stars = one_cloud.at(150.0 * directions, np.zeros(40), 0.1)
+    expected = predict_columns(plan, positive_run.posterior, stars)
+    for name, values in (
+        ("mean", moments.mean),
+        ("std", moments.std),
+        ("p16", moments.quantile(0.15865525)),
+        ("p84", moments.quantile(0.84134475)),
+    ):
+        np.testing.assert_allclose(
+            values[0].numpy(), expected[f"extinction_{name}"], rtol=1e-5
+        )
+
+
+def test_the_last_star_ends_the_last_stretch_with_support(cloud_run):
+    support = torch.zeros(tuple(cloud_run.plan.grid.shape))
+    x, y, z = (cloud_run.plan.grid.axis(d).numpy() for d in range(3))
+    centre = (int(np.argmin(abs(y))), int(np.argmin(abs(z))))
+    support[(x >= 0) & (x <= 140.0), *centre] = 1.0
+    support[(x >= 350.0) & (x <= 420.0), *centre] = 0.5
+    run = replace(cloud_run, support=support)
+    towards = unit_vectors(np.array([0.0, 180.0, 90.0]), np.zeros(3))
+    # Cells are 70 pc: the one at 420 ends at 455, that at the observer at 35.
+    np.testing.assert_array_equal(last_star(run, towards), [455.0, 35.0, 35.0])
+    nowhere = replace(cloud_run, support=torch.zeros_like(support))
+    np.testing.assert_array_equal(last_star(nowhere, towards), 0.0)
+
+
+def test_no_last_star_is_beyond_the_box(whole):
+    ends = whole.last_star[:, None] * pixel_directions(16)
+    assert (whole.last_star > 0).all()
+    assert ((ends >= LOWER - SPACING / 2) & (ends <= UPPER + SPACING / 2)).all()
+
+
+def test_distances_of_a_fine_grid_are_thinned_out(cloud_run):
+    grid = Grid(shape=(601, 5, 5), spacing=(1.0,) * 3, origin=(0.0, -2.0, -2.0))
+    edges = ray_distances(replace(cloud_run, plan=replace(cloud_run.plan, grid=grid)))
+    np.testing.assert_array_equal(edges, 3.0 * np.arange(1, 201))
+
+
+def test_svi_pays_for_few_distances_and_pixels(svi_run):
+    maps = integrated(svi_run, nside=1, distances=ray_distances(svi_run)[:2])
+    assert len(ray_distances(svi_run)) < 12
+    assert np.isfinite(maps.arrays["mean"]).all()
+    assert (maps.arrays["std"] > 0).all()
+    assert list(maps.arrays) == ["mean", "std"]
+
+
+def test_impossible_requests_are_refused(cloud_run):
+    for edges in ([100.0, 1e6], [-1.0], [200.0, 100.0], [], [np.nan]):
+        with pytest.raises(InputError, match="distances"):
+            integrated(cloud_run, distances=np.array(edges), nside=1)
+    with pytest.raises(InputError, match="power of 2"):
+        integrated(cloud_run, nside=12)
