@@ -8,6 +8,7 @@ import click
 
 import dustmap
 from pipelines.cli.catalogues import ingest, merge, simulate
+from pipelines.cli.comparisons import compare
 from pipelines.cli.exports import export
 from pipelines.cli.fitting import config_, fit, status
 from pipelines.cli.integrity import verify
@@ -45,6 +46,7 @@ for _verb in (
     predict,
     export,
     plot,
+    compare,
     regress,
     verify,
     config_,

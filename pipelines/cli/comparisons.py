@@ -1,0 +1,106 @@
+"""The verb that holds a run against what others know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.errors import InputError
+
+
+@click.command()
+@click.argument("run", type=OUT)
+@click.argument("reference")
+@click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
+@click.option(
+    "--kind",
+    default="auto",
+    show_default=True,
+    help="auto, stars, lines, clouds or map.",
+)
+@click.option(
+    "--r-v",
+    default=3.1,
+    show_default=True,
+    help="A_V / E(B-V), for lines of sight in E(B-V).",
+)
+@click.option(
+    "--factor",
+    type=float,
+    help="What turns values of the reference into the band of the map.",
+)
+@click.option(
+    "--integrated/--differential",
+    default=None,
+    help="What a map of the package dustmaps gives.",
+)
+@click.option(
+    "--query",
+    "queries",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Keyword for a map of the package dustmaps, such as mode=median.",
+)
+@click.option(
+    "--points",
+    default=5000,
+    show_default=True,
+    help="Cells drawn to compare maps in.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of what is drawn.")
+@OVERWRITE
+@reporting
+def compare(
+    run: Path,
+    reference: str,
+    output: Path,
+    kind: str,
+    r_v: float,
+    factor: float | None,
+    integrated: bool | None,
+    queries: tuple[str, ...],
+    points: int,
+    seed: int,
+    overwrite: bool,
+) -> None:
+    """Hold the map of RUN against REFERENCE: tables, figures and what they support.
+
+    REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
+    left out), the word held-out, a table of lines of sight (l, b, dm or distance, ebv
+    or extinction), a table of clouds (name, dist_pc, l_approx, b_approx), another map
+    (zarr, FITS, npz or run), or dustmaps:NAME for a map of the package dustmaps.
+    """
+    from pipelines.compare.held_against import Asked
+    from pipelines.compare.held_against import compare as compare_
+
+    asked = Asked(
+        kind=kind,
+        factor=factor,
+        r_v=r_v,
+        integrated=integrated,
+        options=dict(_pair(text) for text in queries),
+        points=points,
+        seed=seed,
+    )
+    found, written = compare_(run, reference, output, asked, overwrite=overwrite)
+    click.echo(str(found))
+    for path in written:
+        click.echo(str(path))
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise InputError(f"--query takes KEY=VALUE, got {text!r}")
+    plain: dict[str, Any] = {"true": True, "false": False}
+    if value.lower() in plain:
+        return key, plain[value.lower()]
+    for kind in (int, float):
+        try:
+            return key, kind(value)
+        except ValueError:
+            continue
+    return key, value

@@ -1,0 +1,134 @@
+"""What a comparison found: numbers, tables, figures and words, and its folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pipelines.errors import InputError
+from pipelines.figures.style import save_figure
+from pipelines.measurement import Row, plain, table
+from pipelines.store import atomic_directory, write_manifest
+
+SUMMARY = "comparison.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A map against one reference.
+
+    Parameters
+    ----------
+    kind
+        ``stars``, ``lines``, ``clouds`` or ``map``.
+    numbers
+        Everything that was measured, for ``comparison.json``.
+    tables
+        Name to rows; each becomes a CSV file.
+    shown
+        The tables that are printed.
+    words
+        What the numbers can and cannot support, a sentence or two each.
+    figures
+        Name to figure; each becomes a PNG file.
+    """
+
+    kind: str
+    numbers: dict[str, Any]
+    tables: dict[str, list[Row]]
+    shown: tuple[str, ...]
+    words: tuple[str, ...]
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [table(self.tables[name]) for name in self.shown if self.tables[name]]
+        return "\n".join([*parts, *self.words])
+
+
+def check_folder(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder before the work rather than after it.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or is no comparison's folder.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise InputError(f"{path} exists: choose another output or pass --overwrite")
+    if not (path / SUMMARY).is_file() and not (
+        path.is_dir() and not any(path.iterdir())
+    ):
+        raise InputError(
+            f"{path} is no folder of a comparison (it has no {SUMMARY}): --overwrite "
+            "replaces only such, choose another output"
+        )
+
+
+def write_comparison(
+    path: Path, comparison: Comparison, *, overwrite: bool = False
+) -> list[Path]:
+    """Write ``comparison.json``, ``*.csv`` and ``*.png`` into a folder; their paths.
+
+    Raises
+    ------
+    InputError
+        As `check_folder`.
+    """
+    check_folder(path, overwrite=overwrite)
+    with atomic_directory(path, overwrite=overwrite) as folder:
+        content = {
+            "kind": comparison.kind,
+            "words": list(comparison.words),
+            **_native(comparison.numbers),
+        }
+        text = json.dumps(plain(content), indent=1, allow_nan=False)
+        (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+        for name, rows in comparison.tables.items():
+            _write_csv(folder / f"{name}.csv", rows)
+        for name, figure in comparison.figures.items():
+            save_figure(figure, folder / f"{name}.png")
+        write_manifest(folder)
+    names = [SUMMARY, *(f"{name}.csv" for name in comparison.tables)]
+    names += [f"{name}.png" for name in comparison.figures]
+    return [path / name for name in names]
+
+
+def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
+    """Columns of one length as rows."""
+    lists = [np.asarray(column).tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def _write_csv(path: Path, rows: list[Row]) -> None:
+    """Rows with a header; what is not known is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}" if np.isfinite(value) else ""
+    return "" if value is None else value
+
+
+def _native(value: Any) -> Any:
+    """Plain Python numbers for NumPy's."""
+    if isinstance(value, dict):
+        return {str(key): _native(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_native(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,117 @@
+"""Figures of a map along lines of sight: published profiles, and clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipelines.compare.panels import label, panels
+from pipelines.figures.style import BLACK, BLUE, NORMAL, ORANGE, SMALL, length_unit
+
+if TYPE_CHECKING:
+    from pipelines.compare.clouds import JudgedCloud
+    from pipelines.compare.lines import JudgedLine
+
+
+def line_figure(judged: Sequence[JudgedLine], scale: str) -> Figure:
+    """One panel per line: map and reference with their errors; what is not judged."""
+    figure, places = panels(-(-len(judged) // 2), min(2, len(judged)), height=2.3)
+    for axes in places[len(judged) :]:
+        axes.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axes, each in zip(places, judged):
+        handles.update(_line(axes, each))
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside upper center",
+        ncols=len(handles),
+        fontsize=SMALL,
+        frameon=False,
+        title=scale,
+        title_fontsize=SMALL,
+    )
+    return figure
+
+
+def _line(axes: Axes, each: JudgedLine) -> dict[str, Any]:
+    factor, unit = length_unit(each.reach)
+    place = each.fine_distance * factor
+    handles: dict[str, Any] = {}
+    (handles["map"],) = axes.plot(place, each.fine_mean, color=BLUE, linewidth=1.3)
+    handles["its std"] = axes.fill_between(
+        place,
+        each.fine_mean - each.fine_std,
+        each.fine_mean + each.fine_std,
+        color=BLUE,
+        alpha=0.25,
+        linewidth=0,
+    )
+    near = each.line.distance <= each.reach
+    handles["published, std of samples"] = axes.errorbar(
+        each.line.distance[near] * factor,
+        each.best[near],
+        yerr=each.spread[near],
+        fmt="o",
+        color=ORANGE,
+        markersize=2.6,
+        elinewidth=0.9,
+    )
+    for low, high in (
+        (0.0, max(float(each.line.near), 0.0)),
+        (min(each.informed, each.line.far, each.reach), each.reach),
+    ):
+        if high > low:
+            handles["not judged"] = axes.axvspan(
+                low * factor, high * factor, color="0.88", zorder=0
+            )
+    axes.set_xlim(0.0, each.reach * factor)
+    axes.set_title(each.line.name.replace("-", "\N{MINUS SIGN}"), fontsize=NORMAL)
+    label(axes, f"distance [{unit}]", "extinction [mag]")
+    return handles
+
+
+def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
+    """Where the density peaks against where the clouds are."""
+    figure, (axes,) = panels(1, 1, width=5.2, height=4.8)
+    distance = np.array([each.cloud.distance for each in judged])
+    peak = np.array([each.peak for each in judged])
+    found = np.array([each.hit(each.cloud.distance, each.tolerance) for each in judged])
+    width = np.array([each.tolerance for each in judged])
+    far = 1.1 * float(np.nanmax(np.concatenate([distance, peak])))
+    axes.plot([0, far], [0, far], color=BLACK, linewidth=0.9)
+    for each in judged:
+        drawn = each.peaks_of_samples
+        axes.plot(
+            np.full(len(drawn), each.cloud.distance),
+            drawn,
+            "_",
+            color="0.7",
+            markersize=5,
+            zorder=1,
+        )
+    for chosen, colour, marker, name in (
+        (found, BLUE, "o", "largest peak within the tolerance"),
+        (~found & np.isfinite(peak), ORANGE, "^", "largest peak elsewhere"),
+    ):
+        axes.errorbar(
+            distance[chosen],
+            peak[chosen],
+            xerr=width[chosen],
+            fmt=marker,
+            color=colour,
+            markersize=5,
+            elinewidth=0.8,
+            label=f"{name}: {int(chosen.sum())}",
+        )
+    axes.plot([], [], "_", color="0.7", label="peaks of the samples")
+    axes.set_xlim(0, far)
+    axes.set_ylim(0, far)
+    axes.set_aspect("equal")
+    axes.legend(fontsize=SMALL, frameon=False, loc="upper left")
+    label(axes, "distance of the cloud [pc]", "largest peak of the density [pc]")
+    return figure

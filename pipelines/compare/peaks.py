@@ -1,0 +1,123 @@
+"""Density along bundles of rays, sample by sample, and where it is largest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dustmap.functionals import PointValues
+from pipelines.compare.informed import reach, support_at
+from pipelines.run import Run
+from pipelines.truth import unit_vectors
+
+# Rings of a disc: share of its radius, and directions on it.
+_RINGS = ((0.0, 1), (0.5, 6), (1.0, 12))
+_PER_CELL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Density along one line, averaged over a disc on the sky.
+
+    ``distance`` [pc], shape ``(e,)``; ``samples`` [mag/pc], shape ``(s, e)``; ``seen``
+    says where a sight line crosses the disc; ``reach`` [pc] is where the box ends.
+    """
+
+    distance: np.ndarray
+    samples: np.ndarray
+    seen: np.ndarray
+    reach: float
+
+    @property
+    def median(self) -> np.ndarray:
+        """Median over the samples [mag/pc], shape ``(e,)``."""
+        return np.median(self.samples, axis=0)
+
+    @property
+    def informed(self) -> float:
+        """The farthest distance that a sight line crosses [pc]; 0 if none."""
+        return float(self.distance[self.seen].max(initial=0.0))
+
+
+def disc(l: float, b: float, radius: float) -> np.ndarray:  # noqa: E741
+    """Unit vectors within ``radius`` [deg] of a direction [deg], shape ``(19, 3)``."""
+    centre = unit_vectors(np.array([l]), np.array([b]))[0]
+    pole = np.array([0.0, 0.0, 1.0]) if abs(b) < 80 else np.array([1.0, 0.0, 0.0])
+    east = np.cross(pole, centre)
+    east /= np.linalg.norm(east)
+    north = np.cross(centre, east)
+    found = []
+    for share, count in _RINGS:
+        angle = 2 * np.pi * np.arange(count) / count
+        aside = np.cos(angle)[:, None] * east + np.sin(angle)[:, None] * north
+        away = np.radians(radius * share)
+        found.append(np.cos(away) * centre + np.sin(away) * aside)
+    return np.concatenate(found)
+
+
+def profiles(
+    run: Run,
+    l: np.ndarray,  # noqa: E741
+    b: np.ndarray,
+    *,
+    radius: float,
+) -> list[Profile]:
+    """Density along lines [deg], averaged over discs of ``radius`` [deg].
+
+    At distances half a cell apart out to where the centre's ray leaves the box. A
+    posterior without samples has its mean for the only one.
+    """
+    step = min(run.plan.grid.spacing) / _PER_CELL
+    discs = [disc(*place, radius) for place in zip(l, b, strict=True)]
+    ends = [float(reach(run, rays[:1])[0]) for rays in discs]
+    lengths = [np.arange(1, int(end / step) + 1) * step for end in ends]
+    points = [d[:, None, None] * rays for d, rays in zip(lengths, discs, strict=True)]
+    flat = np.concatenate([part.reshape(-1, 3) for part in points])
+    values = _densities(run, flat)
+    found, start = [], 0
+    for distance, part, end in zip(lengths, points, ends, strict=True):
+        stop = start + part.shape[0] * part.shape[1]
+        samples = values[:, start:stop].reshape(-1, *part.shape[:2])
+        found.append(
+            Profile(
+                distance=distance,
+                samples=np.nanmean(samples, axis=2),
+                seen=np.any(support_at(run, part) > 0, axis=1),
+                reach=end,
+            )
+        )
+        start = stop
+    return found
+
+
+def _densities(run: Run, points: np.ndarray) -> np.ndarray:
+    """Density of every sample [mag/pc] at points [pc]; NaN outside the box."""
+    places = torch.as_tensor(points)
+    inside = run.plan.grid.contains(places)
+    model = run.posterior.model.at(PointValues(places[inside]))
+    samples = run.posterior.samples
+    if not len(samples):
+        samples = run.posterior.mean[None]
+    values = np.full((len(samples), len(points)), np.nan)
+    for row, sample in zip(values, samples, strict=True):
+        row[inside.numpy()] = model.apply(sample).to(torch.float64).cpu().numpy()
+    return values
+
+
+def largest_peak(distance: np.ndarray, density: np.ndarray) -> float:
+    """Distance of the largest local maximum; NaN if the density has none inside.
+
+    An end of the line is no peak: the density may go on rising beyond it.
+    """
+    peaks = local_peaks(density)
+    if not len(peaks):
+        return float("nan")
+    return float(distance[peaks[np.argmax(density[peaks])]])
+
+
+def local_peaks(density: np.ndarray) -> np.ndarray:
+    """Indices of the local maxima, the ends left out."""
+    middle = density[1:-1]
+    return np.flatnonzero((middle > density[:-2]) & (middle >= density[2:])) + 1

@@ -1,0 +1,106 @@
+"""What a REFERENCE is, by its name, form and columns."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pipelines.compare.tables import (
+    CLOUDS_NEED,
+    LINES_NEED,
+    column_names,
+    is_clouds,
+    is_lines,
+)
+from pipelines.errors import InputError
+
+HELD_OUT = "held-out"
+PACKAGE = "dustmaps:"
+
+
+def kind_of(reference: str) -> str:
+    """What a reference is, by its name, form and columns.
+
+    Raises
+    ------
+    InputError
+        If that cannot be told.
+    """
+    path = Path(reference)
+    if reference == HELD_OUT:
+        return "stars"
+    if reference.startswith(PACKAGE):
+        return "map"
+    if not path.exists():
+        raise InputError(
+            f"{reference} does not exist: expected a file, a map or run, the word "
+            f"{HELD_OUT}, or {PACKAGE}NAME"
+        )
+    if path.is_dir():
+        is_map = (path / "run.json").is_file() or (path / "zarr.json").is_file()
+        return "map" if is_map else "stars"
+    if path.suffix in (".npz", ".fits", ".fit"):
+        return "map"
+    if path.suffix in (".parquet", ".parq", ".pq"):
+        return "stars"
+    names = column_names(path)
+    if is_clouds(names):
+        return "clouds"
+    if is_lines(names):
+        return "lines"
+    raise InputError(
+        f"{reference} has the columns {', '.join(sorted(names))}: it is neither "
+        f"lines of sight ({LINES_NEED}) nor clouds ({CLOUDS_NEED}); stars are to be "
+        "ingested first"
+    )
+
+
+def open_package(name: str) -> Any:
+    """The map object of the package dustmaps: ``MODULE`` or ``MODULE.CLASS``.
+
+    Raises
+    ------
+    InputError
+        If the package, the map or its data are not there.
+    """
+    module_name, _, class_name = name.partition(".")
+    with warnings.catch_warnings():
+        # Of a configuration that need not exist: its defaults are what is meant.
+        warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
+        try:
+            base = importlib.import_module("dustmaps.map_base").DustMap
+        except ImportError as error:
+            raise InputError(
+                "maps of the package dustmaps need it: pip install 'dustmap[dustmaps]'"
+            ) from error
+        try:
+            module = importlib.import_module(f"dustmaps.{module_name}")
+        except ImportError as error:
+            raise InputError(f"dustmaps has no map {module_name!r}: {error}") from error
+    found = {
+        each.__name__: each
+        for _, each in inspect.getmembers(module, inspect.isclass)
+        if issubclass(each, base) and each.__module__ == module.__name__
+    }
+    local = [
+        each for n, each in found.items() if n.endswith("Query") and "Web" not in n
+    ]
+    chosen = (
+        found.get(class_name) if class_name else local[0] if len(local) == 1 else None
+    )
+    if chosen is None:
+        raise InputError(
+            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
+            f".CLASS: {', '.join(found) or 'there is none'}"
+        )
+    try:
+        return chosen()
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"dustmaps.{module_name}.{chosen.__name__} cannot be opened "
+            f"({type(error).__name__}: {error}): fetch its data first, as its "
+            "documentation says, or open it in Python and call compare_map"
+        ) from error

@@ -1,0 +1,246 @@
+"""A map against stars it was not fitted to: residuals, z-scores, coverage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pipelines.assessment import observation_noise
+from pipelines.calibration import Calibration, by_bins, calibrate, even_edges
+from pipelines.catalog.schema import Stars, read_stars, read_table
+from pipelines.compare.comparison import Comparison, rows_of
+from pipelines.compare.informed import informed_reach
+from pipelines.compare.star_pictures import star_figure
+from pipelines.errors import InputError
+from pipelines.held_out import FILE, HeldOut, read_held_out
+from pipelines.measurement import Row
+from pipelines.predict import predict_columns
+from pipelines.run import Run
+from pipelines.truth import unit_vectors
+
+_DISTANCE_BINS = 8
+_LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
+# Fewer stars than this say nothing of a tail.
+_FEW = 20
+_PREDICTED = ("mean", "std", "p16", "p50", "p84")
+
+Place = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStars:
+    """Stars with their z-scores, and which lie beyond the last star of their line.
+
+    ``residual`` is observed minus predicted mean [mag]; all have shape ``(n,)``.
+    """
+
+    stars: HeldOut
+    residual: np.ndarray
+    z: np.ndarray
+    beyond: np.ndarray
+
+
+def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
+    """Hold the map against measured extinctions of stars it was not fitted to.
+
+    Stars that were fitted (the same direction and distance) and those outside the box
+    are counted and not judged. The error of a star is its own, the noise that the fit
+    found common to all, and what an uncertain distance adds where there is dust; z is
+    that of the posterior predictive, log-normal for a positive density.
+
+    Raises
+    ------
+    InputError
+        If the table has no extinctions or no star is left.
+    """
+    if stars.extinction is None:
+        raise InputError(f"{name} has positions only: extinctions are needed")
+    unseen, counts = _not_fitted(run, stars)
+    predicted = predict_columns(run.plan, run.posterior, unseen)
+    noise = observation_noise(unseen, run.plan, predicted["density_mean"])
+    inside = predicted["inside"]
+    usable = inside & (noise > 0)
+    counts["outside the box"] = int((~inside).sum())
+    counts["without any error"] = int((inside & ~usable).sum())
+    assert unseen.extinction is not None
+    held = HeldOut(
+        l=unseen.l[usable],
+        b=unseen.b[usable],
+        distance=unseen.distance[usable],
+        observed=unseen.extinction[usable],
+        noise=noise[usable],
+        predicted={n: predicted[f"extinction_{n}"][usable] for n in _PREDICTED},
+    )
+    return _comparison(_judge(run, held, counts, name), counts, name)
+
+
+def compare_held_out(run: Run) -> Comparison:
+    """`compare_stars` for the stars that the fit kept back, as the run has them.
+
+    Raises
+    ------
+    InputError
+        If it kept none, or an earlier version kept their predictions only.
+    """
+    held = read_held_out(run.path)
+    if held is None:
+        raise InputError(
+            f"{run.path} does not hold what was observed of stars it kept back: name "
+            "the table that was fitted, in which they are found again, or other stars"
+        )
+    counts = Counter({"held out": len(held)})
+    return _comparison(_judge(run, held, counts, "held-out"), counts, "held-out stars")
+
+
+def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
+    """The stars that the fit has not seen, and counts."""
+    counts: Counter[str] = Counter({"read": len(stars)})
+    named = read_stars(run.path / "stars.parquet")
+    seen = _among(stars, set(_places(named.l, named.b, named.distance)))
+    why = "fitted"
+    if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
+        # The run names only some of the stars it fitted, but all it kept back.
+        seen = ~_among(stars, _kept_back(run))
+        why = "fitted, or not known to be held out"
+    counts[why] = int(seen.sum())
+    return stars.select(~seen), counts
+
+
+def _kept_back(run: Run) -> set[Place]:
+    path = run.path / FILE
+    if not path.is_file():
+        raise InputError(
+            f"{run.path} kept no star back and does not list all that it fitted: the "
+            "map can only be judged by stars of another catalogue"
+        )
+    columns, _, _ = read_table(path)
+    return set(_places(columns["l"], columns["b"], columns["distance"]))
+
+
+def _among(stars: Stars, places: set[Place]) -> np.ndarray:
+    own = _places(stars.l, stars.b, stars.distance)
+    return np.array([place in places for place in own], dtype=bool)
+
+
+def _places(*columns: np.ndarray) -> list[Place]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedStars:
+    if not len(held):
+        told = ", ".join(f"{what}: {n}" for what, n in counts.items())
+        raise InputError(f"{name}: no star is left to judge the map by ({told})")
+    if not held.has_uncertainty:
+        raise InputError(
+            f"{run.path} has no posterior samples, so that its predictions have no "
+            "error to judge: fit it with inference.samples of 2 or more"
+        )
+    last = informed_reach(run, unit_vectors(held.l, held.b))
+    judged = JudgedStars(
+        stars=held,
+        residual=held.residual,
+        z=held.z_scores(positive=run.plan.density == "lognormal"),
+        beyond=held.distance > last,
+    )
+    counts["judged"] = len(held)
+    beyond = int(judged.beyond.sum())
+    counts["of these beyond the last fitted star of their line"] = beyond
+    return judged
+
+
+def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Comparison:
+    whole = calibrate(judged.residual, judged.z)
+    edges = even_edges(judged.stars.distance, _DISTANCE_BINS)
+    bins = by_bins(judged.stars.distance, edges, judged.residual, judged.z)
+    by_distance = [
+        {"from [pc]": each.low, "to [pc]": each.high, **_figures(each.calibration)}
+        for each in bins
+    ]
+    rows = [{"what": f"{name}: all judged", **_figures(whole)}]
+    for what, chosen in (
+        ("before the last fitted star", ~judged.beyond),
+        ("beyond it", judged.beyond),
+    ):
+        if chosen.any() and judged.beyond.any():
+            part = calibrate(judged.residual[chosen], judged.z[chosen])
+            rows.append({"what": what, **_figures(part)})
+    regions = _by_region(judged)
+    return Comparison(
+        kind="stars",
+        numbers={
+            "counts": dict(counts),
+            "scatter_of_observed": float(judged.stars.observed.std()),
+            "all": asdict(whole),
+            "by_distance": [asdict(each) for each in bins],
+            "by_region": regions,
+        },
+        tables={
+            "summary": rows,
+            "by_distance": by_distance,
+            "by_region": regions,
+            "stars": _per_star(judged),
+        },
+        shown=("summary", "by_distance", "by_region"),
+        words=_words(judged, counts, whole),
+        figures={"stars": star_figure(judged, whole, bins)},
+    )
+
+
+def _figures(found: Calibration) -> Row:
+    row: Row = {
+        "stars": found.stars,
+        "bias [mag]": found.bias,
+        "RMSE [mag]": found.rmse,
+        "1.48 MAD [mag]": found.scatter,
+        "mean z": found.z_mean,
+        "std z": found.z_std,
+        "chi2/n": found.chi2,
+    }
+    for each in found.coverage:
+        row[f"in {each.level:.0%}"] = f"{each.held:.3f} ± {each.error:.3f}"
+    return row
+
+
+def _by_region(judged: JudgedStars) -> list[Row]:
+    """Galactic quadrants times bands of latitude; those without stars are left out."""
+    quadrant = np.floor(judged.stars.l % 360 / 90).astype(int)
+    rows = []
+    for number in range(4):
+        for low, high in pairwise(_LATITUDES):
+            chosen = (judged.stars.b >= low) & (
+                judged.stars.b < high if high < 90 else judged.stars.b <= high
+            )
+            chosen &= quadrant == number
+            if chosen.any():
+                found = calibrate(judged.residual[chosen], judged.z[chosen])
+                place = f"l {90 * number} to {90 * (number + 1)}, b {low:g} to {high:g}"
+                rows.append({"region [deg]": place, **_figures(found)})
+    return rows
+
+
+def _per_star(judged: JudgedStars) -> list[Row]:
+    stars = judged.stars
+    columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
+    columns |= {"extinction": stars.observed, "noise": stars.noise, **stars.predicted}
+    return rows_of({**columns, "z": judged.z, "beyond_last_star": judged.beyond})
+
+
+def _words(
+    judged: JudgedStars, counts: Counter[str], whole: Calibration
+) -> tuple[str, ...]:
+    told = "; ".join(f"{what}: {n}" for what, n in counts.items())
+    words = [
+        f"Stars: {told}. Only stars that the fit has not seen and that lie in the box "
+        "are judged.",
+        f"Measured extinctions, so that their noise is in every figure: they scatter "
+        f"by {judged.stars.observed.std():.3f} mag, and by {whole.rmse:.3f} mag around "
+        "the map. z-scores are of the map's error and the star's together.",
+        "The errors given for coverage are binomial. Stars behind one cloud err "
+        "together: the true errors are larger.",
+    ]
+    if whole.stars < _FEW:
+        words.append(f"{whole.stars} stars are too few to judge intervals by.")
+    return tuple(words)
