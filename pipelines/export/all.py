@@ -11,7 +11,7 @@ from pipelines.errors import InputError
 from pipelines.export.fits import write_fits
 from pipelines.export.healpix import write_healpix
 from pipelines.export.zarr import write_zarr
-from pipelines.products import map_cube, sky_maps
+from pipelines.products import integrated, map_cube, sky_maps
 from pipelines.run import read_run
 
 
@@ -47,7 +47,7 @@ def export_run(
     if zarr is not None or fits is not None:
         cube = map_cube(fitted)
         if zarr is not None:
-            write_zarr(zarr, cube, overwrite=overwrite)
+            write_zarr(zarr, cube, integrated(fitted), overwrite=overwrite)
         if fits is not None:
             write_fits(fits, cube, overwrite=overwrite)
     if healpix is not None:
