@@ -4,6 +4,9 @@
 >>> dust = open_map("map.zarr")                                # doctest: +SKIP
 >>> dust.query(coords, integrated=True)                        # doctest: +SKIP
 >>> dust.distance_at(coords, 0.5)                              # doctest: +SKIP
+
+`pipelines.query.dustmaps_map.DustmapQuery` is the same as a map of the package
+``dustmaps``.
 """
 
 from pipelines.query.crossing import CROSSING_FLAGS, Crossing

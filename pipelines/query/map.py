@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from astropy import units as u
@@ -16,8 +16,10 @@ from pipelines.query.crossing import Crossing, check_extinction, crossings
 from pipelines.query.flags import flags_of
 from pipelines.query.places import Places, places_of
 from pipelines.query.question import Question, question
-from pipelines.query.redrawn import PosteriorAnswers
 from pipelines.query.stored import StoredAnswers
+
+if TYPE_CHECKING:
+    from pipelines.query.redrawn import PosteriorAnswers  # which needs torch
 
 EXTINCTION, DENSITY = u.mag, u.mag / u.pc
 
@@ -88,26 +90,35 @@ class DustMap:
             If a choice is missing, distances are, or the map does not hold the answer.
         """
         asked = question(integrated=integrated, mode=mode, pct=pct, total=total)
-        places = places_of(coords, total=total)
-        if np.isposinf(places.distance).any() and not asked.integrated:
-            raise InputError(
-                "there is no density at an infinite distance; the extinction through "
-                "the whole map is integrated=True, total=True"
-            )
+        places = self._places(asked, coords, total=total)
         reached, inside = self._reached(asked, places)
         values = self._values(asked, reached.select(inside), rng)
-        whole = np.full((len(places), *values.shape[1:]), np.nan)
-        whole[inside] = values
+        whole = _spread(values, inside)
         unit = EXTINCTION if asked.integrated else DENSITY
         answer = u.Quantity(places.restore(whole), unit, copy=False)
         if not return_flags:
             return answer
-        # What has no value though it is in the box is not in the map either.
-        finite = np.isfinite(whole.reshape(len(whole), -1)).all(axis=1)
-        seen = self.stored or self.posterior
-        assert seen is not None
-        flags = flags_of(seen, places, reached, inside & finite)
-        return answer, places.restore(flags)
+        return answer, self._flags(places, reached, inside, whole)
+
+    def summary(
+        self, coords: SkyCoord, *, integrated: bool, total: bool = False
+    ) -> tuple[dict[str, u.Quantity], np.ndarray]:
+        """``mean``, ``std``, ``p16``, ``p50`` and ``p84`` by name, and the flags.
+
+        As `query` with each of these modes, in one reading.
+        """
+        asked = question(integrated=integrated, mode="mean", pct=None, total=total)
+        places = self._places(asked, coords, total=total)
+        reached, inside = self._reached(asked, places)
+        found = self._answers(asked).summary(asked.integrated, reached.select(inside))
+        whole = {name: _spread(part, inside) for name, part in found.items()}
+        flags = self._flags(places, reached, inside, whole["mean"])
+        unit = EXTINCTION if asked.integrated else DENSITY
+        answers = {
+            name: u.Quantity(places.restore(part), unit, copy=False)
+            for name, part in whole.items()
+        }
+        return answers, flags
 
     def distance_at(
         self,
@@ -152,6 +163,24 @@ class DustMap:
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
 
+    def _places(self, asked: Question, coords: SkyCoord, *, total: bool) -> Places:
+        places = places_of(coords, total=total)
+        if np.isposinf(places.distance).any() and not asked.integrated:
+            raise InputError(
+                "there is no density at an infinite distance; the extinction through "
+                "the whole map is integrated=True, total=True"
+            )
+        return places
+
+    def _flags(
+        self, places: Places, reached: Places, inside: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        # What has no value though it is in the box is not in the map either.
+        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        seen = self.stored or self.posterior
+        assert seen is not None
+        return places.restore(flags_of(seen, places, reached, inside & finite))
+
     def _answers(self, asked: Question) -> StoredAnswers | PosteriorAnswers:
         first, second = self.stored, self.posterior
         if asked.drawn:
@@ -175,13 +204,20 @@ class DustMap:
         self, asked: Question, places: Places, rng: np.random.Generator | None
     ) -> np.ndarray:
         answers = self._answers(asked)
-        if asked.mode == "random_sample" and isinstance(answers, PosteriorAnswers):
+        if asked.mode == "random_sample" and self.posterior is not None:
             if rng is None:
                 raise InputError(
                     "mode='random_sample' takes rng=np.random.default_rng(seed), so "
                     "that the choice can be made again"
                 )
-            chosen = int(rng.integers(max(answers.count, 1)))
-            return answers.values(asked, places, chosen)
+            chosen = int(rng.integers(max(self.posterior.count, 1)))
+            return self.posterior.values(asked, places, chosen)
         values = answers.values(asked, places)
         return values[:, 0] if asked.quantiles and not asked.listed else values
+
+
+def _spread(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Values of the places inside among all, NaN for the others."""
+    whole = np.full((len(inside), *values.shape[1:]), np.nan)
+    whole[inside] = values
+    return whole

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.errors import InputError
 from pipelines.query.map import DustMap
-from pipelines.query.redrawn import Fitted, PosteriorAnswers
 from pipelines.query.store import is_store, open_store
 from pipelines.query.stored import StoredAnswers
+
+if TYPE_CHECKING:
+    from pipelines.query.redrawn import Fitted, PosteriorAnswers
 
 
 def open_map(
@@ -46,6 +49,8 @@ def open_map(
 
 
 def _posterior(source: str | Path | Fitted) -> PosteriorAnswers:
+    from pipelines.query.redrawn import PosteriorAnswers
+
     if not isinstance(source, str | Path):
         return PosteriorAnswers(source)
     from pipelines.run import read_run

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-NAMES = ("p16", "p50", "p84")
+QUANTILES = {"p16": 0.15865525, "p50": 0.5, "p84": 0.84134475}
+NAMES = tuple(QUANTILES)
 
 
 def log_normal(

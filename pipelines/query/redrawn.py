@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from dustmap.functionals import Functionals, PointValues
-from dustmap.posterior import Posterior
+from dustmap.posterior import Moments, Posterior
 from pipelines.errors import InputError
 from pipelines.observations import rays
 from pipelines.planning.plan import Plan
 from pipelines.query.places import Places
+from pipelines.query.quantiles import QUANTILES
 from pipelines.query.question import Question
 from pipelines.query.store import Box
 
@@ -79,6 +80,17 @@ class PosteriorAnswers:
         ]
         return np.concatenate(parts)
 
+    def summary(self, integrated: bool, places: Places) -> dict[str, np.ndarray]:
+        """``mean``, ``std``, ``p16``, ``p50``, ``p84``, shape ``(n,)`` each."""
+        asked = Question(integrated=integrated, mode="mean")
+        parts = [
+            _summary(self._posterior.moments(functionals, rows=_ROWS))
+            for _, functionals in self._blocks(asked, places)
+        ]
+        return {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+        }
+
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""
         return self._support_at(places.positions()) <= 0
@@ -136,3 +148,8 @@ class PosteriorAnswers:
         generator = torch.Generator().manual_seed(_SEED + (0 if linear else block))
         draws = self._posterior.draws(functionals, generator).numpy().T
         return draws if sample is None else draws[:, sample]
+
+
+def _summary(moments: Moments) -> dict[str, np.ndarray]:
+    quantiles = {n: moments.quantile(p).numpy() for n, p in QUANTILES.items()}
+    return {"mean": moments.mean.numpy(), "std": moments.std.numpy(), **quantiles}

@@ -10,7 +10,7 @@ from pipelines.errors import InputError
 from pipelines.query.curves import extinctions
 from pipelines.query.density import densities, support
 from pipelines.query.places import Places
-from pipelines.query.quantiles import NAMES, log_normal, normal
+from pipelines.query.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.question import Question
 from pipelines.query.store import Box, MapStore
 
@@ -49,6 +49,15 @@ class StoredAnswers:
         rule: Callable[..., np.ndarray] = log_normal if positive else normal
         quantiles = [rule(*parts.values(), p) for p in asked.probabilities]
         return np.stack(quantiles, axis=-1)
+
+    def summary(self, integrated: bool, places: Places) -> dict[str, np.ndarray]:
+        """``mean``, ``std``, ``p16``, ``p50``, ``p84``, shape ``(n,)`` each."""
+        asked = Question(integrated=integrated, mode="mean")
+        if set(NAMES) <= set(self._names(asked)):
+            return self._read(asked, ("mean", "std", *NAMES), places)
+        parts = self._read(asked, ("mean", "std"), places)
+        mean, std = parts.values()
+        return parts | {n: normal(mean, std, p) for n, p in QUANTILES.items()}
 
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""

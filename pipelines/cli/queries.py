@@ -1,0 +1,164 @@
+"""The verb that asks a map at coordinates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.errors import InputError
+
+if TYPE_CHECKING:
+    from pipelines.query.map import DustMap
+    from pipelines.query.table import Wanted
+
+
+@click.command()
+@click.argument("map_", metavar="MAP", type=OUT)
+@click.argument("table", required=False, type=OUT)
+@click.option("--l", "lon", type=float, metavar="DEG", help="Galactic longitude.")
+@click.option("--b", "lat", type=float, metavar="DEG", help="Galactic latitude.")
+@click.option("--ra", type=float, metavar="DEG", help="Right ascension (ICRS).")
+@click.option("--dec", type=float, metavar="DEG", help="Declination (ICRS).")
+@click.option("--distance", type=float, metavar="PC", help="From the Sun.")
+@click.option(
+    "--integrated/--differential",
+    default=None,
+    help="Extinction to there, or density there; both if not said.",
+)
+@click.option(
+    "--mode", help="One of mean, std, median, percentile, samples, random_sample."
+)
+@click.option("--pct", metavar="P,P,...", help="Percentiles of --mode percentile.")
+@click.option("--total", is_flag=True, help="Extinction through the whole map.")
+@click.option(
+    "--at-extinction",
+    type=float,
+    metavar="MAG",
+    help="The distance at which this extinction is reached, instead.",
+)
+@click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
+@click.option("--seed", type=int, default=0, help="Of --mode random_sample.")
+@click.option(
+    "--map",
+    "mappings",
+    multiple=True,
+    metavar="CANONICAL=COLUMN[:UNIT]",
+    help="Which column of TABLE is l, b (or ra, dec), distance, source_id.",
+)
+@click.option("-o", "--output", type=OUT, help="Table to make: .parquet or .csv.")
+@OVERWRITE
+@reporting
+def query(map_: Path, **options: Any) -> None:
+    """Ask MAP (a map store, or a run folder) at one place or at the rows of TABLE.
+
+    \b
+    dustmap query map.zarr --l 90 --b 5 --distance 400
+    dustmap query map.zarr --ra 83.8 --dec -5.4 --at-extinction 0.5
+    dustmap query map.zarr stars.parquet -o answers.parquet --integrated
+
+    Without a mode: mean, std, and the 16%, 50% and 84% quantiles. In a table every
+    row is kept: what is outside the map, and what has no distance, is NaN, with flags.
+    """
+    from pipelines.query import open_map
+
+    wanted = _wanted(options)
+    dust = open_map(map_, samples=options["samples"])
+    if options["table"] is None:
+        _one(dust, options, wanted)
+    else:
+        _many(dust, options, wanted)
+
+
+def _wanted(options: dict[str, Any]) -> Wanted:
+    from pipelines.query.table import Wanted
+
+    chosen, total = options["integrated"], options["total"]
+    if total and chosen is False:
+        raise InputError("--total is an extinction: it does not go with --differential")
+    if options["pct"] and options["mode"] not in (None, "percentile"):
+        raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
+    both = (True,) if total else (True, False)
+    return Wanted(
+        integrated=both if chosen is None else (chosen,),
+        mode="percentile" if options["pct"] else options["mode"],
+        pct=_percentiles(options["pct"]),
+        total=total,
+        extinction=options["at_extinction"],
+        seed=options["seed"],
+    )
+
+
+def _percentiles(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(
+            f"--pct takes numbers separated by commas, got {text!r}"
+        ) from None
+
+
+def _many(dust: DustMap, options: dict[str, Any], wanted: Wanted) -> None:
+    from pipelines.query.table import write_answers
+    from pipelines.query.targets import read_targets
+
+    output = options["output"]
+    if output is None:
+        raise InputError("a table of answers needs a name: -o answers.parquet")
+    if any(options[name] is not None for name in ("lon", "lat", "ra", "dec")):
+        raise InputError("give a table or one place, not both")
+    targets = read_targets(
+        options["table"], options["mappings"], distance=not wanted.directions
+    )
+    counts = write_answers(
+        dust, targets, wanted, output, overwrite=options["overwrite"]
+    )
+    rows = counts.pop("rows")
+    said = ", ".join(f"{number} {name}" for name, number in counts.items())
+    click.echo(f"{rows} rows ({said}), in {output}")
+
+
+def _one(dust: DustMap, options: dict[str, Any], wanted: Wanted) -> None:
+    from pipelines.query.table import ask
+
+    if options["output"] is not None or options["mappings"]:
+        raise InputError("-o and --map go with a table of places")
+    coords = _place(options, directions=wanted.directions)
+    columns, units = ask(dust, coords.reshape(1), wanted)
+    width = max(map(len, columns))
+    for name, column in columns.items():
+        if column.dtype != bool:
+            click.echo(f"{name:{width}} {column[0]:12.6g} {units[name]}")
+    true = [name for name, column in columns.items() if column.dtype == bool and column]
+    said = ", ".join(true) if "inside" in true else "outside the map"
+    click.echo(f"{'flags':{width}} {said}")
+    if dust.band:
+        click.echo(f"{'band':{width}} {dust.band}")
+
+
+def _place(options: dict[str, Any], *, directions: bool) -> Any:
+    from astropy import units as u
+    from astropy.coordinates import SkyCoord
+
+    galactic = {"l": options["lon"], "b": options["lat"]}
+    icrs = {"ra": options["ra"], "dec": options["dec"]}
+    given = [
+        angles
+        for angles in (galactic, icrs)
+        if any(value is not None for value in angles.values())
+    ]
+    if len(given) != 1 or None in given[0].values():
+        raise InputError("give a table, or one place: --l and --b, or --ra and --dec")
+    parts = {name: value * u.deg for name, value in given[0].items()}
+    if abs(parts["b" if "b" in parts else "dec"].value) > 90:
+        raise InputError("a latitude lies between -90 and 90 deg")
+    if not directions:
+        if options["distance"] is None or options["distance"] < 0:
+            raise InputError(
+                "the distance is missing: --distance PC; or --total for the extinction "
+                "through the whole map, --at-extinction MAG for the distance itself"
+            )
+        parts["distance"] = options["distance"] * u.pc
+    return SkyCoord(frame="galactic" if "l" in parts else "icrs", **parts)

@@ -1,0 +1,89 @@
+"""A map among those of the package ``dustmaps``: the same calls as for Bayestar.
+
+Needs ``pip install 'dustmap[dustmaps]'``. That package looks for its own configuration
+when it is imported, and warns if there is none; it is needed for the maps that it
+downloads, not here, so that this one warning is left out. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from astropy.coordinates import SkyCoord
+
+from pipelines.errors import InputError
+from pipelines.query.opening import open_map
+
+try:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"\s*Configuration file not found")
+        from dustmaps.map_base import DustMap as _Base
+except ImportError as error:
+    raise InputError(
+        "the classes of the package dustmaps need it installed: "
+        "pip install 'dustmap[dustmaps]'"
+    ) from error
+
+
+class DustmapQuery(_Base):
+    """A map store or run folder as a `dustmaps` map.
+
+    Parameters
+    ----------
+    path, samples
+        As of `pipelines.query.open_map`.
+    integrated
+        True for extinctions [mag], False for densities [mag/pc], in every query that
+        does not say. Where neither does, a query is an error.
+    seed
+        Of the choices of ``mode="random_sample"``: each query makes another.
+    quantity
+        False for plain numbers, as most maps of that package return.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        samples: str | Path | None = None,
+        integrated: bool | None = None,
+        seed: int = 0,
+        quantity: bool = True,
+    ) -> None:
+        super().__init__()
+        self.map = open_map(path, samples=samples)
+        self.integrated = integrated
+        self._quantity = quantity
+        self._rng = np.random.default_rng(seed)
+
+    def query(
+        self,
+        coords: SkyCoord,
+        mode: str = "mean",
+        integrated: bool | None = None,
+        pct: float | Sequence[float] | None = None,
+        return_flags: bool = False,
+        total: bool = False,
+    ) -> Any:
+        """Ask at coordinates: see `pipelines.query.map.DustMap.query`.
+
+        ``query_gal(l, b, d)`` and ``query_equ(ra, dec, d)`` take degrees and kpc.
+        """
+        answer = self.map.query(
+            coords,
+            integrated=self.integrated if integrated is None else integrated,
+            mode=mode,
+            pct=pct,
+            total=total,
+            return_flags=return_flags,
+            rng=self._rng,
+        )
+        if self._quantity:
+            return answer
+        if return_flags:
+            return answer[0].value, answer[1]
+        return answer.value
