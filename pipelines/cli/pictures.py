@@ -1,22 +1,106 @@
-"""The verb that draws a run."""
+"""The verb that draws a map."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pipelines.cli.reporting import OUT, reporting
+from pipelines.errors import InputError
+
+_KINDS = ("face-on", "edge-on", "sky", "los", "slice", "compare", "convergence")
 
 
 @click.command()
-@click.argument("run", type=OUT)
+@click.argument("source", metavar="RUN_OR_MAP", type=OUT)
 @click.option("-o", "--output", required=True, type=OUT, help="Folder for figures.")
-@click.option("--nside", type=int, help="Resolution of the sky maps.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(_KINDS),
+    help="What to draw; may be repeated. Without it, all that RUN_OR_MAP suffices for.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
+)
+@click.option("--dpi", type=click.FloatRange(min=30, max=2400), default=300.0)
+@click.option(
+    "--width",
+    type=click.FloatRange(min=60, max=400),
+    default=180.0,
+    help="Of the page [mm]: 88 is a journal's column, 180 (the default) two.",
+)
+@click.option("--log", is_flag=True, help="Logarithmic colours.")
+@click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
+@click.option("--distance", "distances", multiple=True, type=float, metavar="PC",
+              help="sky: how far out [pc]; may be repeated.")  # fmt: skip
+@click.option("--nside", type=int, help="sky: resolution of the maps.")
+@click.option("--x", type=float, metavar="PC", help="slice: the plane x = PC.")
+@click.option("--y", type=float, metavar="PC", help="slice: the plane y = PC.")
+@click.option("--z", type=float, metavar="PC", help="slice: the plane z = PC; 0.")
+@click.option("--direction", "directions", multiple=True, metavar="L,B",
+              help="los: Galactic direction [deg]; may be repeated.")  # fmt: skip
+@click.option("--other", type=OUT, help="compare: a second run, map or truth.")
+@click.option(
+    "--factor",
+    type=float,
+    default=1.0,
+    help="compare: multiplies the second map, to bring it to the band of the first.",
+)
 @reporting
-def plot(run: Path, output: Path, nside: int | None) -> None:
-    """Draw the map of RUN: face-on, edge-on, sky, lines of sight, convergence."""
-    from pipelines.figures.all import plot_run
+def plot(
+    source: Path,
+    output: Path,
+    kinds: tuple[str, ...],
+    form: str,
+    dpi: float,
+    directions: tuple[str, ...],
+    x: float | None,
+    y: float | None,
+    z: float | None,
+    distances: tuple[float, ...],
+    **look: Any,
+) -> None:
+    """Draw RUN_OR_MAP: a run folder, or an exported map.zarr, map.fits or HEALPix maps.
 
-    for path in plot_run(run, output, nside=nside):
+    Every map stands beside its standard deviation. Figures in the folder are replaced.
+    """
+    from pipelines.figures.all import Choice
+    from pipelines.figures.all import plot as draw
+
+    axis, at = _plane({"x": x, "y": y, "z": z})
+    choice = Choice(
+        axis=axis,
+        at=at,
+        distances=sorted(set(distances)) or None,
+        directions=[_direction(text) for text in directions] or None,
+        **look,
+    )
+    drawn = draw(source, output, kinds=kinds, choice=choice, form=form, dpi=dpi)
+    for path in drawn.paths:
         click.echo(str(path))
+    for kind, reason in drawn.left_out.items():
+        click.echo(f"left out: {kind}: {reason}", err=True)
+
+
+def _plane(given: dict[str, float | None]) -> tuple[str, float]:
+    chosen = [(axis, at) for axis, at in given.items() if at is not None]
+    if len(chosen) > 1:
+        raise InputError("a slice is one plane: give one of --x, --y and --z")
+    return chosen[0] if chosen else ("z", 0.0)
+
+
+def _direction(text: str) -> tuple[float, float]:
+    try:
+        l, b = (float(part) for part in text.split(","))  # noqa: E741
+    except ValueError:
+        l, b = float("nan"), 0.0  # noqa: E741
+    if not (-360 <= l <= 360 and -90 <= b <= 90):
+        raise InputError(
+            f"--direction takes Galactic longitude and latitude [deg] as L,B, got "
+            f"{text!r}"
+        )
+    return l, b

@@ -1,14 +1,17 @@
-"""All figures of a run in one folder."""
+"""All figures of a map, or some of them, in one folder."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from pipelines.errors import InputError
-from pipelines.export.healpix import read_healpix
-from pipelines.export.zarr import read_zarr
 from pipelines.figures import (
+    compare,
+    density_slice,
     edge_on,
     face_on,
     history,
@@ -16,42 +19,163 @@ from pipelines.figures import (
     save_figure,
     sky,
 )
-from pipelines.products import lines_of_sight as find_lines
-from pipelines.products import map_cube, sky_maps
-from pipelines.run import Run, read_run
+from pipelines.figures.agreement import shared_height
+from pipelines.figures.page import DOUBLE
+from pipelines.figures.sources import Directions, MissingError, Source, open_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How figures are drawn.
+
+    Parameters
+    ----------
+    distances
+        Of the sky maps [pc]; chosen by itself if ``None``.
+    axis, at
+        The plane of the slice: ``x``, ``y`` or ``z``, and where on it [pc].
+    directions
+        Of the lines of sight, ``l, b`` [deg]; chosen by themselves if ``None``.
+    nside
+        Of the sky maps.
+    other, factor
+        A second map to compare with, and what its values are multiplied by: from its
+        band to that of the first.
+    band
+        Name of the extinction; that of the map's provenance if ``None``.
+    width
+        Of the page [mm].
+    log
+        Logarithmic colours.
+    """
+
+    distances: Sequence[float] | None = None
+    axis: str = "z"
+    at: float = 0.0
+    directions: Directions | None = None
+    nside: int | None = None
+    other: Path | None = None
+    factor: float = 1.0
+    band: str | None = None
+    width: float = DOUBLE
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Files that were written, and why kinds that nobody asked for were left out."""
+
+    paths: list[Path]
+    left_out: dict[str, str]
+
+
+def _face_on(source: Source, choice: Choice) -> Figure:
+    return face_on(source.cube(), source.columns("z"), **_look(choice))
+
+
+def _edge_on(source: Source, choice: Choice) -> Figure:
+    return edge_on(source.cube(), source.columns("y"), **_look(choice))
+
+
+def _sky(source: Source, choice: Choice) -> Figure:
+    maps = source.skymaps(choice.distances, choice.nside)
+    return sky(maps, distances=choice.distances, **_look(choice))
+
+
+def _lines(source: Source, choice: Choice) -> Figure:
+    band = source.band if choice.band is None else choice.band
+    return lines_of_sight(
+        source.lines(choice.directions), width=choice.width, band=band
+    )
+
+
+def _slice(source: Source, choice: Choice) -> Figure:
+    return density_slice(source.cube(), axis=choice.axis, at=choice.at, **_look(choice))
+
+
+def _compare(source: Source, choice: Choice) -> Figure:
+    if choice.other is None:
+        raise MissingError("compare needs a second map: name it with --other")
+    cube, other = source.cube(), open_source(choice.other).cube()
+    return compare(
+        cube,
+        other,
+        columns=source.columns("z", shared_height(cube, other)),
+        names=(source.path.name, choice.other.name),
+        factor=choice.factor,
+        axis=choice.axis,
+        at=choice.at,
+        **_look(choice),
+    )
+
+
+def _convergence(source: Source, choice: Choice) -> Figure:
+    return history(source.records())
+
+
+def _look(choice: Choice) -> dict:
+    return {"width": choice.width, "log": choice.log, "band": choice.band}
+
+
+# Name on the command line: name of the file, and what draws it.
+KINDS: dict[str, tuple[str, Callable[[Source, Choice], Figure]]] = {
+    "face-on": ("face_on", _face_on),
+    "edge-on": ("edge_on", _edge_on),
+    "sky": ("sky", _sky),
+    "los": ("lines_of_sight", _lines),
+    "slice": ("slice", _slice),
+    "compare": ("compare", _compare),
+    "convergence": ("convergence", _convergence),
+}
+
+
+def plot(
+    path: Path,
+    folder: Path,
+    *,
+    kinds: Sequence[str] = (),
+    choice: Choice | None = None,
+    form: str = "png",
+    dpi: float = 300.0,
+) -> Drawn:
+    """Draw a run or an exported map into a folder; figures there are replaced.
+
+    Parameters
+    ----------
+    kinds
+        Some of `KINDS`; without any, all that the map suffices for.
+    form, dpi
+        ``png``, ``pdf`` or ``svg``, and dots per inch of what is no line or letter.
+
+    Raises
+    ------
+    InputError
+        If a kind that was asked for needs more than the map holds.
+    """
+    choice = Choice() if choice is None else choice
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose a folder for the figures")
+    source = open_source(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, left_out = [], {}
+    for kind in kinds or KINDS:
+        name, draw = KINDS[kind]
+        try:
+            figure = draw(source, choice)
+        except MissingError as reason:
+            if kinds:
+                raise
+            left_out[kind] = str(reason)
+            continue
+        except ValueError as error:
+            raise InputError(f"{kind}: {error}") from error
+        paths.append(folder / f"{name}.{form}")
+        save_figure(figure, paths[-1], dpi=dpi)
+    if choice.other is None:
+        left_out.pop("compare", None)
+    return Drawn(paths=paths, left_out=left_out)
 
 
 def plot_run(run: Path, folder: Path, *, nside: int | None = None) -> list[Path]:
-    """Face-on, edge-on, sky, lines of sight and convergence as PNG files.
-
-    Exports that lie in the run folder are used; what is missing is computed.
-    """
-    fitted = read_run(run)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: choose a folder for the figures")
-    folder.mkdir(parents=True, exist_ok=True)
-    stored = fitted.path / "map.zarr"
-    cube = read_zarr(stored) if stored.exists() else map_cube(fitted)
-    stored = fitted.path / "map.healpix.fits"
-    use_stored = stored.exists() and nside is None
-    maps = read_healpix(stored) if use_stored else sky_maps(fitted, nside=nside)
-    figures = {
-        "face_on": face_on(cube),
-        "edge_on": edge_on(cube),
-        "sky": sky(maps),
-        "lines_of_sight": lines_of_sight(find_lines(fitted)),
-    }
-    records = _records(fitted)
-    if any("seconds" in record for record in records):
-        figures["convergence"] = history(records)
-    paths = []
-    for name, figure in figures.items():
-        path = folder / f"{name}.png"
-        save_figure(figure, path)
-        paths.append(path)
-    return paths
-
-
-def _records(run: Run) -> list[dict]:
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    """Every figure of a run as PNG files; returns their paths."""
+    return plot(run, folder, choice=replace(Choice(), nside=nside)).paths

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pipelines.export.cube import LineOfSight
+from pipelines.export.profile import Profile
+from pipelines.figures.labels import extinction_label
+from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
 from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, length_unit
 
-_COLUMNS = 2
+_ASPECT = 0.56
+_LEGEND = 6.0
 _OUTLIER = 5.0
 _BANDS = ((1.96, 0.18, "95%"), (1.0, 0.36, "68%"))
 
 
-def lines_of_sight(lines: list[LineOfSight]) -> Figure:
-    """Draw mean, 68% and 95% bands, stars with error bars, and truth where known.
+def lines_of_sight(
+    lines: Sequence[LineOfSight], *, width: float = DOUBLE, band: str = ""
+) -> Page:
+    """Draw mean or median, 68% and 95% bands, nearby stars, and truth where known.
 
-    A star outside a panel's limits is counted in the panel.
+    A `Profile` brings its own median and quantiles; any other line is drawn as normal,
+    with its mean and multiples of its std. A star outside a panel's limits is counted
+    in the panel; beyond the last star that a line passes, the curve is dashed.
 
     Raises
     ------
@@ -28,45 +36,49 @@ def lines_of_sight(lines: list[LineOfSight]) -> Figure:
     """
     if not lines:
         raise ValueError("expected at least one line of sight")
-    columns = min(_COLUMNS, len(lines))
-    rows = -(-len(lines) // columns)
-    figure = Figure(figsize=(3.7 * columns + 0.4, 2.5 * rows + 0.5))
-    figure.set_layout_engine("constrained")
-    reach = max(float(line.distance.max()) for line in lines)
-    factor, unit = length_unit(reach)
+    columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
+    page, every = sheet(
+        len(lines),
+        _ASPECT if columns < 3 else 0.8,
+        columns=columns,
+        width=width,
+        header=_LEGEND,
+        bars=False,
+    )
+    factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
-    for number, line in enumerate(lines):
-        axes = figure.add_subplot(rows, columns, number + 1)
+    for number, (axes, line) in enumerate(zip(every, lines)):
         handles.update(_draw(axes, line, factor))
         if number + columns >= len(lines):
-            axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL)
+            axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
         if number % columns == 0:
-            axes.set_ylabel("extinction [mag]", fontsize=NORMAL)
-    figure.legend(
+            axes.set_ylabel(extinction_label(band), fontsize=NORMAL, labelpad=2.0)
+    page.legend(
         list(handles.values()),
         list(handles),
-        loc="outside upper center",
-        ncols=len(handles),
+        loc="upper center",
+        ncols=len(handles) if width >= NARROW else 3,
         fontsize=SMALL,
         frameon=False,
+        borderaxespad=0.2,
+        handlelength=1.8,
+        columnspacing=1.4,
     )
-    return figure
+    return page
 
 
 def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
     distance = line.distance * factor
+    curve, bands, name = _curves(line)
     handles: dict[str, Any] = {}
-    (handles["posterior mean"],) = axes.plot(
-        distance, line.mean, color=BLUE, linewidth=1.4, zorder=3
-    )
-    for width, opacity, name in reversed(_BANDS):
-        low, high = line.mean - width * line.std, line.mean + width * line.std
-        handles[name] = axes.fill_between(
+    (handles[name],) = axes.plot(distance, curve, color=BLUE, linewidth=1.1, zorder=3)
+    for (_, opacity, named), (low, high) in zip(_BANDS, bands):
+        handles[named] = axes.fill_between(
             distance, low, high, color=BLUE, alpha=opacity, linewidth=0, zorder=2
         )
     if line.truth is not None:
         (handles["truth"],) = axes.plot(
-            distance, line.truth, color="black", linewidth=1.1, dashes=(4, 2), zorder=4
+            distance, line.truth, color="black", linewidth=0.9, dashes=(4, 2), zorder=4
         )
     if len(line.star_distance):
         handles["stars nearby"] = axes.errorbar(
@@ -74,27 +86,43 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
             line.star_extinction,
             yerr=line.star_error,
             fmt="o",
-            markersize=2.6,
+            markersize=2.0,
             color=ORANGE,
             ecolor=ORANGE,
-            elinewidth=0.6,
+            elinewidth=0.5,
             alpha=0.75,
             zorder=2.5,
         )
-    axes.set_title(_direction(line), fontsize=NORMAL)
+    last = line.last_star if isinstance(line, Profile) else None
+    if last is not None and last < line.distance[np.isfinite(curve)].max(initial=0.0):
+        handles["last star"] = axes.axvline(
+            last * factor, color="0.35", linewidth=0.8, linestyle="dotted", zorder=1.5
+        )
+    axes.set_title(_direction(line), fontsize=SMALL, pad=2.5)
     axes.tick_params(labelsize=SMALL)
-    axes.axhline(0.0, color="0.6", linewidth=0.6, zorder=1)
+    axes.axhline(0.0, color="0.6", linewidth=0.5, zorder=1)
     _limit(axes, line, factor)
     return handles
 
 
+def _curves(
+    line: LineOfSight,
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]], str]:
+    """The curve, its 95% and 68% bands, and the curve's name."""
+    if isinstance(line, Profile):
+        return line.median, [line.outer, line.inner], "posterior median"
+    bands = [(line.mean - w * line.std, line.mean + w * line.std) for w, *_ in _BANDS]
+    return line.mean, bands, "posterior mean"
+
+
 def _limit(axes: Axes, line: LineOfSight, factor: float) -> None:
     """Fit the panel to the map and to all but the most extreme stars."""
-    curves = [line.mean - 1.96 * line.std, line.mean + 1.96 * line.std]
+    curve, bands, _ = _curves(line)
+    curves = list(bands[0] if not isinstance(line, Profile) else bands[1])
     if line.truth is not None:
         curves.append(line.truth)
     far = float(line.distance.max())
-    curves.append(_unexceptional(line, far))
+    curves.append(_unexceptional(line, curve, far))
     values = np.concatenate(curves)
     values = values[np.isfinite(values)]
     low, high = (min(0.0, values.min()), values.max()) if values.size else (0.0, 1.0)
@@ -118,16 +146,14 @@ def _limit(axes: Axes, line: LineOfSight, factor: float) -> None:
         )
 
 
-def _unexceptional(line: LineOfSight, far: float) -> np.ndarray:
+def _unexceptional(line: LineOfSight, curve: np.ndarray, far: float) -> np.ndarray:
     """Extinctions of the stars in reach whose residual is not an outlier."""
     near = line.star_distance <= far
     stars = line.star_extinction[near]
     if not len(stars):
         return stars
-    known = np.isfinite(line.mean)
-    predicted = np.interp(
-        line.star_distance[near], line.distance[known], line.mean[known]
-    )
+    known = np.isfinite(curve)
+    predicted = np.interp(line.star_distance[near], line.distance[known], curve[known])
     residual = stars - predicted - np.median(stars - predicted)
     spread = 1.4826 * np.median(np.abs(residual))
     return stars[np.abs(residual) <= _OUTLIER * spread]

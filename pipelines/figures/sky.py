@@ -1,54 +1,135 @@
-"""The whole sky in Mollweide's projection, Galactic longitude growing to the left."""
+"""Maps of the sky: one panel or many, each a quantity by direction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import healpy
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Ellipse, Patch, Rectangle
 
 from pipelines.export.cube import SkyMaps
-from pipelines.figures.style import (
-    NORMAL,
-    SMALL,
-    UNMAPPED,
-    colour_bar,
-    length_text,
-    outline,
-    signed_scale,
+from pipelines.figures.box import label_bar
+from pipelines.figures.graticule import draw_graticule
+from pipelines.figures.labels import band_of, extinction_label
+from pipelines.figures.page import DOUBLE, NARROW, SINGLE, Page, below, sheet
+from pipelines.figures.projections import Gnomonic, Mollweide, Projection
+from pipelines.figures.scales import (
+    difference_scale,
+    error_scale,
+    fixed_difference_scale,
+    log_scale,
+    ratio_scale,
 )
+from pipelines.figures.style import NORMAL, UNMAPPED, Scale, length_text, signed_scale
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Values at Galactic longitude and latitude [deg], NaN where there is no map."""
 
-_PANELS = 4
-_PIXELS = 1400
-_MERIDIANS = (120, 60, 0, 300, 240)
-_PARALLELS = (-60, -30, 30, 60)
+_DISTANCES = 3
+# Pixels per mm of a panel: 450 to the inch.
+_DENSITY = 18
+_SIGMAS = 3.0
 
 
-def sky(skymaps: SkyMaps) -> Figure:
-    """Draw the mean cumulative extinction to at most four of the distances."""
-    count = len(skymaps.distances)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, _PANELS)).round())
-    rows, columns = {1: (1, 1), 2: (1, 2)}.get(len(chosen), (2, 2))
-    figure = Figure(figsize=(5.0 * columns, 3.3 * rows))
-    for number, index in enumerate(chosen.astype(int)):
-        axes = figure.add_subplot(rows, columns, number + 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkyPanel:
+    """A quantity on the sky, its title, its label and its kind of colours.
+
+    ``kind`` is ``value``, ``error``, ``ratio``, ``difference`` or ``deviation`` (a
+    difference in standard deviations).
+    """
+
+    values: Sky
+    title: str
+    label: str
+    kind: str = "value"
+
+
+def sky(
+    skymaps: SkyMaps,
+    *,
+    distances: Sequence[float] | None = None,
+    width: float = DOUBLE,
+    log: bool = False,
+    band: str | None = None,
+) -> Page:
+    """Draw the cumulative extinction and, beside it, its std, out to some distances.
+
+    Parameters
+    ----------
+    distances
+        Those of the maps to draw [pc]; at most three of them if ``None``, with the
+        last.
+    width, log, band
+        As in `pipelines.figures.views.face_on`.
+
+    Raises
+    ------
+    ValueError
+        If the maps have no such distance.
+    """
+    named = band_of(skymaps.meta) if band is None else band
+    panels = []
+    for index in _chosen(skymaps.distances, distances):
         title = f"out to {length_text(float(skymaps.distances[index]))}"
-        _draw(axes, healpix_sky(skymaps.mean[index]), title, "extinction [mag]")
-    figure.subplots_adjust(wspace=0.04, hspace=0.2)
-    return figure
+        for array, what, kind in (
+            (skymaps.mean, "mean extinction", "value"),
+            (skymaps.std, "std of the extinction", "error"),
+        ):
+            if np.isfinite(array[index]).any():
+                panels.append(
+                    SkyPanel(
+                        values=healpix_sky(array[index]),
+                        title=title,
+                        label=extinction_label(named, what),
+                        kind=kind,
+                    )
+                )
+    return sky_panels(panels, width=width, log=log)
 
 
-def sky_slice(values: Sky, *, title: str, label: str) -> Figure:
+def sky_slice(
+    values: Sky, *, title: str, label: str, projection: Projection | None = None
+) -> Page:
     """Draw any quantity on the sky in one panel."""
-    figure = Figure(figsize=(7.0, 4.4))
-    _draw(figure.add_subplot(), values, title, label)
-    return figure
+    panel = SkyPanel(values=values, title=title, label=label)
+    return sky_panels([panel], projection=projection)
+
+
+def sky_panels(
+    panels: Sequence[SkyPanel],
+    *,
+    projection: Projection | None = None,
+    columns: int | None = None,
+    width: float = DOUBLE,
+    log: bool = False,
+) -> Page:
+    """Draw quantities on the sky side by side.
+
+    ``projection`` is Mollweide's of the whole sky if ``None``; ``columns`` two if the
+    page is wide enough; ``log`` takes logarithmic colours for values and errors.
+    """
+    seen = Mollweide() if projection is None else projection
+    if columns is None:
+        columns = 1 if width < NARROW else min(len(panels), 2)
+    if len(panels) == 1 and seen.half[0] == seen.half[1]:
+        width = min(width, (SINGLE + DOUBLE) / 2)
+    page, every = sheet(
+        len(panels),
+        seen.half[1] / seen.half[0],
+        columns=columns,
+        width=width,
+        bare=True,
+        numbered=isinstance(seen, Gnomonic),
+    )
+    for axes, panel in zip(every, panels):
+        _draw(axes, panel, seen, log=log, width=width / columns)
+    return page
 
 
 def healpix_sky(pixels: np.ndarray) -> Sky:
@@ -61,83 +142,78 @@ def healpix_sky(pixels: np.ndarray) -> Sky:
     return values
 
 
-def _draw(axes: Axes, values: Sky, title: str, label: str) -> None:
-    image = _project(values)
-    scale = signed_scale(image)
-    drawn = axes.imshow(
-        image, origin="lower", extent=(-2, 2, -1, 1), **scale.image_options()
-    )
-    rim = Ellipse((0, 0), 4, 2, facecolor=UNMAPPED, edgecolor="none", zorder=-1)
+def _chosen(present: np.ndarray, wanted: Sequence[float] | None) -> list[int]:
+    if wanted is None:
+        count = len(present)
+        spread = np.linspace(0, count - 1, min(count, _DISTANCES))
+        return [int(i) for i in np.unique(spread.round())]
+    places = []
+    for distance in wanted:
+        match = np.nonzero(np.isclose(present, distance))[0]
+        if not len(match):
+            raise ValueError(
+                f"there is no map out to {distance:g} pc: there are those to "
+                f"{', '.join(f'{d:g}' for d in present)} pc"
+            )
+        places.append(int(match[0]))
+    return places
+
+
+def _scale(image: np.ndarray, kind: str, log: bool) -> Scale:
+    if kind == "deviation":
+        return fixed_difference_scale(image, _SIGMAS)
+    if kind in ("value", "error") and log:
+        return log_scale(image, spread=kind == "error")
+    kinds: dict[str, Callable[[np.ndarray], Scale]] = {
+        "value": signed_scale,
+        "error": error_scale,
+        "ratio": ratio_scale,
+        "difference": difference_scale,
+    }
+    return kinds[kind](image)
+
+
+def _draw(
+    axes: Axes, panel: SkyPanel, projection: Projection, *, log: bool, width: float
+) -> None:
+    image = _sampled(panel.values, projection, int(width * _DENSITY))
+    scale = _scale(image, panel.kind, log)
+    if isinstance(scale.norm, LogNorm):
+        image = np.where(image <= 0, float(scale.norm.vmin or 1.0) / 10, image)
+    half = projection.half
+    extent = (-half[0], half[0], -half[1], half[1])
+    drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
+    axes.add_patch(_rim(projection, facecolor=UNMAPPED, edgecolor="none", zorder=-1))
+    drawn.set_clip_path(_rim(projection, transform=axes.transData))
+    rim = _rim(projection, facecolor="none", edgecolor="black", lw=0.7, clip_on=False)
     axes.add_patch(rim)
-    drawn.set_clip_path(Ellipse((0, 0), 4, 2, transform=axes.transData))
-    axes.add_patch(Ellipse((0, 0), 4, 2, facecolor="none", edgecolor="black", lw=0.9))
-    _draw_graticule(axes)
+    draw_graticule(axes, projection)
     axes.set_axis_off()
-    axes.set_xlim(-2.02, 2.02)
-    axes.set_ylim(-1.02, 1.02)
+    axes.set_xlim(-half[0], half[0])
+    axes.set_ylim(-half[1], half[1])
     axes.set_aspect("equal")
-    axes.set_title(title, fontsize=NORMAL + 1, pad=6)
-    colour_bar(
-        axes, drawn, scale, label, place=(0.2, -0.07, 0.6, 0.04), horizontal=True
+    axes.set_title(panel.title, fontsize=NORMAL, pad=3.5)
+    bar = axes.figure.colorbar(
+        drawn,
+        cax=below(axes, gap=4.5 if isinstance(projection, Gnomonic) else 1.0),
+        orientation="horizontal",
+        extend=scale.extend,
+        extendfrac=0.03,
     )
+    label_bar(bar, scale, panel.label)
 
 
-def _project(values: Sky) -> np.ndarray:
-    """Sample the sky at the pixels of the panel; NaN beyond the rim."""
-    across = (np.arange(_PIXELS) + 0.5) / _PIXELS * 4 - 2
-    up = (np.arange(_PIXELS // 2) + 0.5) / (_PIXELS // 2) * 2 - 1
-    x, y = np.meshgrid(across, up)
-    # The pixels that the rim cuts take the value at the rim, and are clipped there.
-    radius = np.hypot(x / 2, y)
-    touched = radius < 1 + 4.0 / _PIXELS
-    shrink = np.minimum(1.0, (1 - 1e-9) / np.maximum(radius, 1e-9))[touched]
-    l, b = unproject(x[touched] * shrink, y[touched] * shrink)  # noqa: E741
+def _rim(projection: Projection, **options: Any) -> Patch:
+    width, height = projection.half
+    if projection.round:
+        return Ellipse((0, 0), 2 * width, 2 * height, **options)
+    return Rectangle((-width, -height), 2 * width, 2 * height, **options)
+
+
+def _sampled(values: Sky, projection: Projection, count: int) -> np.ndarray:
+    """Sample the sky at the pixels of a panel; NaN beyond the rim."""
+    x, y = projection.pixels(count)
+    shown = np.isfinite(x)
     image = np.full(x.shape, np.nan)
-    image[touched] = values(l, b)
+    image[shown] = values(*projection.unproject(x[shown], y[shown]))
     return image
-
-
-def unproject(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Longitude and latitude [deg] at a point of the ellipse of half-axes 2 and 1."""
-    half_width = np.maximum(np.sqrt(1 - y**2), np.finfo(float).tiny)
-    return -90.0 * x / half_width % 360.0, _latitude(y)
-
-
-def project(l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
-    """Point of the ellipse of half-axes 2 and 1 at a direction [deg]."""
-    # The latitude grows steadily with the auxiliary angle: a table inverts it.
-    table = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 4001))
-    height = np.interp(b, _latitude(table), table)
-    turned = (np.asarray(l) + 180.0) % 360.0 - 180.0
-    return -turned / 90.0 * np.sqrt(1 - height**2), height
-
-
-def _latitude(height: np.ndarray) -> np.ndarray:
-    theta = np.arcsin(height)
-    sine = (2 * theta + np.sin(2 * theta)) / np.pi
-    return np.rad2deg(np.arcsin(np.clip(sine, -1, 1)))
-
-
-def _draw_graticule(axes: Axes) -> None:
-    line = {"color": "black", "linewidth": 0.4, "alpha": 0.45}
-    text = {"fontsize": SMALL - 1, "path_effects": outline(2.0)}
-    latitudes = np.linspace(-90, 90, 181)
-    for meridian in _MERIDIANS:
-        axes.plot(*project(np.full(181, float(meridian)), latitudes), **line)
-        x, y = project(np.array(float(meridian)), np.array(0.0))
-        axes.text(
-            float(x), float(y) + 0.02, f"{meridian}°", ha="center", va="bottom", **text
-        )
-    longitudes = np.linspace(180.0001, 539.9999, 361)
-    for parallel in (*_PARALLELS, 0):
-        axes.plot(*project(longitudes, np.full(361, float(parallel))), **line)
-    for parallel in _PARALLELS:
-        x, y = project(np.array(179.999), np.array(float(parallel)))
-        axes.text(
-            float(x) - 0.03,
-            float(y),
-            f"{parallel:+d}°".replace("-", "\N{MINUS SIGN}"),
-            ha="right",
-            va="bottom" if parallel > 0 else "top",
-            fontsize=SMALL - 1,
-        )

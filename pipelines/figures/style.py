@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -14,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
+from pipelines.errors import InputError
+from pipelines.figures.page import Page
 from pipelines.store import atomic_file
 
 # Okabe and Ito's colours, which all kinds of colour vision tell apart.
@@ -21,12 +24,14 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY_BLUE, YELLOW, BLACK)
 UNMAPPED = "0.72"
-SMALL, NORMAL = 8.0, 9.5
+SMALL, NORMAL = 7.0, 8.0
 _LEVELS = 512
 _ROBUST = (0.5, 99.5)
 _FROM_KPC = 2000.0
 _FROM_MAG_PER_PC = 0.1
+HATCH = 0.3
 _DPI = 200
+_FORMATS = ("png", "pdf", "svg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +147,47 @@ def outline(width: float = 2.0) -> list[Any]:
 
 
 def save_figure(
-    figure: Figure, path: str | os.PathLike[str], *, overwrite: bool = True
+    figure: Figure,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = True,
+    dpi: float = _DPI,
 ) -> None:
-    """Save as PNG at 200 dots per inch, whole or not at all.
+    """Save as PNG, PDF or SVG by the ending of ``path``, whole or not at all.
+
+    Fonts are embedded as outlines that stay text (PDF) or become paths (SVG); no file
+    holds the time, so that the same figure is the same file. A `Page` keeps its width;
+    any other figure is cropped to what is drawn.
 
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written.
+        If ``path`` ends otherwise, exists and ``overwrite`` is false, or cannot be
+        written.
     """
-    with atomic_file(path, overwrite=overwrite) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches="tight")
+    kind = Path(path).suffix[1:].lower()
+    if kind not in _FORMATS:
+        raise InputError(
+            f"{path}: figures are written as {', '.join(_FORMATS)}: give it one of "
+            "these endings"
+        )
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    settings: Any = {
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "dustmap",
+        "hatch.linewidth": HATCH,
+    }
+    with (
+        atomic_file(path, overwrite=overwrite) as temporary,
+        mpl.rc_context(settings),
+    ):
+        figure.savefig(
+            temporary,
+            format=kind,
+            dpi=dpi,
+            bbox_inches=None if isinstance(figure, Page) else "tight",
+            metadata=metadata,
+        )
 
 
 def _with_extremes(colours: np.ndarray) -> Colormap:

@@ -1,214 +1,161 @@
-"""A cube seen from above, from the side, and cut in the plane of the Sun."""
+"""The extinction through a whole box, seen from above and from the side."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from astropy import units as u
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube
-from pipelines.figures.style import (
-    NORMAL,
-    SMALL,
-    Scale,
-    colour_bar,
-    density_unit,
-    length_unit,
-    outline,
-    signed_scale,
-    signed_text,
-    spread_scale,
+from pipelines.figures.box import (
+    FLAT,
+    Plane,
+    array_axis,
+    draw_plane,
+    draw_unseen,
+    edges_of,
 )
+from pipelines.figures.labels import band_of, extinction_label
+from pipelines.figures.page import (
+    DOUBLE,
+    NARROW,
+    Page,
+    header_height,
+    header_lines,
+    sheet,
+    write_header,
+)
+from pipelines.figures.scales import error_scale, log_scale
+from pipelines.figures.style import Scale, signed_scale, signed_text
 
-_TOWARDS = {
-    "x": r"towards $l = 0°$",
-    "y": r"towards $l = 90°$",
-    "z": r"towards $b = +90°$",
-}
-_ARRAY_AXIS = {"z": 0, "y": 1, "x": 2}
-_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_CIRCLES = 4
-_WIDTH = 6.0
-# Below this ratio of height to width the colour bar goes under the panel.
-_FLAT = 0.55
 
+def face_on(
+    cube: Cube,
+    columns: Columns | None = None,
+    *,
+    width: float = DOUBLE,
+    log: bool = False,
+    band: str | None = None,
+) -> Page:
+    """Draw the extinction through the box, seen from the north Galactic pole.
 
-def face_on(cube: Cube) -> Figure:
-    """Draw the extinction through the whole box, seen from the north Galactic pole.
-
-    It is that of the mean density, or of the median where the cube has it: the mean of
-    a lognormal density grows without bound where no star looks.
+    Parameters
+    ----------
+    cube
+        The map: its axes, ``support``, and its density where there are no columns.
+    columns
+        The integral and its std from posterior samples (`pipelines.products.columns`).
+        Without it the value is the integral of the median density where the cube has
+        one (the mean of a lognormal grows without bound where no star looks), and
+        beside it stands the sum of the cells' std: an upper bound of the integral's.
+    width
+        Of the page [mm]; under 120 the panels are stacked.
+    log
+        Logarithmic colours.
+    band
+        Name of the extinction; that of the provenance if ``None``.
     """
-    return _integrated(cube, across="x", up="y", along="z")
+    return _integrated(cube, columns, "z", width=width, log=log, band=band)
 
 
-def edge_on(cube: Cube) -> Figure:
-    """Draw the extinction through the whole box along y, with z upwards."""
-    return _integrated(cube, across="x", up="z", along="y")
+def edge_on(
+    cube: Cube,
+    columns: Columns | None = None,
+    *,
+    width: float = DOUBLE,
+    log: bool = False,
+    band: str | None = None,
+    along: str = "y",
+) -> Page:
+    """Draw the extinction through the box along y (or x), with z upwards.
 
-
-def density_slice(cube: Cube, truth: Cube | None = None) -> Figure:
-    """Draw the density in the plane nearest z = 0: truth (if given), map and std.
-
-    The map is the median where the cube has it, else the mean. Truth and map have one
-    colour scale; the standard deviation has its own.
+    Parameters are those of `face_on`.
     """
-    cubes = [] if truth is None else [("truth", truth, _density_name(truth))]
-    title = "map (median)" if "p50" in cube.arrays else "map"
-    cubes.append((title, cube, _density_name(cube)))
-    factor, unit = density_unit(_plane(cube, _density_name(cube)), cube.unit)
-    planes = [_plane(one, name) * factor for _, one, name in cubes]
-    scale = signed_scale(*planes)
-    panels: list[tuple[str, Cube, np.ndarray, Scale, str]] = [
-        (title, one, plane, scale, f"density {unit}")
-        for (title, one, _), plane in zip(cubes, planes)
+    return _integrated(cube, columns, along, width=width, log=log, band=band)
+
+
+def _integrated(
+    cube: Cube,
+    columns: Columns | None,
+    along: str,
+    *,
+    width: float,
+    log: bool,
+    band: str | None,
+) -> Page:
+    plane = Plane.of(cube, along)
+    named = band_of(cube.meta) if band is None else band
+    panels = _of_cube(cube, along) if columns is None else _of_columns(columns, along)
+    drawn = [
+        (image, _scale(image, number > 0, log), extinction_label(named, what))
+        for number, (image, what) in enumerate(panels)
     ]
-    if "std" in cube.arrays:
-        std = _plane(cube, "std") * factor
-        label = f"standard deviation {unit}"
-        panels.append(("uncertainty of the map", cube, std, spread_scale(std), label))
-    ratio = np.ptp(cube.y) / np.ptp(cube.x)
-    figure = Figure(figsize=(3.3 * len(panels), 3.0 * ratio + 1.2))
-    for number, (title, one, plane, scale, label) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), number + 1)
-        image = _draw(axes, one, plane, scale, across="x", up="y", short=True)
-        place = (0.0, -0.26 / ratio, 1.0, 0.05 / ratio)
-        colour_bar(axes, image, scale, label, place=place, horizontal=True)
-        height = signed_text(one.z[np.abs(one.z).argmin()])
-        axes.set_title(f"{title}, $z$ = {height} pc", fontsize=NORMAL)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        if number:
-            axes.set_ylabel("")
-    figure.subplots_adjust(wspace=0.3)
-    return figure
-
-
-def _integrated(cube: Cube, *, across: str, up: str, along: str) -> Figure:
-    name = _density_name(cube)
-    axis = _ARRAY_AXIS[along]
-    step = cube.spacing["xyz".index(along)]
-    to_mag = (u.Unit(cube.unit) * u.pc).to(u.mag)
-    image = cube.arrays[name].sum(axis=axis, dtype=np.float64) * step * to_mag
-    scale = signed_scale(image)
-    ratio = np.ptp(getattr(cube, up)) / np.ptp(getattr(cube, across))
-    figure = Figure(figsize=(_WIDTH, max(1.5, _WIDTH * ratio)))
-    axes = figure.add_subplot()
-    drawn = _draw(axes, cube, image, scale, across=across, up=up)
+    beside = plane.aspect > FLAT and width >= NARROW
+    notes = [_extent_note(cube, columns, along)]
+    seen = None
     if "support" in cube.arrays:
-        _draw_support(axes, cube, axis, across=across, up=up)
-    low, high = (signed_text(edge) for edge in _edges(getattr(cube, along)))
+        seen = cube.arrays["support"].sum(axis=array_axis(along)) > 0
+        if not seen.all():
+            notes.append("dotted: beyond it no sight line passes, only the prior")
+    page, every = sheet(
+        len(drawn),
+        plane.aspect,
+        columns=len(drawn) if beside else 1,
+        width=width,
+        header=header_height(header_lines(len(notes), width)),
+    )
+    for number, (axes, (image, scale, label)) in enumerate(zip(every, drawn)):
+        first = number == 0 or not beside
+        draw_plane(axes, plane, image, scale, label, first=first)
+        if seen is not None:
+            draw_unseen(axes, plane, seen, hatch=False)
+    write_header(page, notes)
+    return page
+
+
+def _of_columns(columns: Columns, along: str) -> list[tuple[np.ndarray, str]]:
+    if columns.along != along:
+        raise ValueError(f"expected columns along {along}, got {columns.along}")
+    value = "p50" if "p50" in columns.arrays else "mean"
+    what = {"p50": "median extinction", "mean": "mean extinction"}[value]
+    panels = [(columns.arrays[value], what)]
+    if np.isfinite(columns.arrays["std"]).any():
+        panels.append((columns.arrays["std"], "std of the extinction"))
+    return panels
+
+
+def _of_cube(cube: Cube, along: str) -> list[tuple[np.ndarray, str]]:
+    name = density_name(cube)
+    step = cube.spacing["xyz".index(along)]
+    to_mag = (u.Unit(cube.unit) * u.pc).to(u.mag) * step
+    axis = array_axis(along)
     what = "extinction of the median density" if name == "p50" else "extinction"
-    label = f"{what}, {low} < ${along}$ < {high} pc [mag]"
-    if ratio >= _FLAT:
-        colour_bar(axes, drawn, scale, label)
+    panels = [(cube.arrays[name].sum(axis=axis, dtype=np.float64) * to_mag, what)]
+    if "std" in cube.arrays:
+        most = cube.arrays["std"].sum(axis=axis, dtype=np.float64) * to_mag
+        panels.append((most, "std of the extinction at most"))
+    return panels
+
+
+def _scale(image: np.ndarray, spread: bool, log: bool) -> Scale:
+    if log:
+        return log_scale(image, spread=spread)
+    return error_scale(image) if spread else signed_scale(image)
+
+
+def _extent_note(cube: Cube, columns: Columns | None, along: str) -> str:
+    if columns is None:
+        low, high = edges_of(getattr(cube, along))
     else:
-        place = (0.15, -0.15 / ratio, 0.7, 0.025 / ratio)
-        colour_bar(axes, drawn, scale, label, place=place, horizontal=True)
-    return figure
+        low, high = columns.low, columns.high
+    return f"{signed_text(low)} pc < ${along}$ < {signed_text(high)} pc"
 
 
-def _density_name(cube: Cube) -> str:
+def density_name(cube: Cube) -> str:
+    """The array that is shown as a cube's density: median, mean or truth."""
     for name in ("p50", "mean", "density"):
         if name in cube.arrays:
             return name
     raise ValueError(
         f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
     )
-
-
-def _plane(cube: Cube, name: str) -> np.ndarray:
-    return np.asarray(cube.arrays[name][np.abs(cube.z).argmin()], dtype=np.float64)
-
-
-def _draw(
-    axes: Axes,
-    cube: Cube,
-    image: np.ndarray,
-    scale: Scale,
-    *,
-    across: str,
-    up: str,
-    short: bool = False,
-) -> Any:
-    left, right = _edges(getattr(cube, across))
-    bottom, top = _edges(getattr(cube, up))
-    edges = (left, right, bottom, top)
-    factor, unit = length_unit(max(abs(edge) for edge in edges))
-    extent = (left * factor, right * factor, bottom * factor, top * factor)
-    drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
-    _draw_circles(axes, edges, factor, None if short else unit)
-    axes.plot(0, 0, "o", mfc="white", mec="black", ms=7, mew=0.9)
-    axes.plot(0, 0, "o", color="black", ms=1.8)
-    axes.set_xlim(*extent[:2])
-    axes.set_ylim(*extent[2:])
-    for name, put in ((across, axes.set_xlabel), (up, axes.set_ylabel)):
-        room = not short and (name == across or top - bottom > _FLAT * (right - left))
-        hint = f"   ({_TOWARDS[name]} $\\rightarrow$)" if room else ""
-        put(f"${name}$ [{unit}]{hint}", fontsize=NORMAL)
-    axes.tick_params(labelsize=SMALL, direction="out")
-    return drawn
-
-
-def _draw_circles(
-    axes: Axes, edges: tuple[float, ...], factor: float, unit: str | None
-) -> None:
-    left, right, bottom, top = edges
-    reach = max(-left, right, -bottom, top)
-    step = _nice_step(reach)
-    angle = np.linspace(0, 2 * np.pi, 361)
-    for radius in np.arange(step, reach * 1.42, step):
-        axes.plot(
-            radius * np.cos(angle) * factor,
-            radius * np.sin(angle) * factor,
-            color="black",
-            linewidth=0.6,
-            linestyle=(0, (4, 3)),
-            alpha=0.55,
-        )
-        height = min(radius * np.sin(np.pi / 4), 0.65 * top)
-        width = np.sqrt(radius**2 - height**2)
-        if unit and 0 < width < 0.93 * right and height > 0:
-            axes.annotate(
-                f"{radius * factor:.4g} {unit}",
-                (width * factor, height * factor),
-                fontsize=SMALL,
-                ha="center",
-                va="center",
-                path_effects=outline(2.5),
-            )
-
-
-def _draw_support(axes: Axes, cube: Cube, axis: int, *, across: str, up: str) -> None:
-    seen = cube.arrays["support"].sum(axis=axis) > 0
-    if seen.all() or not seen.any():
-        return
-    horizontal, vertical = getattr(cube, across), getattr(cube, up)
-    factor, _ = length_unit(
-        max(np.abs([*_edges(horizontal), *_edges(vertical)]).tolist())
-    )
-    axes.contour(
-        horizontal * factor,
-        vertical * factor,
-        seen,
-        levels=[0.5],
-        colors="black",
-        linewidths=0.9,
-        linestyles="dotted",
-    )
-    axes.set_title("dotted: no sight line beyond", fontsize=SMALL, loc="right")
-
-
-def _nice_step(reach: float) -> float:
-    rough = reach / _CIRCLES
-    power = 10.0 ** np.floor(np.log10(rough))
-    return float(power * next(step for step in _STEPS if step * power >= rough))
-
-
-def _edges(centres: np.ndarray) -> tuple[float, float]:
-    half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
-    return float(centres[0] - half), float(centres[-1] + half)

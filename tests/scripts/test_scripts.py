@@ -143,7 +143,7 @@ def test_the_demo_leaves_map_files_figures_and_truth(demo):
     folder, _ = demo
     for name in ("truth.zarr", "run", "map.zarr", "map.fits", "map.healpix.fits"):
         assert (folder / name).exists()
-    assert len(list((folder / "figures").glob("*.png"))) == 5
+    assert len(list((folder / "figures").glob("*.png"))) == 6
 
 
 def test_the_demo_at_full_size_is_as_large_as_it_claims():

@@ -1,0 +1,234 @@
+"""One plane of a box: its values, the Sun, circles of distance, what no star sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from pipelines.export.cube import Cube
+from pipelines.figures.page import above
+from pipelines.figures.style import (
+    HATCH,
+    NORMAL,
+    SMALL,
+    Scale,
+    length_unit,
+    outline,
+)
+
+TOWARDS = {
+    "x": r"towards $l = 0°$",
+    "y": r"towards $l = 90°$",
+    "z": r"towards $b = +90°$",
+}
+_ARRAY_AXIS = {"z": 0, "y": 1, "x": 2}
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_CIRCLES = 4
+# Below this ratio of height to width panels are stacked.
+FLAT = 0.55
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """Two axes of a cube, seen along the third.
+
+    ``across`` and ``up`` name the axes, ``horizontal`` and ``vertical`` are the
+    coordinates of the cells [pc].
+    """
+
+    across: str
+    up: str
+    horizontal: np.ndarray
+    vertical: np.ndarray
+
+    @classmethod
+    def of(cls, cube: Cube, along: str) -> Plane:
+        """The plane across an axis: from the north pole, or with z upwards."""
+        across, up = {"z": ("x", "y"), "y": ("x", "z"), "x": ("y", "z")}[along]
+        return cls(
+            across=across,
+            up=up,
+            horizontal=getattr(cube, across),
+            vertical=getattr(cube, up),
+        )
+
+    @property
+    def edges(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top of the outermost cells [pc]."""
+        return (*edges_of(self.horizontal), *edges_of(self.vertical))
+
+    @property
+    def aspect(self) -> float:
+        """Height over width."""
+        left, right, bottom, top = self.edges
+        return (top - bottom) / (right - left)
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Factor from pc, and the unit, of the axes."""
+        return length_unit(max(abs(edge) for edge in self.edges))
+
+
+def array_axis(along: str) -> int:
+    """Which axis of a cube's arrays lies along x, y or z."""
+    return _ARRAY_AXIS[along]
+
+
+def edges_of(centres: np.ndarray) -> tuple[float, float]:
+    """Outer edges of the first and the last cell [pc]."""
+    half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
+    return float(centres[0] - half), float(centres[-1] + half)
+
+
+def draw_plane(
+    axes: Axes,
+    plane: Plane,
+    image: np.ndarray,
+    scale: Scale,
+    label: str,
+    *,
+    first: bool = True,
+    hints: bool = True,
+    small: bool = False,
+) -> Any:
+    """Draw an image (up, across) with its bar above; returns what imshow returns.
+
+    ``first`` panels have a label up the side; ``hints`` say where the axes point to;
+    ``small`` panels have fewer numbers.
+    """
+    factor, unit = plane.unit
+    left, right, bottom, top = (edge * factor for edge in plane.edges)
+    extent = (left, right, bottom, top)
+    if isinstance(scale.norm, LogNorm):
+        lowest = float(scale.norm.vmin or 1.0)
+        image = np.where(image <= 0, lowest / 10, image)
+    drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
+    _draw_circles(axes, plane)
+    axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
+    axes.plot(0, 0, "o", color="black", ms=1.2)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    put = ((plane.across, axes.set_xlabel), (plane.up, axes.set_ylabel))
+    for name, set_label in put:
+        if name == plane.up and not first:
+            continue
+        room = hints and (name == plane.across or plane.aspect > FLAT)
+        hint = f"  ({TOWARDS[name]} $\\rightarrow$)" if room else ""
+        set_label(f"${name}$ [{unit}]{hint}", fontsize=NORMAL, labelpad=2.0)
+    axes.xaxis.set_major_locator(
+        MaxNLocator(4 if small else 6, steps=[1, 2, 2.5, 5, 10])
+    )
+    ticks = 4 if small else 6 if plane.aspect > FLAT else 3
+    axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
+    axes.tick_params(labelsize=SMALL)
+    bar_above(axes, drawn, scale, label, small=small)
+    return drawn
+
+
+def bar_above(
+    axes: Axes, image: Any, scale: Scale, label: str, *, small: bool = False
+) -> None:
+    """A colour bar as wide as the panel, with its ticks and label on top."""
+    bar = axes.figure.colorbar(
+        image,
+        cax=above(axes),
+        orientation="horizontal",
+        extend=scale.extend,
+        extendfrac=0.03,
+        ticklocation="top",
+    )
+    label_bar(bar, scale, label, small=small)
+
+
+def label_bar(bar: Any, scale: Scale, label: str, *, small: bool = False) -> None:
+    """Label and ticks of a horizontal colour bar."""
+    signed = not isinstance(scale.norm, LogNorm) and (scale.norm.vmin or 0.0) < 0
+    if signed and scale.norm.vmin != -(scale.norm.vmax or 0.0):
+        label += ", blue: negative"
+    bar.set_label(label, fontsize=SMALL if small else NORMAL, labelpad=2.0)
+    bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2.0, pad=1.5)
+    bar.outline.set_linewidth(0.5)
+    if isinstance(scale.norm, LogNorm):
+        _tick_decades(bar.ax, scale.norm)
+    else:
+        bar.ax.xaxis.set_major_locator(
+            MaxNLocator(3 if small else 5, steps=[1, 2, 2.5, 5, 10])
+        )
+
+
+def _tick_decades(axes: Axes, norm: LogNorm) -> None:
+    """Plain numbers on a logarithmic bar: the fewer decades, the more of them."""
+    decades = np.log10(float(norm.vmax or 1.0) / float(norm.vmin or 1.0))
+    steps = (1.0, 2.0, 5.0) if decades < 1.7 else (1.0, 3.0) if decades < 2.5 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray, *, hatch: bool) -> bool:
+    """Mark where no sight line passes; returns whether there is anything to mark.
+
+    ``hatch`` fills it, or else only its outline is dotted.
+    """
+    if seen.all():
+        return False
+    factor, _ = plane.unit
+    places = (plane.horizontal * factor, plane.vertical * factor)
+    if hatch:
+        with mpl.rc_context({"hatch.linewidth": HATCH}):
+            drawn = axes.contourf(
+                *places, ~seen, levels=[0.5, 1.5], colors="none", hatches=["//////"]
+            )
+        drawn.set_edgecolor((0.45, 0.45, 0.45, 0.8))
+        drawn.set_linewidth(0.0)
+    elif seen.any():
+        axes.contour(
+            *places,
+            seen,
+            levels=[0.5],
+            colors="black",
+            linewidths=0.6,
+            linestyles="dotted",
+        )
+    return True
+
+
+def _draw_circles(axes: Axes, plane: Plane) -> None:
+    left, right, bottom, top = plane.edges
+    factor, unit = plane.unit
+    reach = max(-left, right, -bottom, top)
+    step = nice_step(reach)
+    angle = np.linspace(0, 2 * np.pi, 361)
+    for radius in np.arange(step, reach * 1.42, step):
+        axes.plot(
+            radius * np.cos(angle) * factor,
+            radius * np.sin(angle) * factor,
+            color="black",
+            linewidth=0.4,
+            linestyle=(0, (5, 4)),
+            alpha=0.55,
+        )
+        height = min(radius * np.sin(np.pi / 4), 0.65 * top)
+        width = np.sqrt(radius**2 - height**2)
+        if 0 < width < 0.86 * right and 0 < height < 0.93 * top:
+            axes.annotate(
+                f"{radius * factor:.4g} {unit}",
+                (width * factor, height * factor),
+                fontsize=SMALL - 1,
+                ha="center",
+                va="center",
+                path_effects=outline(1.6),
+            )
+
+
+def nice_step(reach: float) -> float:
+    """A round number, of which about four make the reach."""
+    rough = reach / _CIRCLES
+    power = 10.0 ** np.floor(np.log10(rough))
+    return float(power * next(step for step in _STEPS if step * power >= rough))

@@ -1,0 +1,47 @@
+"""Words and units on axes: bands, extinctions, densities."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from pipelines.figures.style import density_unit
+
+# A letter and an index, as in A_V or A_Ks, or a colour excess.
+_BAND = re.compile(r"A_\w+|E\(\w+-\w+\)")
+
+
+def band_of(meta: dict[str, Any]) -> str:
+    """The extinction band that a map's provenance names; empty if it names none."""
+    found = _BAND.match(str(meta.get("extinction_band", "")))
+    return found.group() if found else ""
+
+
+def band_symbol(band: str) -> str:
+    """A band as mathematics: ``A_V`` as its symbol with an index; words as they are."""
+    if re.fullmatch(r"A_\w+", band):
+        return rf"$A_\mathrm{{{band[2:]}}}$"
+    if re.fullmatch(r"E\(\w+-\w+\)", band):
+        return f"${band}$"
+    return band
+
+
+def extinction_label(band: str, what: str = "extinction") -> str:
+    """What is shown, the band and the unit of an integrated extinction."""
+    return " ".join(word for word in (what, band_symbol(band), "[mag]") if word)
+
+
+def density_label(values: np.ndarray, unit: str, band: str, what: str = "density"):
+    """Factor and label that show a density in mag/pc or mag/kpc.
+
+    Returns
+    -------
+    factor, label
+        By which ``values`` [unit] are multiplied, and what stands at the colour bar.
+    """
+    factor, shown = density_unit(values, unit)
+    symbol = band_symbol(band)
+    named = f"{what} of {symbol}" if symbol else what
+    return factor, f"{named} {shown}"

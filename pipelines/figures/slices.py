@@ -1,0 +1,168 @@
+"""The density in a plane: its value, its std, and how large the one is in the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.export.cube import Cube
+from pipelines.figures.box import FLAT, Plane, array_axis, draw_plane, draw_unseen
+from pipelines.figures.labels import band_of, density_label
+from pipelines.figures.page import (
+    DOUBLE,
+    NARROW,
+    Page,
+    header_height,
+    header_lines,
+    sheet,
+    write_header,
+)
+from pipelines.figures.scales import error_scale, log_scale, ratio_scale
+from pipelines.figures.style import Scale, signed_scale, signed_text
+from pipelines.figures.views import density_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    plane: Plane
+    image: np.ndarray
+    scale: Scale
+    label: str
+    seen: np.ndarray | None = None
+
+
+def density_slice(
+    cube: Cube,
+    truth: Cube | None = None,
+    *,
+    axis: str = "z",
+    at: float = 0.0,
+    width: float = DOUBLE,
+    log: bool = False,
+    band: str | None = None,
+) -> Page:
+    """Draw the density in the plane of cells nearest to ``axis = at``.
+
+    Truth (if given), map, std and relative error. The map is the median where the cube
+    has it, else the mean. Truth and map have one colour scale. Hatched is what no
+    sight line passes through: there the map is its prior.
+
+    Parameters
+    ----------
+    axis, at
+        ``x``, ``y`` or ``z``, and where on it [pc].
+    width
+        Of the page [mm].
+    log
+        Logarithmic colours for density and std.
+    band
+        Name of the extinction; that of the provenance if ``None``.
+
+    Raises
+    ------
+    ValueError
+        If ``at`` lies outside the cube.
+    """
+    named = band_of(cube.meta) if band is None else band
+    panels = _panels(cube, truth, axis, at, log=log, band=named)
+    aspect = panels[0].plane.aspect
+    across = min(len(panels), 3 if len(panels) != 4 else 2)
+    columns = across if aspect > FLAT and width >= NARROW else 1
+    notes = [
+        f"${axis}$ = {signed_text(getattr(cube, axis)[_index(cube, axis, at)])} pc"
+    ]
+    if any(panel.seen is not None and not panel.seen.all() for panel in panels):
+        notes.append("hatched: no sight line passes, only the prior")
+    header = header_height(header_lines(len(notes), width))
+    page, every = sheet(
+        len(panels), aspect, columns=columns, width=width, header=header
+    )
+    for number, (axes, panel) in enumerate(zip(every, panels)):
+        draw_plane(
+            axes,
+            panel.plane,
+            panel.image,
+            panel.scale,
+            panel.label,
+            first=number % columns == 0,
+            hints=columns < 3,
+        )
+        if panel.seen is not None:
+            draw_unseen(axes, panel.plane, panel.seen, hatch=True)
+    write_header(page, notes)
+    return page
+
+
+def _panels(
+    cube: Cube, truth: Cube | None, axis: str, at: float, *, log: bool, band: str
+) -> list[_Panel]:
+    name = density_name(cube)
+    value = plane_of(cube, name, axis, at)
+    factor, label = density_label(value, cube.unit, band)
+    planes = [] if truth is None else [(truth, density_name(truth), "true ")]
+    planes.append((cube, name, "median " if name == "p50" else ""))
+    images = [plane_of(one, array, axis, at) * factor for one, array, _ in planes]
+    scale = log_scale(*images) if log else signed_scale(*images)
+    seen = None
+    if "support" in cube.arrays:
+        seen = plane_of(cube, "support", axis, at) > 0
+    panels = [
+        _Panel(
+            plane=Plane.of(one, axis),
+            image=image,
+            scale=scale,
+            label=f"{what}{label}",
+            seen=seen if one is cube else None,
+        )
+        for (one, _, what), image in zip(planes, images)
+    ]
+    if "std" in cube.arrays:
+        std = plane_of(cube, "std", axis, at)
+        own, label = density_label(std, cube.unit, "", "std of the density")
+        spread = log_scale(std * own, spread=True) if log else error_scale(std * own)
+        ratio, what = _relative(cube, axis, at)
+        plane = panels[-1].plane
+        panels += [
+            _Panel(plane=plane, image=std * own, scale=spread, label=label, seen=seen),
+            _Panel(
+                plane=plane,
+                image=ratio,
+                scale=ratio_scale(ratio),
+                label=what,
+                seen=seen,
+            ),
+        ]
+    return panels
+
+
+def _relative(cube: Cube, axis: str, at: float) -> tuple[np.ndarray, str]:
+    """How large the error is in the value, and what that is called.
+
+    Of a log-normal density it is the std of the logarithm: std over median has a long
+    tail that tells little.
+    """
+    if {"p16", "p84"} <= set(cube.arrays):
+        low, high = (plane_of(cube, name, axis, at) for name in ("p16", "p84"))
+        return np.log(high / low) / 2, "std of ln(density)"
+    value, std = (plane_of(cube, name, axis, at) for name in ("mean", "std"))
+    known = value > 0
+    ratio = np.where(known, std / np.where(known, value, 1.0), np.nan)
+    return ratio, "std / density"
+
+
+def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:
+    """One plane of an array, shape (up, across)."""
+    taken = cube.arrays[name].take(_index(cube, axis, at), axis=array_axis(axis))
+    return np.asarray(taken, dtype=np.float64)
+
+
+def _index(cube: Cube, axis: str, at: float) -> int:
+    centres = getattr(cube, axis)
+    half = (centres[1] - centres[0]) / 2
+    if not centres[0] - half <= at <= centres[-1] + half:
+        raise ValueError(
+            f"the map spans {centres[0] - half:g} to {centres[-1] + half:g} pc along "
+            f"{axis}: there is no slice at {at:g} pc"
+        )
+    return int(np.abs(centres - at).argmin())

@@ -1,0 +1,259 @@
+"""What a map can show: a run, an exported cube, maps of the sky."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import healpy
+import numpy as np
+
+from pipelines.errors import InputError
+from pipelines.export.columns import Columns
+from pipelines.export.cube import Cube, LineOfSight, SkyMaps
+from pipelines.export.fits import read_fits
+from pipelines.export.hdus import open_checked
+from pipelines.export.healpix import read_healpix
+from pipelines.export.integrated import Integrated
+from pipelines.export.profile import Profile
+from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.figures.labels import band_of
+from pipelines.run import Run, read_run
+
+Directions = Sequence[tuple[float, float]]
+_DIRECTIONS = tuple((l, b) for b in (0.0,) for l in range(0, 360, 60))  # noqa: E741
+_OUTER = 1.959964
+_SKY_DISTANCES = 6
+
+
+class MissingError(InputError):
+    """A file that lacks what a figure is made of."""
+
+
+class Source:
+    """A map by its path; each method raises `MissingError` where it cannot know."""
+
+    path: Path
+
+    @property
+    def band(self) -> str:
+        """Name of the extinction, empty if it is not known."""
+        return ""
+
+    def cube(self) -> Cube:
+        """The density."""
+        raise self._lacks("a density cube", "a run, map.zarr or map.fits")
+
+    def columns(
+        self, along: str, between: tuple[float, float] | None = None
+    ) -> Columns | None:
+        """The integral through the box with its std; ``None`` without samples."""
+        return None
+
+    def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
+        """Cumulative extinction over the sky."""
+        raise self._lacks(
+            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
+        )
+
+    def lines(self, directions: Directions | None) -> list[LineOfSight]:
+        """Extinction along lines of sight."""
+        raise self._lacks("integrated extinctions", "a run or a newer map.zarr")
+
+    def records(self) -> list[dict]:
+        """How the fit went."""
+        raise self._lacks("records of its fit", "a run")
+
+    def _lacks(self, what: str, where: str) -> MissingError:
+        return MissingError(f"{self.path} has no {what}: name {where}")
+
+
+@dataclass(frozen=True)
+class RunSource(Source):
+    """A run: everything; what is not exported within it is computed."""
+
+    path: Path
+    run: Run
+
+    @property
+    def band(self) -> str:
+        return band_of(self._cube.meta)
+
+    @cached_property
+    def _cube(self) -> Cube:
+        from pipelines.products import map_cube
+
+        stored = self.path / "map.zarr"
+        return read_zarr(stored) if stored.exists() else map_cube(self.run)
+
+    def cube(self) -> Cube:
+        return self._cube
+
+    def columns(
+        self, along: str, between: tuple[float, float] | None = None
+    ) -> Columns | None:
+        from pipelines.products.columns import columns
+
+        return columns(self.run, along, between)
+
+    def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
+        from pipelines.products import sky_maps
+
+        stored = self.path / "map.healpix.fits"
+        if stored.exists() and nside is None and distances is None:
+            return read_healpix(stored)
+        wanted = None if distances is None else np.array(distances)
+        return sky_maps(self.run, distances=wanted, nside=nside)
+
+    def lines(self, directions: Directions | None) -> list[LineOfSight]:
+        from pipelines.products.profiles import profiles
+
+        return profiles(self.run, directions)
+
+    def records(self) -> list[dict]:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        if not any("seconds" in record for record in records):
+            raise self._lacks("times in the records of its fit", "another run")
+        return records
+
+
+@dataclass(frozen=True)
+class CubeSource(Source):
+    """An exported cube, with extinctions integrated beforehand where it has them."""
+
+    path: Path
+    density: Cube
+    integrated: Integrated | None
+
+    @property
+    def band(self) -> str:
+        return band_of(self.density.meta)
+
+    def cube(self) -> Cube:
+        return self.density
+
+    def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
+        stored = self._integrated("skymaps")
+        if nside not in (None, stored.nside):
+            raise InputError(f"{self.path} has sky maps of nside {stored.nside} only")
+        if distances is None:
+            far = len(stored.distance)
+            chosen = np.unique(np.linspace(0, far, _SKY_DISTANCES + 1)[1:].astype(int))
+            wanted = stored.distance[chosen - 1]
+        else:
+            wanted = np.array(sorted(distances))
+        if wanted[-1] > stored.distance[-1] or wanted[0] <= 0:
+            raise InputError(
+                f"{self.path} knows extinctions out to {stored.distance[-1]:g} pc: "
+                f"choose distances up to that, got {wanted.tolist()}"
+            )
+        values = {n: along_rays(stored, n, wanted) for n in ("mean", "std")}
+        return SkyMaps(distances=wanted, **values, meta=self.density.meta)
+
+    def lines(self, directions: Directions | None) -> list[LineOfSight]:
+        stored = self._integrated("lines")
+        return [_line(stored, *one) for one in directions or _DIRECTIONS]
+
+    def _integrated(self, method: str) -> Integrated:
+        if self.integrated is None:
+            getattr(super(), method)(None, *([None] if method == "skymaps" else []))
+        assert self.integrated is not None
+        return self.integrated
+
+
+@dataclass(frozen=True)
+class SkySource(Source):
+    """Maps of the sky: nothing but the sky."""
+
+    path: Path
+    maps: SkyMaps
+
+    @property
+    def band(self) -> str:
+        return band_of(self.maps.meta)
+
+    def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
+        return self.maps
+
+
+def open_source(path: Path) -> Source:
+    """Open a run, or an export of any format.
+
+    Raises
+    ------
+    InputError
+        If it is none, or is incomplete or altered.
+    """
+    if (path / "run.json").exists() or (path.is_dir() and not is_zarr(path)):
+        return RunSource(path, read_run(path))
+    if path.is_dir():
+        return CubeSource(path, read_zarr(path), _integrated(path))
+    exported = read_map(path)
+    if isinstance(exported, SkyMaps):
+        return SkySource(path, exported)
+    return CubeSource(path, exported, None)
+
+
+def read_map(path: Path) -> Cube | SkyMaps:
+    """Read an export of any format."""
+    if path.is_dir():
+        return read_zarr(path)
+    with open_checked(path) as hdus:
+        is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
+    return read_healpix(path) if is_table else read_fits(path)
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is a zarr store, as its own metadata say."""
+    return (path / "zarr.json").is_file()
+
+
+def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarray:
+    """Interpolate an integrated array linearly to distances: (distance, pixel)."""
+    known = np.concatenate([[0.0], stored.distance])
+    upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
+    share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
+    array = stored.arrays[name]
+    zero = np.zeros((len(array), 1), dtype=array.dtype)
+    values = np.concatenate([zero, array], axis=1)
+    low, high = values[:, upper - 1].T, values[:, upper].T
+    # At a known distance what lies beyond does not matter, be it known or not.
+    part = share[:, None]
+    return np.where(part == 1, high, low + part * (high - low))
+
+
+def _integrated(path: Path) -> Integrated | None:
+    metadata = json.loads((path / "zarr.json").read_text())
+    if "integrated" not in metadata.get("attributes", {}):
+        return None
+    return read_integrated(path)
+
+
+def _line(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
+    """The ray of the pixel that holds a direction."""
+    pixel = healpy.ang2pix(stored.nside, l, b, lonlat=True, nest=True)
+    arrays = {n: a[pixel].astype(np.float64) for n, a in stored.arrays.items()}
+    nothing = np.zeros(0)
+    common = {
+        "l": l,
+        "b": b,
+        "distance": stored.distance,
+        "mean": arrays["mean"],
+        "std": arrays["std"],
+        "star_distance": nothing,
+        "star_extinction": nothing,
+        "star_error": nothing,
+        "radius": 0.0,
+    }
+    last = float(stored.last_star[pixel])
+    if "p50" not in arrays:
+        return LineOfSight(**common)
+    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * _OUTER
+    outer = (arrays["p50"] * np.exp(-width), arrays["p50"] * np.exp(width))
+    inner = (arrays["p16"], arrays["p84"])
+    median = arrays["p50"]
+    return Profile(**common, median=median, inner=inner, outer=outer, last_star=last)
