@@ -16,8 +16,11 @@ from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
-from pipelines.export.zarr import read_zarr
+from pipelines.export.integrated import Integrated
+from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.metrics import read_metrics
+from pipelines.redraw.container import MAGIC, read_container
+from pipelines.redraw.cubes import check_sample_cubes, is_sample_cubes
 from pipelines.saving.checkpoint import (
     check_checkpoint,
     check_checkpoints,
@@ -29,11 +32,16 @@ from pipelines.store import MANIFEST, MARKER, check_manifest
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"
-_SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
+_SUFFIXES = {
+    ".zarr": "zarr",
+    ".fits": "fits",
+    ".parquet": "parquet",
+    ".samples": "samples",
+}
 _PROVENANCE = b"dustmap"
 _KNOWN = (
-    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a checkpoint or the "
-    "folder of a run"
+    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a file of samples, a "
+    "checkpoint or the folder of a run"
 )
 
 
@@ -41,7 +49,8 @@ def verify(path: str | os.PathLike[str]) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
-    parquet table with the SHA-256 in its footer and is read through, and the
+    parquet table with the SHA-256 in its footer and is read through, a file of samples
+    with the one at its end, and the
     folder of a run, of a map or a regression, is compared with its manifest and every
     export inside is verified. Of a fit that is not finished every checkpoint is read,
     and the iterations it has noted.
@@ -79,10 +88,12 @@ def _kind_by_content(path: Path) -> str | None:
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
     with path.open("rb") as stream:
-        magic = stream.read(9)
+        magic = stream.read(len(MAGIC))
     if magic.startswith(b"PAR1"):
         return "parquet"
-    return "fits" if magic == b"SIMPLE  =" else None
+    if magic == MAGIC:
+        return "samples"
+    return "fits" if magic.startswith(b"SIMPLE  =") else None
 
 
 def _is_run(folder: Path) -> bool:
@@ -93,9 +104,22 @@ def _is_run(folder: Path) -> bool:
 
 
 def _verify_zarr(path: Path) -> str:
-    cube = read_zarr(path)
+    if is_sample_cubes(path):
+        return check_sample_cubes(path)
+    content = _describe(read_zarr(path))
+    if holds_integrated(path):
+        content += f"; {_describe_rays(read_integrated(path, verify=False))}"
     count = len(check_manifest(path, hashes=False))
-    return f"{path}: zarr store, {_describe(cube)}; {count} files match their SHA-256"
+    return f"{path}: zarr store, {content}; {count} files match their SHA-256"
+
+
+def _verify_samples(path: Path) -> str:
+    header = read_container(path).header
+    return (
+        f"{path}: {header['samples']} posterior samples, kept to "
+        f"{header['tolerance']:g} of the prior's standard deviation; the file matches "
+        "its SHA-256"
+    )
 
 
 def _verify_fits(path: Path) -> str:
@@ -174,6 +198,14 @@ def _exports(folder: Path) -> Iterator[Path]:
             yield from _exports(item)
 
 
+def _describe_rays(maps: Integrated) -> str:
+    distance = maps.distance
+    return (
+        f"integrated {', '.join(maps.arrays)} in {len(maps.last_star)} pixels to "
+        f"{len(distance)} distances of {distance[0]:g} to {distance[-1]:g} pc"
+    )
+
+
 def _describe(cube: Cube) -> str:
     shape = " x ".join(str(len(axis)) for axis in (cube.x, cube.y, cube.z))
     faults = [
@@ -193,4 +225,5 @@ _CHECKS = {
     "parquet": _verify_parquet,
     "partitions": _verify_partitions,
     "run": _verify_run,
+    "samples": _verify_samples,
 }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +19,13 @@ from pipelines.export.integrated import (
     LAST_STAR,
     PIXEL,
     PREFIX,
-    RAY_DIMENSIONS,
     Integrated,
-    integrated_title,
+)
+from pipelines.export.zarr_arrays import (
+    consolidate,
+    read_array,
+    write_array,
+    write_integrated,
 )
 from pipelines.store import atomic_directory, check_manifest, write_manifest
 
@@ -31,9 +33,6 @@ _KIND = "dustmap cube"
 _VERSION = 2
 # Version 1 had no integrated extinctions, and is the same otherwise.
 _READABLE = (1, 2)
-_CHUNK = 64
-# Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
-_RAY_CHUNK = 2**18
 _DIMENSIONS = ("z", "y", "x")
 
 
@@ -74,7 +73,7 @@ def write_zarr(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
         for axis in AXES:
-            _write_array(
+            write_array(
                 group,
                 axis,
                 np.asarray(getattr(cube, axis), dtype=np.float64),
@@ -83,7 +82,7 @@ def write_zarr(
             )
         for name, array in cube.arrays.items():
             unit = field_unit(name, cube.unit)
-            _write_array(
+            write_array(
                 group,
                 name,
                 np.asarray(array),
@@ -91,8 +90,8 @@ def write_zarr(
                 attributes={"units": unit or "1", "long_name": field_title(name)},
             )
         if integrated is not None:
-            _write_integrated(group, integrated)
-        _consolidate(temporary)
+            write_integrated(group, integrated)
+        consolidate(temporary)
         write_manifest(temporary)
 
 
@@ -114,11 +113,20 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     with _opened(source, verify=verify) as (group, attributes):
         names = cast(list[str], attributes["arrays"])
         return Cube(
-            **{axis: _read_array(group, axis) for axis in AXES},
-            arrays={name: _read_array(group, name) for name in names},
+            **{axis: read_array(group, axis) for axis in AXES},
+            arrays={name: read_array(group, name) for name in names},
             unit=str(attributes["unit"]),
             meta=cast(dict[str, Any], attributes["provenance"]),
         )
+
+
+def holds_integrated(path: str | os.PathLike[str]) -> bool:
+    """Whether a store has integrated extinctions, by its description alone."""
+    try:
+        described = json.loads((Path(path) / "zarr.json").read_text())
+        return "integrated" in described["attributes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no cube of this program: {error}") from error
 
 
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
@@ -141,9 +149,9 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
         names = [str(name) for name in described["arrays"]]
         unit = cast(zarr.Array, group[names[0]]).attrs["units"]
         return Integrated(
-            distance=_read_array(group, DISTANCE),
-            arrays={n.removeprefix(PREFIX): _read_array(group, n) for n in names},
-            last_star=_read_array(group, LAST_STAR),
+            distance=read_array(group, DISTANCE),
+            arrays={n.removeprefix(PREFIX): read_array(group, n) for n in names},
+            last_star=read_array(group, LAST_STAR),
             unit=str(unit),
         )
 
@@ -213,79 +221,3 @@ def _check_names(cube: Cube) -> None:
                 f"array name {name!r} must be a plain identifier other than x, y, z, "
                 f"{DISTANCE}, {PIXEL}, {LAST_STAR} and {PREFIX}..."
             )
-
-
-def _write_integrated(group: zarr.Group, integrated: Integrated) -> None:
-    pixels, distances = len(integrated.last_star), len(integrated.distance)
-    # A power of four: one square patch of the sky in NESTED order.
-    patch = 4 ** int(math.log(max(_RAY_CHUNK // distances, 1), 4))
-    _write_array(
-        group,
-        DISTANCE,
-        np.asarray(integrated.distance, dtype=np.float64),
-        dimensions=(DISTANCE,),
-        attributes={"units": "pc", "long_name": "distance from the observer"},
-    )
-    for name, values, units, title in (
-        (PIXEL, np.arange(pixels), "1", "HEALPix pixel (NESTED, Galactic)"),
-        (
-            LAST_STAR,
-            np.asarray(integrated.last_star, dtype=np.float32),
-            "pc",
-            "end of the last stretch that a star looks through",
-        ),
-    ):
-        _write_array(
-            group,
-            name,
-            values,
-            dimensions=(PIXEL,),
-            attributes={"units": units, "long_name": title},
-            chunks=(min(_RAY_CHUNK, pixels),),
-        )
-    for name, array in integrated.arrays.items():
-        _write_array(
-            group,
-            PREFIX + name,
-            np.asarray(array, dtype=np.float32),
-            dimensions=RAY_DIMENSIONS,
-            attributes={
-                "units": integrated.unit,
-                "long_name": integrated_title(name),
-            },
-            chunks=(min(patch, pixels), distances),
-        )
-
-
-def _write_array(
-    group: zarr.Group,
-    name: str,
-    data: np.ndarray,
-    *,
-    dimensions: tuple[str, ...],
-    attributes: dict[str, Any],
-    chunks: tuple[int, ...] | None = None,
-) -> None:
-    # Empty chunks are written too: every chunk is then a file the manifest lists.
-    group.create_array(
-        name,
-        data=np.ascontiguousarray(data),
-        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
-        dimension_names=dimensions,
-        attributes=attributes,
-        fill_value=np.nan if data.dtype.kind == "f" else 0,
-        config={"write_empty_chunks": True},
-    )
-
-
-def _consolidate(path: Path) -> None:
-    # Readers that list a group's members (xarray) warn about the manifest and marker
-    # beside them; consolidated metadata spares them the listing. zarr in turn warns
-    # that the v3 specification does not have it yet: readers without it ignore it.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
-        zarr.consolidate_metadata(path, zarr_format=3)
-
-
-def _read_array(group: zarr.Group, name: str) -> np.ndarray:
-    return np.asarray(cast(zarr.Array, group[name])[...])

@@ -36,7 +36,7 @@ def make_integrated(nside=2, count=5, names=("mean", "std", *QUANTILES)) -> Inte
     return Integrated(
         distance=2.5 * np.arange(1, count + 1),
         arrays=arrays,
-        last_star=np.arange(pixels, dtype=np.float32),
+        last_star=np.arange(pixels, dtype=np.float64),
     )
 
 
@@ -127,6 +127,19 @@ def test_a_store_of_version_1_still_reads(tmp_path):
     write_manifest(path)
     with pytest.raises(InputError, match=r"version 3; expected .* version 1 or 2"):
         read_zarr(path)
+
+
+def test_verifying_reads_the_integrated_arrays_and_says_so(store):
+    said = verify(store)
+    assert "integrated mean, std, p16, p50, p84 in 48 pixels" in said
+    assert "to 5 distances of 2.5 to 12.5 pc" in said
+
+
+def test_last_stars_come_back_as_float32_and_distances_as_they_are(tmp_path):
+    good = make_integrated()
+    write_zarr(tmp_path / "map.zarr", make_cube(), good)
+    read = read_integrated(tmp_path / "map.zarr")
+    assert (read.last_star.dtype, read.distance.dtype) == (np.float32, np.float64)
 
 
 def test_damage_to_integrated_arrays_is_noticed(store):
