@@ -14,7 +14,10 @@ from pipelines.cli.fitting import config_, fit, status
 from pipelines.cli.integrity import verify
 from pipelines.cli.pictures import plot
 from pipelines.cli.predictions import predict
+from pipelines.cli.queries import query
 from pipelines.cli.regression import regress
+from pipelines.cli.reports import report
+from pipelines.cli.samples import samples
 
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.
@@ -44,9 +47,12 @@ for _verb in (
     fit,
     status,
     predict,
+    query,
     export,
+    samples,
     plot,
     compare,
+    report,
     regress,
     verify,
     config_,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,14 +18,14 @@ class ChunkReader:
 
     Parameters
     ----------
-    group
-        A zarr group, opened for reading.
+    path, group
+        A zarr group in a folder, opened for reading.
     budget
         Decoded chunks that are kept [bytes].
     """
 
-    def __init__(self, group: zarr.Group, budget: int = 1 << 28) -> None:
-        self._group = group
+    def __init__(self, path: Path, group: zarr.Group, budget: int = 1 << 28) -> None:
+        self._path, self._group = path, group
         self._budget = budget
         self._kept: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
         self._arrays: dict[str, zarr.Array] = {}
@@ -74,11 +76,25 @@ class ChunkReader:
             window = tuple(
                 slice(p * size, (p + 1) * size) for p, size in zip(place, array.chunks)
             )
+            self._require_files(name, place)
             self._kept[key] = _read(array, window)
             while len(self._kept) > 1 and self._held() > self._budget:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def _require_files(self, name: str, place: tuple[int, ...]) -> None:
+        # zarr takes a chunk that is not there for an empty one.
+        array = self.array(name)
+        counts = [-(-size // chunk) for size, chunk in zip(array.shape, array.chunks)]
+        whole = product(*(range(count) for count in counts[len(place) :]))
+        for rest in whole:
+            key = array.metadata.encode_chunk_key((*place, *rest))
+            if not (self._path / name / key).is_file():
+                raise InputError(
+                    f"{self._path} lacks {name}/{key}: it is not what was written. "
+                    "Restore it from a copy or export it again"
+                )
 
     def _held(self) -> int:
         return sum(chunk.nbytes for chunk in self._kept.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from dustmap.posterior import Moments, Posterior
 from pipelines.errors import InputError
 from pipelines.observations import rays
 from pipelines.planning.plan import Plan
+from pipelines.products.integrated import last_star
 from pipelines.query.places import Places
 from pipelines.query.quantiles import QUANTILES
 from pipelines.query.question import Question
@@ -42,6 +43,7 @@ class PosteriorAnswers:
     """All modes, from a fit; see `pipelines.query.map.Answers`."""
 
     def __init__(self, fitted: Fitted) -> None:
+        self._fitted = fitted
         self._plan, self._posterior = fitted.plan, fitted.posterior
         self._support = getattr(fitted, "support", None)
 
@@ -97,28 +99,24 @@ class PosteriorAnswers:
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        step = min(self._plan.grid.spacing) / 2
-        exits = self.box.exits(places.directions)
-        last = np.zeros(len(places))
-        for distance in np.arange(step / 2, exits.max(initial=0.0), step):
-            rows = np.nonzero(distance <= exits)[0]
-            there = places.select(rows).at(np.full(len(rows), distance))
-            seen = self._support_at(there.positions()) > 0
-            last[rows[seen]] = np.minimum(distance + step / 2, exits[rows[seen]])
-        return last
+        self._require_support()
+        return last_star(cast(Any, self._fitted), places.directions)
 
     def _support_at(self, positions: np.ndarray) -> np.ndarray:
+        support = self._require_support()
+        grid = self._plan.grid
+        index = np.rint((positions - grid.origin) / np.array(grid.spacing))
+        last = np.array(grid.shape) - 1
+        cells = np.clip(index, 0, last).astype(np.int64)
+        return support.reshape(grid.shape).numpy()[tuple(cells.T)]
+
+    def _require_support(self) -> torch.Tensor:
         if self._support is None:
             raise InputError(
                 "this file of samples does not say which cells stars have seen: flags "
                 "need the map store or the run folder"
             )
-        grid = self._plan.grid
-        index = np.rint((positions - grid.origin) / np.array(grid.spacing))
-        last = np.array(grid.shape) - 1
-        cells = np.clip(index, 0, last).astype(np.int64)
-        support = self._support.reshape(grid.shape).numpy()
-        return support[tuple(cells.T)]
+        return self._support
 
     def _blocks(
         self, asked: Question, places: Places

@@ -12,6 +12,7 @@ import zarr
 
 from pipelines.errors import InputError
 from pipelines.query.chunks import ChunkReader
+from pipelines.store import MARKER
 
 _KIND = "dustmap cube"
 _VERSIONS = (1, 2)
@@ -105,11 +106,16 @@ def open_store(path: Path) -> MapStore:
     InputError
         If it is none of this program's, or of another version.
     """
+    if not (path / MARKER).is_file():
+        raise InputError(
+            f"{path} is incomplete: it has no {MARKER}, so its writer did not finish. "
+            "Export it again"
+        )
     try:
         group = zarr.open_group(path, mode="r", zarr_format=3)
         attributes = dict(group.attrs)
         _check_kind(path, attributes)
-        reader = ChunkReader(group)
+        reader = ChunkReader(path, group)
         axes = tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz")
         return MapStore(
             path=path,
