@@ -17,6 +17,7 @@ from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.integrated import Integrated
+from pipelines.export.shells import TABLE, read_shells
 from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.metrics import read_metrics
 from pipelines.redraw.container import MAGIC, read_container
@@ -125,10 +126,18 @@ def _verify_samples(path: Path) -> str:
 def _verify_fits(path: Path) -> str:
     with open_checked(path) as hdus:
         is_table = any(isinstance(hdu, fits.BinTableHDU) for hdu in hdus)
+        is_shells = any(hdu.name == TABLE for hdu in hdus)
         units = len(hdus)
     if not is_table:
         cube = read_fits(path)
         return f"{path}: FITS cube, {_describe(cube)}; {units} units match CHECKSUM"
+    if is_shells:
+        shells = read_shells(path)
+        return (
+            f"{path}: {len(shells.edges) - 1} HEALPix shells from {shells.edges[0]:g} "
+            f"to {shells.edges[-1]:g} pc, nside {shells.nside}; {units} units match "
+            "CHECKSUM"
+        )
     maps = read_healpix(path)
     return (
         f"{path}: HEALPix maps to {len(maps.distances)} distances of "
