@@ -8,9 +8,6 @@ import torch
 from pipelines.observations import exit_distances
 from pipelines.run import Run
 
-# Steps along a ray per smallest cell.
-_PER_CELL = 2
-
 
 def support_at(run: Run, points: np.ndarray) -> np.ndarray:
     """Sight-line length [cells] in the cell around each point [pc], shape (..., 3).
@@ -32,20 +29,3 @@ def reach(run: Run, directions: np.ndarray) -> np.ndarray:
     ends = torch.as_tensor(directions, dtype=torch.float64)
     far = exit_distances(run.plan.grid, ends * 1e-3)
     return far.numpy() * (1 - 1e-9)
-
-
-def informed_reach(run: Run, directions: np.ndarray) -> np.ndarray:
-    """Far end [pc] of the last stretch of each ray that sight lines cross.
-
-    Directions are unit vectors, shape ``(n, 3)``. Beyond it the map extrapolates; 0
-    where it is never told anything.
-    """
-    step = min(run.plan.grid.spacing) / _PER_CELL
-    ends = reach(run, directions)
-    distance = np.arange(step, float(ends.max()) + step, step)
-    found = np.zeros(len(directions))
-    for number, direction in enumerate(directions):
-        along = distance[distance <= ends[number]]
-        seen = along[support_at(run, along[:, None] * direction) > 0]
-        found[number] = seen.max(initial=0.0)
-    return found

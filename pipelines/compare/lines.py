@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from pipelines.compare.comparison import Comparison
-from pipelines.compare.informed import informed_reach, reach
+from pipelines.compare.informed import reach
 from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
 from pipelines.errors import InputError
 from pipelines.measurement import Row
 from pipelines.products.cumulative import cumulative
+from pipelines.products.integrated import last_star
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
 
@@ -106,7 +107,7 @@ def compare_lines(
 def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
     direction = unit_vectors(np.array([line.l]), np.array([line.b]))
     far = float(reach(run, direction)[0])
-    informed = float(informed_reach(run, direction)[0])
+    informed = float(last_star(run, direction)[0])
     fine = np.linspace(0, far, _ALONG + 1)[1:]
     own = line.distance[line.distance <= far]
     edges = np.unique(np.concatenate([own, fine]))

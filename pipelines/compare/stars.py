@@ -12,12 +12,12 @@ from pipelines.assessment import observation_noise
 from pipelines.calibration import Calibration, by_bins, calibrate, even_edges
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.compare.informed import informed_reach
 from pipelines.compare.star_pictures import star_figure
 from pipelines.errors import InputError
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.measurement import Row
 from pipelines.predict import predict_columns
+from pipelines.products.integrated import last_star
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
 
@@ -138,7 +138,7 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedSt
             f"{run.path} has no posterior samples, so that its predictions have no "
             "error to judge: fit it with inference.samples of 2 or more"
         )
-    last = informed_reach(run, unit_vectors(held.l, held.b))
+    last = last_star(run, unit_vectors(held.l, held.b))
     judged = JudgedStars(
         stars=held,
         residual=held.residual,

@@ -1,0 +1,233 @@
+"""Another map: cubes, runs, objects with a query; axes, units and footprints."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import one_cloud
+import pytest
+from astropy import units as u
+
+from pipelines.compare import compare_map
+from pipelines.compare.others import CubeMap, QueriedMap, RunMap, read_npz
+from pipelines.compare.references import open_package
+from pipelines.compare.sampling import seen_cells, spherical
+from pipelines.errors import InputError
+from pipelines.export.cube import Cube
+
+PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])
+
+
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture(scope="module")
+def truth() -> Cube:
+    """The true density on 25 pc."""
+    axes = [np.arange(low - 50, high + 51, 25.0) for low, high in one_cloud.BOX]
+    x, y, z = axes
+    mesh = np.stack(np.meshgrid(z, y, x, indexing="ij")[::-1], axis=-1)
+    return Cube(x=x, y=y, z=z, arrays={"density": one_cloud.density(mesh)})
+
+
+class Asked:
+    """The truth behind ``.query``, in an arbitrary unit."""
+
+    def __init__(self, *, integrated: bool, bare: bool = True) -> None:
+        self.integrated, self.bare = integrated, bare
+
+    def query(self, coords, mode="best"):
+        assert mode == "median"
+        place = coords.galactic.cartesian.xyz.to_value(u.pc).T
+        found = one_cloud.extinction if self.integrated else one_cloud.density
+        values = found(place) / 3.1
+        return values if self.bare else values * u.mag
+
+
+def queried(*, integrated: bool, **options) -> QueriedMap:
+    return QueriedMap(
+        source=Asked(integrated=integrated, **options),
+        integrated=integrated,
+        factor=3.1,
+        options={"mode": "median"},
+        step=5.0,
+    )
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_queried_map_gives_both_whatever_it_gives(integrated, bare):
+    other = queried(integrated=integrated, bare=bare)
+    place = spherical(PLACES)
+    np.testing.assert_allclose(
+        other.extinction(*place), one_cloud.extinction(PLACES), rtol=2e-3
+    )
+    np.testing.assert_allclose(
+        other.density(*place), one_cloud.density(PLACES), rtol=2e-3
+    )
+    box = tuple(part.reshape(3, 1) for part in place)
+    assert other.extinction(*box).shape == other.density(*box).shape == (3, 1)
+
+
+def test_a_cube_gives_both_in_its_unit_times_the_factor(truth):
+    per_kpc = Cube(
+        x=truth.x,
+        y=truth.y,
+        z=truth.z,
+        arrays={"density": 500 * truth.arrays["density"]},
+        unit="mag kpc-1",
+    )
+    other, place = CubeMap(cube=per_kpc, factor=2.0), spherical(PLACES)
+    np.testing.assert_allclose(
+        other.extinction(*place), one_cloud.extinction(PLACES), rtol=0.04
+    )
+    np.testing.assert_allclose(
+        other.density(*place), one_cloud.density(PLACES), rtol=0.04
+    )
+
+
+def test_rays_without_any_dust_are_outside_the_footprint(truth):
+    x = np.broadcast_to(truth.x, truth.arrays["density"].shape)
+    half = np.where(x > 0, truth.arrays["density"], 0.0)
+    holes = Cube(x=truth.x, y=truth.y, z=truth.z, arrays={"density": half})
+    place = spherical(np.vstack([PLACES, [[-300.0, 0.0, 0.0]]]))
+    known = np.isfinite(CubeMap(cube=holes).extinction(*place))
+    np.testing.assert_array_equal(known, [True, True, False, False])
+    assert np.isfinite(CubeMap(cube=holes, blank=False).density(*place)).all()
+
+
+def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
+    one = compare_map(positive_run, CubeMap(cube=truth), generator=rng()).numbers
+    two = compare_map(
+        positive_run, CubeMap(cube=truth, factor=2.0), generator=rng()
+    ).numbers
+    assert one["extinction, mean"]["correlation"] > 0.95
+    assert one["extinction, mean"]["ratio of means"] == pytest.approx(1, abs=0.05)
+    assert one["density, mean"]["correlation"] > 0.8
+    assert one["density, mean"]["ratio of means"] == pytest.approx(1, abs=0.2)
+    for name in ("extinction, mean", "density, mean"):
+        ratio = two[name]["ratio of means"] / one[name]["ratio of means"]
+        assert ratio == pytest.approx(0.5)
+        assert two[name]["slope"] == pytest.approx(one[name]["slope"] / 2)
+
+
+def test_a_run_agrees_with_itself(positive_run):
+    found = compare_map(positive_run, RunMap(run=positive_run), generator=rng())
+    own = found.numbers["extinction, median"]
+    assert own["correlation"] == pytest.approx(1)
+    assert own["RMS difference"] < 1e-6
+    assert found.numbers["density, median"]["correlation"] > 0.98
+
+
+def test_only_cells_with_sight_lines_are_asked_for(positive_run, truth):
+    support = positive_run.support.numpy()
+    points, total = seen_cells(positive_run, 100, rng())
+    assert len(points) == 100 < total <= (support > 0).sum()
+    again, _ = seen_cells(positive_run, 100, rng())
+    np.testing.assert_array_equal(points, again)
+    found = compare_map(positive_run, CubeMap(cube=truth), points=100, generator=rng())
+    counts = found.numbers["counts"]
+    assert counts["seen by stars"] == total
+    assert counts["asked"] == counts["known to both"] == 100
+
+
+def test_an_object_of_dustmaps_is_taken_when_its_values_are_explained(positive_run):
+    pytest.importorskip("dustmaps")
+    base = open_base()
+
+    class Mock(base):
+        """The truth, standing beside Bayestar."""
+
+        def query(self, coords, **options):
+            return Asked(integrated=True).query(coords, **options)
+
+    options = {"mode": "median"}
+    with pytest.raises(InputError, match=r"integrated=True, --integrated"):
+        compare_map(positive_run, Mock(), options=options, generator=rng())
+    found = compare_map(
+        positive_run,
+        Mock(),
+        integrated=True,
+        factor=3.1,
+        options=options,
+        points=200,
+        generator=rng(),
+    )
+    assert found.numbers["extinction, mean"]["ratio of means"] == pytest.approx(
+        1, abs=0.1
+    )
+
+
+def open_base():
+    """The base class; the import alone warns of a configuration that need not be."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
+        from dustmaps.map_base import DustMap
+    return DustMap
+
+
+def test_many_values_for_a_place_are_refused():
+    class Samples(Asked):
+        def query(self, coords, mode="samples"):
+            return np.zeros((*coords.shape, 5))
+
+    many = QueriedMap(
+        source=Samples(integrated=True),
+        integrated=True,
+        factor=1.0,
+        options={},
+        step=5.0,
+    )
+    with pytest.raises(InputError, match="one value each"):
+        many.extinction(*spherical(PLACES))
+
+
+def test_too_few_common_cells_and_things_that_are_no_map_are_refused(positive_run):
+    far = np.arange(5000.0, 5500.0, 50.0)
+    cube = Cube(
+        x=far - 5225, y=far - 5225, z=far - 5225, arrays={"mean": np.zeros((10,) * 3)}
+    )
+    with pytest.raises(InputError, match=r"knows 0 of"):
+        compare_map(positive_run, CubeMap(cube=cube), generator=rng())
+    with pytest.raises(InputError, match="is no map"):
+        compare_map(positive_run, object(), generator=rng())
+
+
+def test_an_archive_keeps_its_axes(tmp_path):
+    path = tmp_path / "cube.npz"
+    grid = np.linspace(-1, 1, 5)
+    density = np.arange(125.0).reshape(5, 5, 5)
+    np.savez(path, density=density, grid_kpc=grid)
+    cube = read_npz(path)
+    assert cube.unit == "mag kpc-1"
+    # x = 500 pc, y = -1 kpc, z = 0.
+    assert cube.sample("density", np.array([500.0, -1000.0, 0.0])) == density[3, 0, 2]
+    np.savez(path, density=density)
+    with pytest.raises(InputError, match="grid_kpc"):
+        read_npz(path)
+
+
+@pytest.mark.data
+def test_the_decoded_map_has_its_dust_in_the_plane(data_dir):
+    cube = read_npz(data_dir / "bayestar2019_cart128_20pc.npz")
+    by_height = cube.arrays["density"].mean(axis=(1, 2))
+    assert abs(cube.z[np.argmax(by_height)]) < 100
+    # It ends south of a declination of -30 degrees, which is towards l = 300.
+    other = CubeMap(cube=cube)
+    place = np.array([120.0, 300.0]), np.array([0.0, 0.0]), np.array([900.0, 900.0])
+    np.testing.assert_array_equal(np.isfinite(other.extinction(*place)), [True, False])
+
+
+def test_packages_and_maps_that_are_not_there_are_named(monkeypatch):
+    pytest.importorskip("dustmaps")
+    with pytest.raises(InputError, match="no map 'nonsense'"):
+        open_package("nonsense")
+    with pytest.raises(InputError, match=r"bayestar.CLASS: .*BayestarQuery"):
+        open_package("bayestar.Nonsense")
+    monkeypatch.setitem(sys.modules, "dustmaps.map_base", None)
+    with pytest.raises(InputError, match=r"pip install 'dustmap\[dustmaps\]'"):
+        open_package("bayestar")
