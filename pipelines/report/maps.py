@@ -1,0 +1,65 @@
+"""Pictures of the map, each with what it shows in words."""
+
+from __future__ import annotations
+
+from pipelines.figures import density_slice, edge_on, face_on, lines_of_sight, sky
+from pipelines.report.blocks import Block, Section, Text, picture
+from pipelines.report.material import Material
+from pipelines.report.numbers import percent, plain, significant
+
+
+def maps(material: Material) -> Section:
+    """Face-on, edge-on, a slice with its uncertainty, and the sky."""
+    cube = material.cube
+    reach = plain(float(material.sky.distances[-1]))
+    seen = percent(float((cube.arrays["support"] > 0).mean()))
+    text = Text(
+        paragraphs=(
+            "The Sun is in the middle; x points to the Galactic centre (l = 0°), y to "
+            f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
+            "by the sight line of some star. In the others the map is its prior.",
+        )
+    )
+    blocks: tuple[Block, ...] = (
+        text,
+        picture(
+            face_on(cube),
+            alt="Map of the extinction through the box seen from the north Galactic "
+            "pole, the Sun in the middle",
+            caption="Face-on: extinction through the whole box along z.",
+        ),
+        picture(
+            edge_on(cube),
+            alt="Map of the extinction through the box seen along y, the Galactic "
+            "plane horizontal",
+            caption="Edge-on: extinction through the whole box along y.",
+        ),
+        picture(
+            density_slice(cube),
+            alt="Density in the plane of the Sun, and its standard deviation beside it",
+            caption="The density in the plane nearest z = 0, and how uncertain it is.",
+        ),
+        picture(
+            sky(material.sky),
+            alt="Extinction over the whole sky in Galactic coordinates out to several "
+            f"distances, the last {reach} pc",
+            caption="The sky: extinction from the Sun to a distance, Galactic "
+            "coordinates, l = 0° in the middle and growing to the left.",
+        ),
+    )
+    return Section(key="maps", title="Maps", blocks=blocks)
+
+
+def sight_lines(material: Material) -> Section:
+    """Extinction along a few directions, with the stars near them."""
+    directions = "; ".join(
+        f"l = {line.l:.1f}°, b = {significant(line.b, 3)}°" for line in material.lines
+    )
+    drawn = picture(
+        lines_of_sight(material.lines),
+        alt=f"Extinction against distance with its uncertainty towards {directions}",
+        caption="Extinction to a distance along directions of much dust, its 68% and "
+        "95% bands, and the stars near by. Where the last star stands, the map begins "
+        "to extrapolate.",
+    )
+    return Section(key="sight-lines", title="Lines of sight", blocks=(drawn,))

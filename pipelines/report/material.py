@@ -1,0 +1,102 @@
+"""All that a report is made from, read or computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.calibration import Calibration, calibrate
+from pipelines.export.cube import Cube, LineOfSight, SkyMaps
+from pipelines.export.healpix import read_healpix
+from pipelines.export.zarr import read_zarr
+from pipelines.held_out import FILE, HeldOut, read_held_out
+from pipelines.metrics import Record, read_metrics
+from pipelines.products import lines_of_sight, map_cube, provenance, sky_maps
+from pipelines.run import Run, read_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """A run, its products, and its stars kept back.
+
+    ``z`` (n,) are the z-scores of ``held_out`` and ``judged`` its figures, ``None``
+    where there is nothing to judge by: then ``unjudged`` says why.
+    """
+
+    run: Run
+    cube: Cube
+    sky: SkyMaps
+    lines: list[LineOfSight]
+    records: list[Record]
+    origin: dict[str, Any]
+    held_out: HeldOut | None = None
+    z: np.ndarray | None = None
+    judged: Calibration | None = None
+    unjudged: str = ""
+
+    @property
+    def band(self) -> str:
+        """Which extinction it is."""
+        return str(self.origin.get("extinction_band") or "as in the catalogue")
+
+
+def gather(path: Path, *, nside: int | None = None) -> Material:
+    """Read a run; exports that lie in its folder are used, the rest is computed.
+
+    Raises
+    ------
+    InputError
+        If the run or an export in it is incomplete or was altered.
+    """
+    run = read_run(path)
+    cube, maps = run.path / "map.zarr", run.path / "map.healpix.fits"
+    return judge(
+        Material(
+            run=run,
+            cube=read_zarr(cube) if cube.exists() else map_cube(run),
+            sky=(
+                read_healpix(maps)
+                if maps.exists() and nside is None
+                else sky_maps(run, nside=nside)
+            ),
+            lines=lines_of_sight(run),
+            records=read_metrics(run.path / "metrics.jsonl"),
+            origin=provenance(run),
+            held_out=read_held_out(run.path),
+        )
+    )
+
+
+def judge(material: Material) -> Material:
+    """The same with what its stars kept back say of it."""
+    run, stars = material.run, material.held_out
+    if stars is None:
+        return replace(material, unjudged=_why_not(run))
+    if not stars.has_uncertainty:
+        return replace(material, judged=_by_residuals(stars))
+    z = stars.z_scores(positive=run.plan.density == "lognormal")
+    return replace(material, z=z, judged=calibrate(stars.residual, z))
+
+
+def _by_residuals(stars: HeldOut) -> Calibration:
+    """The figures of a map that states no uncertainty: no level, no z."""
+    none = np.full(len(stars), 0.0)
+    found = calibrate(stars.residual, none, levels=())
+    nan = float("nan")
+    return replace(found, z_mean=nan, z_std=nan, chi2=nan)
+
+
+def _why_not(run: Run) -> str:
+    if not (run.path / FILE).is_file():
+        why = "no star was kept back (data.holdout is 0)"
+    elif not run.summary["counts"].get("held out"):
+        why = "none of the stars kept back lies in the map"
+    else:
+        why = (
+            "this run keeps no measured extinctions of its held-out stars, as runs of "
+            "an earlier version do not: fit again to have them"
+        )
+    return f"Nothing tells how well the map predicts: {why}."

@@ -1,0 +1,62 @@
+"""A run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.errors import InputError
+from pipelines.report.blocks import Section
+from pipelines.report.course import course
+from pipelines.report.judging import judging
+from pipelines.report.maps import maps, sight_lines
+from pipelines.report.material import Material, gather
+from pipelines.report.numbers import count
+from pipelines.report.origin import limits, origin
+from pipelines.report.page import check_packages, render
+from pipelines.report.summary import summary
+from pipelines.report.view import view
+from pipelines.store import atomic_file
+
+
+def write_report(
+    run: Path,
+    output: Path,
+    *,
+    three_d: bool = True,
+    nside: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the report of a run; with the 3-D view it is some 5 MB larger.
+
+    Raises
+    ------
+    InputError
+        If the run is incomplete, the output exists and ``overwrite`` is false, or an
+        optional package is missing.
+    """
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists: choose another output or pass --overwrite")
+    check_packages(three_d=three_d)
+    page = compose(gather(run, nside=nside), three_d=three_d)
+    with atomic_file(output, overwrite=overwrite) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return output
+
+
+def compose(material: Material, *, three_d: bool = True) -> str:
+    """The page of what was gathered."""
+    sections = [summary(material), judging(material), course(material), maps(material)]
+    if three_d:
+        seen = (view(material.cube),)
+        sections.append(
+            Section(key="three-d", title="In three dimensions", blocks=seen)
+        )
+    sections += [sight_lines(material), limits(material), origin(material)]
+    recorded = material.run.provenance
+    stars = count(material.run.summary["counts"]["fitted"])
+    names = ", ".join(one["name"] for one in recorded["inputs"])
+    subtitle = (
+        f"Run {material.run.path.name}, from {names}, by {recorded['program']} "
+        f"{recorded['version']}"
+    )
+    return render(f"Interstellar dust from {stars} stars", subtitle, sections)

@@ -1,0 +1,218 @@
+"""The page says what the run holds, warns of what is wrong, and needs nothing else."""
+
+import dataclasses
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from pipelines.errors import InputError
+from pipelines.report import write_report
+from pipelines.report.blocks import Listing, Notice, Section, Table
+from pipelines.report.judging import judging
+from pipelines.report.material import gather, judge
+from pipelines.report.numbers import by, percent, significant
+from pipelines.report.origin import limits
+from pipelines.report.page import render
+from pipelines.report.summary import fit_warnings, judged_warnings, summary
+
+
+class Page(HTMLParser):
+    """Tags, addresses and the text that a reader sees."""
+
+    VOID = ("meta", "link", "img", "input", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.addresses, self.alts = [], [], [], []
+        self.text, self.anchors = "", set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.tags.append(tag)
+        self.addresses += [named[n] for n in ("src", "href") if n in named]
+        if "id" in named:
+            assert named["id"] not in self.anchors, "two elements of one id"
+            self.anchors.add(named["id"])
+        if tag == "img":
+            self.alts.append(named["alt"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        self.text += " "
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def material(positive_run):
+    """All of a small run with a positive density."""
+    return gather(positive_run.path, nside=4)
+
+
+@pytest.fixture(scope="module")
+def html(positive_run, command, tmp_path_factory):
+    """Its page, by the command line."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    done = command(f"report {positive_run.path} -o {path} --nside 4")
+    assert done.exit_code == 0, done.output
+    return path.read_text(encoding="utf-8")
+
+
+def read(*sections):
+    """The page of some sections, and its text with single spaces."""
+    page = render("title", "subtitle", sections)
+    return page, spaced(page)
+
+
+def spaced(page):
+    return re.sub(r"[ \n]+", " ", Page(page).text)
+
+
+def with_summary(material, **changes):
+    """The same run with other facts."""
+    run = dataclasses.replace(material.run, summary={**material.run.summary, **changes})
+    return dataclasses.replace(material, run=run)
+
+
+def test_the_page_is_whole_and_needs_no_other_file(html):
+    page = Page(html)
+    assert not page.open
+    for address in page.addresses:
+        assert address.startswith(("data:", "#")), address[:80]
+    for anchor in [a[1:] for a in page.addresses if a.startswith("#")]:
+        assert anchor in page.anchors
+    assert page.tags.count("section") == 8
+    assert len(page.alts) == 11
+    assert all(len(alt) > 20 for alt in page.alts)
+    assert len(set(page.alts)) == len(page.alts)
+    assert "default-src 'none'" in html
+    assert html.count("plotly.js v") == 1
+
+
+def test_the_page_says_the_figures_of_the_run(html, material):
+    text = spaced(html)
+    judged, run = material.judged, material.run
+    assert judged is not None
+    assert f"{significant(judged.rmse)} mag" in text
+    for level in judged.coverage:
+        assert f"{level.level:.0%} {percent(level.held, level.error)}" in text
+    assert f"fitted {run.summary['counts']['fitted']:,}" in text
+    assert f"{by(run.plan.lengthscale, 3)} pc" in text
+    assert run.provenance["inputs"][0]["sha256"] in text
+    for message in run.summary["messages"]:
+        assert message in text
+    assert "@software{dustmap" in text
+    assert "[prior]" in text
+
+
+def test_what_did_not_converge_is_loud_and_comes_first(material):
+    wrong = with_summary(material, converged=False)
+    page, _ = read(summary(wrong))
+    assert page.index('class="warning" role="alert"') < page.index("This map is")
+    assert "The fit did not converge" in page
+
+
+def test_all_faults_of_a_fit_are_told(material):
+    learning = {"converged": False, "status": "out of time"}
+    wrong = with_summary(material, converged=True, learning=learning, dropped_modes=3)
+    wrong = with_summary(wrong, messages=["mean: converged", "something moved"])
+    said = " ".join(fit_warnings(wrong.run))
+    for part in ("out of time", "3 modes", "something moved"):
+        assert part in said
+    assert "mean: converged" not in said
+
+
+def test_intervals_that_are_too_narrow_and_a_bias_are_told(material):
+    stars = material.held_out
+    narrow = dict(stars.predicted)
+    for name in ("p16", "p50", "p84"):
+        narrow[name] = 0.5 * np.median(stars.observed) * np.ones(len(stars))
+    wrong = dataclasses.replace(
+        stars, predicted=narrow, noise=np.full(len(stars), 1e-3)
+    )
+    said = " ".join(
+        judged_warnings(judge(dataclasses.replace(material, held_out=wrong)))
+    )
+    assert "too narrow" in said
+    assert "more extinction than predicted" in said
+
+
+def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
+    none = judge(dataclasses.replace(material, held_out=None, z=None, judged=None))
+    _, text = read(summary(none), judging(none))
+    assert "Nothing tells how well the map predicts" in text
+    assert text.count("fit again to have them") == 3
+
+
+def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
+    stars = material.held_out
+    blind = {n: np.full(len(stars), np.nan) for n in stars.predicted}
+    blind["mean"] = stars.predicted["mean"]
+    stars = dataclasses.replace(stars, predicted=blind)
+    found = judge(dataclasses.replace(material, held_out=stars, z=None))
+    assert found.judged.coverage == ()
+    page, text = read(summary(found), judging(found))
+    assert text.count(f"{significant(found.judged.rmse)} mag") == 2
+    assert "interval" not in text.split("Errors of coverages")[1]
+    assert page.count("<img") == 1
+
+
+def test_every_text_is_escaped():
+    nasty = "<script>alert('x')</script> & \"quoted\""
+    blocks = (
+        Notice(title=nasty, lines=(nasty,)),
+        Table(caption=nasty, header=(nasty, "b"), rows=((nasty, nasty),)),
+        Listing(title=nasty, content=nasty),
+    )
+    section = Section(key="a", title=nasty, blocks=blocks)
+    page = render(nasty, nasty, [section])
+    assert "<script>alert" not in page
+    assert Page(page).text.count(nasty) == 13
+
+
+def test_numbers_keep_their_digits():
+    assert significant(0.08) == "0.0800"
+    assert significant(1041.2) == "1,041"
+    assert significant(-2.5e-7, 2) == "−2.5e−07"
+    assert significant(float("nan")) == "nan"
+    assert by((50.0, 50.0, 50.0)) == "50"
+    assert by((4200.0, 40.0)) == "4200 × 40"
+
+
+def test_a_file_is_replaced_only_if_told(tmp_path, command, monkeypatch, material):
+    monkeypatch.setattr("pipelines.report.writing.gather", lambda *a, **k: material)
+    monkeypatch.setattr("pipelines.report.writing.maps", limits)
+    monkeypatch.setattr("pipelines.report.writing.sight_lines", limits)
+    path = tmp_path / "report.html"
+    path.write_text("mine")
+    refused = command(f"report run -o {path} --no-3d")
+    assert refused.exit_code == 2 and "--overwrite" in refused.output
+    assert path.read_text() == "mine"
+    assert command(f"report run -o {path} --no-3d --overwrite").exit_code == 0
+    plain = path.read_text()
+    assert plain.startswith("<!DOCTYPE html>")
+    assert "plotly.js" not in plain and plain.count("<section") == 7
+
+
+def test_a_missing_package_is_named_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(InputError, match=r"dustmap\[report\].*--no-3d"):
+        write_report(tmp_path / "none", tmp_path / "report.html")
+
+
+def test_the_view_holds_the_cube(html, material):
+    found = re.search(r'id="view-data">(.*?)</script>', html, re.S)
+    data = json.loads(found[1])
+    cube = material.cube
+    assert data["x"] == cube.x.tolist()
+    assert len(data["z"]) == len(cube.z)
+    assert data["levels"] == sorted(data["levels"])

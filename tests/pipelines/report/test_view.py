@@ -1,0 +1,79 @@
+"""What the 3-D view draws is the cube, thinned as it says."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from pipelines.export.cube import Cube
+from pipelines.report.view import iso_levels, thinned, view
+
+
+def cube(shape=(3, 4, 5), name="p50"):
+    """Every value tells its place; one corner is seen by nobody."""
+    z, y, x = (10.0 * np.arange(n) for n in shape)
+    values = 0.001 * (1 + z[:, None, None] + 0.1 * y[:, None] + 0.01 * x)
+    support = np.ones(shape)
+    support[0, 0, 0] = 0.0
+    arrays = {"mean": 100 * values, "std": values, "support": support, name: values}
+    return Cube(x=x, y=y, z=z, arrays=arrays)
+
+
+def decoded(text, kind):
+    return np.frombuffer(base64.b64decode(text), dtype=kind)
+
+
+def test_a_small_cube_is_kept_as_it_is():
+    whole = cube()
+    found = thinned(whole)
+    assert found.factor == 1
+    np.testing.assert_allclose(found.density, 1000 * whole.arrays["p50"])
+    assert not found.seen[0, 0, 0]
+    assert found.seen.sum() == 59
+
+
+def test_blocks_are_means_at_the_centre_of_their_cells():
+    whole = cube()
+    found = thinned(whole, points=12)
+    assert found.factor == 2
+    assert found.density.shape == (2, 2, 3)
+    np.testing.assert_allclose(found.x, [5.0, 25.0, 40.0])
+    np.testing.assert_allclose(found.z, [5.0, 20.0])
+    inner = whole.arrays["p50"][:2, 2:4, 4:5].mean()
+    assert found.density[0, 1, 2] == pytest.approx(1000 * inner)
+    assert found.seen.all()
+
+
+def test_without_a_median_the_mean_is_drawn():
+    found = thinned(cube(name="mean"))
+    assert found.density[0, 0, 0] == pytest.approx(1.0)
+
+
+def test_levels_are_positive_and_of_seen_cells():
+    whole = cube()
+    whole.arrays["p50"][0, 0, 0] = 1e6
+    levels = iso_levels(thinned(whole))
+    assert levels == sorted(levels)
+    assert levels[0] > 0 and levels[-1] < 30
+    dark = cube()
+    dark.arrays["p50"][:] = 0.0
+    assert iso_levels(thinned(dark)) == [1.0]
+
+
+def test_what_the_page_reads_is_what_was_thinned():
+    drawn = view(cube())
+    data = json.loads(drawn.data)
+    found = thinned(cube())
+    density = decoded(data["density"], "<f4").reshape(3, 4, 5)
+    np.testing.assert_allclose(density, found.density, rtol=1e-6)
+    bits = np.unpackbits(decoded(data["seen"], np.uint8), bitorder="little")
+    np.testing.assert_array_equal(bits[:60].reshape(3, 4, 5), found.seen)
+    assert "60 grid points (5 × 4 × 3)" in drawn.about[0]
+
+
+def test_the_page_says_how_much_coarser_the_view_is(monkeypatch):
+    monkeypatch.setattr("pipelines.report.view._POINTS", 12)
+    said = view(cube()).about[0]
+    assert "2 × 2 × 2 grid points" in said
+    assert "20 pc apart" in said
