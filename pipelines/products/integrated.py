@@ -10,9 +10,9 @@ from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.reach import (
     checked_distances,
     checked_nside,
-    default_nside,
     pixel_directions,
     ray_distances,
+    ray_nside,
 )
 from pipelines.progress import Progress
 from pipelines.run import Run
@@ -28,11 +28,12 @@ def integrated(
 
     Mean, std, and of a positive density p16, p50 and p84 by the same rule as
     `Moments.quantile`; the std is that of the integral. Distances are every finest
-    grid step out to the box's furthest corner unless given, pixels those of
-    `default_nside`. Memory: 20 bytes per pixel and distance, and what `RayIntegrals`
-    takes. The engine svi pays a solve per pixel and distance: six distances.
+    grid step out to the box's furthest corner (160 at most) unless given, pixels those
+    of `ray_nside`. Memory: 20 bytes per pixel and distance (0.6 GiB at most), and what
+    `RayIntegrals` takes. The engine svi pays a solve per pixel and distance: it has
+    few of both.
     """
-    nside = checked_nside(default_nside(run) if nside is None else nside)
+    nside = checked_nside(ray_nside(run) if nside is None else nside)
     chosen = ray_distances(run) if distances is None else distances
     edges = checked_distances(run, chosen)
     directions = pixel_directions(nside)

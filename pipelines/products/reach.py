@@ -12,7 +12,7 @@ from pipelines.run import Run
 from pipelines.truth import unit_vectors
 
 # Distances along a ray: of larger boxes every second grid step, or third.
-_MOST_DISTANCES = 256
+_MOST_DISTANCES = 160
 
 
 def default_distances(run: Run, count: int = 6) -> np.ndarray:
@@ -27,7 +27,7 @@ def default_distances(run: Run, count: int = 6) -> np.ndarray:
 def ray_distances(run: Run) -> np.ndarray:
     """Every finest grid step [pc] out to the box's furthest corner.
 
-    Every second or third where there would be more than 256. The published engine pays
+    Every second or third where there would be more than 160. The published engine pays
     a solve for each: those of `default_distances`.
     """
     if run.plan.engine == "svi":
@@ -86,11 +86,26 @@ def farthest(run: Run) -> float:
 def default_nside(run: Run) -> int:
     """The coarsest resolution whose pixels are a grid step or less, within 16..128.
 
-    The published engine pays a solve for every pixel and distance: 8.
+    That is at half the distance to the furthest face. The published engine pays a
+    solve for every pixel and distance: 8.
     """
+    return _nside_at(run, reach_of(run) / 2)
+
+
+def ray_nside(run: Run) -> int:
+    """The resolution of rays to look between: a grid step or less at the furthest face.
+
+    Twice that of `default_nside`, within 16..128: halfway, what is interpolated between
+    rays was off by 0.6 standard deviations at the far side of a box of 85 cells, here
+    by 0.17. The published engine: 8.
+    """
+    return _nside_at(run, reach_of(run))
+
+
+def _nside_at(run: Run, distance: float) -> int:
     if run.plan.engine == "svi":
         return 8
-    angle = min(run.plan.grid.spacing) / (reach_of(run) / 2)
+    angle = min(run.plan.grid.spacing) / distance
     nside = 16
     while nside < 128 and healpy.nside2resol(nside) > angle:
         nside *= 2

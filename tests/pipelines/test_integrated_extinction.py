@@ -16,7 +16,7 @@ from pipelines.predict import predict_columns
 from pipelines.products import integrated
 from pipelines.products.cumulative import RayIntegrals, cumulative
 from pipelines.products.integrated import last_star
-from pipelines.products.reach import pixel_directions, ray_distances
+from pipelines.products.reach import pixel_directions, ray_distances, ray_nside
 from pipelines.truth import unit_vectors
 
 SPACING = 70.0
@@ -190,7 +190,16 @@ def test_no_last_star_is_beyond_the_box(whole):
 def test_distances_of_a_fine_grid_are_thinned_out(cloud_run):
     grid = Grid(shape=(601, 5, 5), spacing=(1.0,) * 3, origin=(0.0, -2.0, -2.0))
     edges = ray_distances(replace(cloud_run, plan=replace(cloud_run.plan, grid=grid)))
-    np.testing.assert_array_equal(edges, 3.0 * np.arange(1, 201))
+    np.testing.assert_array_equal(edges, 4.0 * np.arange(1, 151))
+
+
+def test_pixels_are_a_grid_step_at_the_furthest_face(cloud_run):
+    # 700 pc at most, in steps of 70 pc: 0.1 rad; pixels of nside 16 are 0.064 rad.
+    assert ray_nside(cloud_run) == 16
+    for spacing, expected in ((0.02, 64), (0.011, 128), (0.001, 128)):
+        grid = Grid(shape=(3, 3, 3), spacing=(spacing,) * 3, origin=(-1.0,) * 3)
+        run = replace(cloud_run, plan=replace(cloud_run.plan, grid=grid))
+        assert ray_nside(run) == expected
 
 
 def test_svi_pays_for_few_distances_and_pixels(svi_run):
