@@ -19,9 +19,9 @@ FLAGS = np.dtype(
 )
 """Fields of the flags of a query.
 
-``inside``: the place is in the map, and only then there is a value. ``extrapolated``:
-it is beyond the last stretch of its sight line that any star looks through, so that
-the map goes on with the prior. ``unseen``: no star looks through the very cell.
+``inside``: the place is in the map, and only then there is a value. ``unseen``:
+no star looks through the very cell. ``extrapolated``: nor through what lies behind it
+on the sight line, so that the map goes on with the prior.
 ``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
 and the value is that at the edge of the map.
 """
@@ -49,6 +49,9 @@ def flags_of(
     flags["no_distance"] = np.isnan(asked.distance)
     flags["to_edge"] = np.isposinf(asked.distance) & inside
     within = reached.select(inside)
-    flags["unseen"][inside] = seen.unseen(within)
-    flags["extrapolated"][inside] = within.distance > seen.last_star(within)
+    unseen = seen.unseen(within)
+    flags["unseen"][inside] = unseen
+    # What is known of a pixel's ray is no news of a cell that is known itself.
+    beyond = within.distance > seen.last_star(within)
+    flags["extrapolated"][inside] = unseen & beyond
     return flags

@@ -23,20 +23,22 @@ def open_map(
     ----------
     path
         A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around the coordinates will be read, or a run folder, which computes every
-        answer anew from its posterior.
+        around the coordinates will be read; or a run folder, or the file of its samples
+        (``dustmap samples``), which compute every answer anew from the posterior.
     samples
-        A run folder, or what was opened of one, whose posterior answers
+        A run folder, a file of samples, or what was opened of one, which answers
         ``mode="samples"`` beside a store.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If it is none of these.
     """
     place = Path(path)
     if not place.exists():
-        raise InputError(f"{place} does not exist: give a map store or a run folder")
+        raise InputError(
+            f"{place} does not exist: give a map store, a run or a file of samples"
+        )
     if not is_store(place):
         return DustMap(path=place, stored=None, posterior=_posterior(place))
     store = open_store(place)
@@ -53,6 +55,10 @@ def _posterior(source: str | Path | Fitted) -> PosteriorAnswers:
 
     if not isinstance(source, str | Path):
         return PosteriorAnswers(source)
+    if Path(source).is_file():
+        from pipelines.redraw import open_samples
+
+        return PosteriorAnswers(open_samples(source).run)
     from pipelines.run import read_run
 
     return PosteriorAnswers(read_run(source))

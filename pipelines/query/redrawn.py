@@ -74,6 +74,10 @@ class PosteriorAnswers:
                 f"mode={asked.mode!r}: this fit has no posterior samples; fit with "
                 "--set inference.samples=32"
             )
+        if not len(places):
+            axis = (self.count if asked.drawn else len(asked.probabilities),)
+            alone = sample is not None or not (asked.drawn or asked.quantiles)
+            return np.empty((0,) if alone else (0, *axis))
         parts = [
             self._draws(functionals, block, sample)
             if asked.drawn
@@ -85,6 +89,8 @@ class PosteriorAnswers:
     def summary(self, integrated: bool, places: Places) -> dict[str, np.ndarray]:
         """``mean``, ``std``, ``p16``, ``p50``, ``p84``, shape ``(n,)`` each."""
         asked = Question(integrated=integrated, mode="mean")
+        if not len(places):
+            return {name: np.empty(0) for name in ("mean", "std", *QUANTILES)}
         parts = [
             _summary(self._posterior.moments(functionals, rows=_ROWS))
             for _, functionals in self._blocks(asked, places)
@@ -122,8 +128,7 @@ class PosteriorAnswers:
         self, asked: Question, places: Places
     ) -> Iterator[tuple[int, Functionals]]:
         positions = torch.as_tensor(places.positions())
-        starts = range(0, len(places), _ROWS) if len(places) else (0,)
-        for number, start in enumerate(starts):
+        for number, start in enumerate(range(0, len(places), _ROWS)):
             ends = positions[start : start + _ROWS]
             yield (
                 number,

@@ -1,0 +1,130 @@
+"""A run and the store of its map give the same answers; draws come from the run."""
+
+import numpy as np
+import one_cloud
+import pytest
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+
+from pipelines.errors import InputError
+from pipelines.export.zarr import write_zarr
+from pipelines.predict import predict_columns
+from pipelines.products import integrated, map_cube
+from pipelines.query import open_map
+
+
+@pytest.fixture(scope="module")
+def places():
+    """Places in the box and the coordinates of the same."""
+    rng = np.random.default_rng(6)
+    lower, upper = np.array(one_cloud.BOX).T
+    ends = rng.uniform(lower, upper, size=(300, 3))
+    return one_cloud.at(ends, np.zeros(300), 0.1)
+
+
+@pytest.fixture(scope="module")
+def coords(places):
+    return SkyCoord(
+        l=places.l * u.deg,
+        b=places.b * u.deg,
+        distance=places.distance * u.pc,
+        frame="galactic",
+    )
+
+
+@pytest.fixture(scope="module")
+def store(positive_run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("positive") / "map.zarr"
+    write_zarr(path, map_cube(positive_run), integrated(positive_run, nside=32))
+    return path
+
+
+def test_a_run_answers_as_predict_does(positive_run, places, coords):
+    dust = open_map(positive_run.path)
+    columns = predict_columns(positive_run.plan, positive_run.posterior, places)
+    for integrated_, what in ((True, "extinction"), (False, "density")):
+        parts, _ = dust.summary(coords, integrated=integrated_)
+        for kind in ("mean", "std", "p16", "p50", "p84"):
+            np.testing.assert_allclose(parts[kind].value, columns[f"{what}_{kind}"])
+
+
+def test_a_store_answers_as_its_run_does(positive_run, store, places, coords):
+    columns = predict_columns(positive_run.plan, positive_run.posterior, places)
+    parts, flags = open_map(store).summary(coords, integrated=True)
+    assert flags["inside"].all()
+    for kind in ("mean", "p50", "std"):
+        ratio = parts[kind].value / columns[f"extinction_{kind}"]
+        assert abs(np.median(ratio) - 1) < 0.01, kind
+        # The cloud is 70 pc wide and the grid's steps are as long as that.
+        assert np.quantile(np.abs(ratio - 1), 0.9) < 0.15, kind
+
+
+def test_flags_of_a_run_are_those_of_its_store(positive_run, store, coords):
+    run, kept = open_map(positive_run.path), open_map(store)
+    ours, theirs = (
+        dust.query(coords, integrated=True, return_flags=True)[1]
+        for dust in (run, kept)
+    )
+    for name in ("inside", "unseen", "no_distance", "to_edge"):
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    assert (ours["extrapolated"] == theirs["extrapolated"]).mean() > 0.97
+
+
+def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(
+    positive_run, store, coords
+):
+    dust = open_map(store, samples=positive_run.path)
+    count = len(positive_run.posterior.samples)
+    shaped = coords.reshape(30, 10)
+    draws = dust.query(shaped, integrated=True, mode="samples")
+    assert draws.shape == (30, 10, count) and draws.unit == u.mag
+    std = open_map(positive_run.path).query(shaped, integrated=True, mode="std")
+    ratio = draws.std(axis=-1, ddof=1) / std
+    assert abs(np.median(ratio) - 1) < 0.1
+    again = dust.query(shaped, integrated=True, mode="samples")
+    np.testing.assert_array_equal(again, draws)
+
+
+def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
+    dust = open_map(store, samples=positive_run.path)
+    draws = dust.query(coords, integrated=False, mode="samples")
+    one = dust.query(
+        coords, integrated=False, mode="random_sample", rng=np.random.default_rng(5)
+    )
+    assert one.shape == coords.shape
+    same = (draws == one[:, None]).all(axis=0)
+    assert same.sum() == 1
+    with pytest.raises(InputError, match="default_rng"):
+        dust.query(coords, integrated=False, mode="random_sample")
+
+
+def test_draws_outside_are_nan_with_their_axis(positive_run):
+    dust = open_map(positive_run.path)
+    far = SkyCoord(l=[0, 1] * u.deg, b=0 * u.deg, distance=9 * u.kpc, frame="galactic")
+    draws = dust.query(far, integrated=True, mode="samples")
+    assert draws.shape == (2, len(positive_run.posterior.samples))
+    assert np.isnan(draws).all()
+
+
+def test_the_inverse_needs_a_store(positive_run, coords):
+    with pytest.raises(InputError, match="export RUN --zarr"):
+        open_map(positive_run.path).distance_at(coords, 0.3)
+
+
+def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, store):
+    """Draws of the extinction along rays, and where each of them gets to a value."""
+    rng = np.random.default_rng(8)
+    lon, lat = rng.uniform(-30, 60, 120), rng.uniform(-20, 10, 120)
+    rays = SkyCoord(l=lon * u.deg, b=lat * u.deg, frame="galactic")
+    dust = open_map(store, samples=positive_run.path)
+    half = dust.query(rays, integrated=True, mode="median", total=True).value / 2
+    crossing, flags = dust.distance_at(rays, half, return_flags=True)
+    # The share of draws that are past the value at either end of the interval.
+    past = []
+    for end in (crossing.lower, crossing.upper):
+        kept = flags["bounded"]
+        there = SkyCoord(rays.l, rays.b, distance=end, frame="galactic")[kept]
+        draws = dust.query(there, integrated=True, mode="samples").value
+        past.append((draws >= half[kept, None]).mean())
+    assert kept.sum() > 80
+    assert 0.58 < past[1] - past[0] < 0.78
