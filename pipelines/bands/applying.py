@@ -9,8 +9,9 @@ from pipelines.bands.conversion import Conversion
 from pipelines.bands.curves import CURVES, PACKAGE, Curve
 from pipelines.export.cube import Cube, SkyMaps, field_unit
 from pipelines.export.integrated import Integrated
+from pipelines.export.shells import ShellMaps
 
-Product = TypeVar("Product", Cube, SkyMaps, Integrated)
+Product = TypeVar("Product", Cube, SkyMaps, Integrated, ShellMaps)
 
 
 def convert(product: Product, change: Conversion) -> Product:
@@ -33,6 +34,9 @@ def convert(product: Product, change: Conversion) -> Product:
             meta=converted(product.meta, change),
         )
     scaled = {name: values * change.factor for name, values in product.arrays.items()}
+    if isinstance(product, ShellMaps):
+        meta = converted(product.meta, change)
+        return replace(product, arrays=scaled, meta=meta)
     return replace(product, arrays=scaled)
 
 

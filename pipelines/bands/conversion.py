@@ -49,6 +49,15 @@ class Conversion:
         """As a file has it."""
         return {**asdict(self), "wavelength_unit": "nm"}
 
+    def summary(self) -> str:
+        """One line for people."""
+        if self.source == self.target:
+            return f"extinction is taken to be {self.source}, and left as it is"
+        at = [f"{band} at {nm:g} nm" for band, nm in self.wavelengths.items()]
+        curve = [f"{self.curve} of {self.package}"] if self.package else []
+        grounds = ", ".join([*curve, f"R_V = {self.r_v:g}", *at])
+        return f"{self.target} = {self.factor:.5g} {self.source} ({grounds})"
+
 
 def factor(source: str, target: str, *, curve: str = CURVE, r_v: float = R_V) -> float:
     """``target / source``: 1/3.1 from ``A_V`` to ``E(B-V)``."""

@@ -57,6 +57,7 @@ _MESSAGE = (
     "catalogues that it was made from."
 )
 _REFERENCE = re.compile(r"(?P<who>[^\d]+?) (?P<year>\d{4}), (?P<where>.+)")
+_UNSTATED = "not stated"
 SUFFIXES = (".cff", ".bib")
 
 
@@ -147,7 +148,7 @@ def to_bibtex(block: dict[str, Any]) -> str:
         entries.append(
             _entry(
                 "article" if year else "misc",
-                _key(who[0], year or work.get("name", "")),
+                _key(who[0] if year else work.get("name", "map"), year),
                 author=" and ".join("others" if n == "et al." else n for n in who),
                 title=f"{{{work['title']}}}",
                 year=year,
@@ -171,10 +172,13 @@ def _works(block: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _parsed(reference: str) -> tuple[list[str], str, str]:
-    """Surnames, year and journal of ``A & B 2023, A&A 1, 2``, ``C et al. 2020, …``."""
+    """Surnames, year and journal of ``A & B 2023, A&A 1, 2``, ``C et al. 2020, …``.
+
+    What is written otherwise has no year, and the whole of it for a journal.
+    """
     found = _REFERENCE.fullmatch(reference)
     if found is None:
-        return [reference], "", ""
+        return [_UNSTATED], "", reference
     who = found["who"].replace(" et al.", " & et al.")
     names = [name.strip() for name in re.split(r" & |, ", who)]
     return names, found["year"], found["where"]
@@ -183,7 +187,7 @@ def _parsed(reference: str) -> tuple[list[str], str, str]:
 def _as_reference(work: dict[str, str]) -> dict[str, Any]:
     who, year, where = _parsed(work["reference"])
     authors = [
-        {"family-names": name} if year and name != "et al." else {"name": name}
+        {"name": name} if name in ("et al.", _UNSTATED) else {"family-names": name}
         for name in who
     ]
     reference: dict[str, Any] = {
@@ -192,7 +196,9 @@ def _as_reference(work: dict[str, str]) -> dict[str, Any]:
         "authors": authors,
     }
     if year:
-        reference |= {"year": int(year), "notes": where}
+        reference["year"] = int(year)
+    if where:
+        reference["notes"] = where
     if work["doi"]:
         reference["doi"] = work["doi"]
     return reference

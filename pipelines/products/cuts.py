@@ -18,7 +18,8 @@ _FAR = (-math.inf, math.inf)
 def cut_box(cube: Cube, *, x: Range = _FAR, y: Range = _FAR, z: Range = _FAR) -> Cube:
     """The cells whose centres lie in a box [pc], both ends included.
 
-    Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``.
+    Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``,
+    with null for an end that is the map's.
 
     Raises
     ------
@@ -27,7 +28,11 @@ def cut_box(cube: Cube, *, x: Range = _FAR, y: Range = _FAR, z: Range = _FAR) ->
     """
     ranges = dict(zip(AXES, (x, y, z), strict=True))
     kept = {axis: _cells(cube, axis, ranges[axis]) for axis in AXES}
-    noted = {axis: list(r) for axis, r in ranges.items() if r != _FAR}
+    noted = {
+        axis: [end if math.isfinite(end) else None for end in ends]
+        for axis, ends in ranges.items()
+        if ends != _FAR
+    }
     return _kept(cube, kept, {"box": noted, "unit": "pc"})
 
 

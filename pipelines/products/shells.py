@@ -18,7 +18,12 @@ from pipelines.observations import rays
 from pipelines.predict import QUANTILES
 from pipelines.products.provenance import provenance
 from pipelines.products.ray_sums import LogMoments
-from pipelines.products.reach import default_distances, default_nside, farthest
+from pipelines.products.reach import (
+    checked_nside,
+    default_distances,
+    default_nside,
+    farthest,
+)
 from pipelines.progress import Progress
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
@@ -51,6 +56,26 @@ def shell_maps(
     """
     if edges is None:
         edges = np.concatenate([[0.0], default_distances(run)])
+    edges = checked_edges(run, edges)
+    nside = checked_nside(default_nside(run) if nside is None else nside)
+    found: dict[str, list[np.ndarray]] = {}
+    with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
+        for low, high in pairwise(edges):
+            for name, values in _shell(run, low, high, nside).items():
+                found.setdefault(name, []).append(values)
+            progress.update(1)
+    arrays = {name: np.stack(maps) for name, maps in found.items()}
+    return ShellMaps(edges=edges, arrays=arrays, meta=provenance(run))
+
+
+def checked_edges(run: Run, edges: np.ndarray) -> np.ndarray:
+    """The edges of shells [pc] as float64.
+
+    Raises
+    ------
+    InputError
+        If they are not two or more, do not increase from 0 on, or end beyond the map.
+    """
     edges = np.asarray(edges, dtype=np.float64)
     try:
         check_edges(edges)
@@ -61,17 +86,7 @@ def shell_maps(
             f"shells go to {edges[-1]:g} pc, where no sight line is still inside the "
             f"map: its furthest corner is {farthest(run):.6g} pc away"
         )
-    nside = default_nside(run) if nside is None else nside
-    if not healpy.isnsideok(nside, nest=True):
-        raise InputError(f"nside must be a power of 2, got {nside}")
-    found: dict[str, list[np.ndarray]] = {}
-    with Progress(description="shells", total=len(edges) - 1, unit="shell") as progress:
-        for low, high in pairwise(edges):
-            for name, values in _shell(run, low, high, nside).items():
-                found.setdefault(name, []).append(values)
-            progress.update(1)
-    arrays = {name: np.stack(maps) for name, maps in found.items()}
-    return ShellMaps(edges=edges, arrays=arrays, meta=provenance(run))
+    return edges
 
 
 def _shell(run: Run, low: float, high: float, nside: int) -> dict[str, np.ndarray]:

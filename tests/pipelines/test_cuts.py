@@ -1,5 +1,7 @@
 """Cut-outs keep every value at its place, in memory, FITS and zarr."""
 
+import json
+
 import numpy as np
 import pytest
 from astropy.io import fits
@@ -58,6 +60,10 @@ def test_bounds_on_centres_are_included_and_noted(cube):
     assert (cut.x[0], cut.x[-1], cut.z[0], cut.z[-1]) == (-30.0, 20.0, 0.0, 40.0)
     assert cut.meta["cut"]["box"] == {"x": [-30.0, 20.0], "z": [0.0, 40.0]}
     assert cut.meta["run"] == "r" and "cut" not in cube.meta
+    half = cut_box(cube, x=(0.0, np.inf))
+    assert half.x[0] == 0.0 and half.x[-1] == cube.x[-1]
+    assert json.loads(json.dumps(half.meta, allow_nan=False)) == half.meta
+    assert half.meta["cut"]["box"] == {"x": [0.0, None]}
 
 
 def test_a_cut_cube_is_at_its_place_in_fits_and_zarr(cube, tmp_path):

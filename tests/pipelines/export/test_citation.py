@@ -112,7 +112,9 @@ def test_awkward_names_survive(tmp_path):
     write_citation(tmp_path / "CITATION.cff", block)
     content = yaml.safe_load((tmp_path / "CITATION.cff").read_text(encoding="utf-8"))
     assert content["references"][1]["title"] == 'A: "b" # é'
-    assert content["references"][1]["authors"] == [{"name": "Maíz: 1"}]
+    assert content["references"][1]["authors"] == [{"name": "not stated"}]
+    assert content["references"][1]["notes"] == "Maíz: 1"
+    assert "@misc{hunt2023," in to_bibtex(block)
     assert_valid(content)
 
 

@@ -1,0 +1,193 @@
+"""A whole export: the same map in every file, in the band, part and place asked for."""
+
+import json
+
+import healpy
+import numpy as np
+import pytest
+import yaml
+from astropy.io import fits
+
+from pipelines.bands import factor
+from pipelines.errors import InputError
+from pipelines.export.all import export_run
+from pipelines.export.choices import Choices, Targets, parse_box
+from pipelines.export.fits import read_fits
+from pipelines.export.healpix import read_healpix, read_quantiles
+from pipelines.export.shells import read_shells
+from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.verify import verify
+
+DISTANCES = (70.0, 140.0, 210.0)
+
+
+def export(run, folder, more=(), **choices):
+    """All products of a run in a folder."""
+    folder.mkdir()
+    targets = Targets(
+        zarr=folder / "map.zarr",
+        fits=folder / "map.fits",
+        healpix=folder / "sky.fits",
+        shells=folder / "shells.fits",
+        citations=(folder / "CITATION.cff", folder / "map.bib"),
+    )
+    given = {"nside": 4, "distances": DISTANCES, "shell_edges": (0.0, 70.0, 210.0)}
+    return export_run(run.path, targets, Choices(**{**given, **choices}))
+
+
+@pytest.fixture(scope="module")
+def plain(positive_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain") / "all"
+    export(positive_run, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def green(positive_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("green") / "all"
+    return folder, export(positive_run, folder, band="A_G", from_band="A_V", r_v=3.3)
+
+
+def test_every_file_holds_the_same_map(plain):
+    cube, images = read_zarr(plain / "map.zarr"), read_fits(plain / "map.fits")
+    for name, array in cube.arrays.items():
+        np.testing.assert_array_equal(images.arrays[name], array)
+    rays = read_integrated(plain / "map.zarr")
+    chosen = [int(np.flatnonzero(rays.distance == d)[0]) for d in DISTANCES]
+    maps = read_healpix(plain / "sky.fits")
+    # Rays cut at every grid step, and at these distances only.
+    for name, values in (("mean", maps.mean), ("std", maps.std)):
+        np.testing.assert_allclose(rays.arrays[name][:, chosen].T, values, rtol=0.02)
+    quantiles = read_quantiles(plain / "sky.fits")
+    np.testing.assert_allclose(rays.arrays["p50"][:, chosen].T, quantiles["p50"], 0.02)
+    shells = read_shells(plain / "shells.fits").arrays["mean"]
+    inner = shells[0] * 70.0
+    np.testing.assert_allclose(inner, maps.mean[0], rtol=0.02)
+    whole = inner + shells[1] * 140.0
+    assert np.nanmedian(np.abs(whole / maps.mean[2] - 1)) < 0.02
+
+
+def test_one_direction_is_the_same_in_every_file(plain):
+    lon, lat = 18.0, -9.0  # near the cloud, off every axis
+    maps = healpy.read_map(plain / "sky.fits", field=None)
+    ring = maps[2, healpy.ang2pix(4, lon, lat, lonlat=True)]
+    rays = read_integrated(plain / "map.zarr")
+    pixel = healpy.ang2pix(4, lon, lat, lonlat=True, nest=True)
+    at = int(np.flatnonzero(rays.distance == DISTANCES[2])[0])
+    assert ring == pytest.approx(rays.arrays["mean"][pixel, at], rel=0.02)
+    outer = healpy.read_map(plain / "shells.fits", field=1)
+    nested = read_shells(plain / "shells.fits").arrays["mean"][1]
+    assert outer[healpy.ang2pix(4, lon, lat, lonlat=True)] == nested[pixel]
+
+
+def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, green):
+    folder, done = green
+    ratio = factor("A_V", "A_G", r_v=3.3)
+    assert done.band == "A_G" and done.change.factor == ratio
+    for read in (read_zarr, read_integrated):
+        before, after = read(plain / "map.zarr"), read(folder / "map.zarr")
+        for name, array in before.arrays.items():
+            scale = 1.0 if name == "support" else ratio
+            np.testing.assert_allclose(after.arrays[name], scale * array, rtol=2e-6)
+    for name in ("sky.fits", "shells.fits"):
+        before = healpy.read_map(plain / name, field=None, nest=True)
+        after = healpy.read_map(folder / name, field=None, nest=True)
+        seen = before != healpy.UNSEEN
+        np.testing.assert_allclose(after[seen], ratio * before[seen], rtol=2e-6)
+    for name in ("map.fits", "sky.fits", "shells.fits"):
+        header = fits.getheader(folder / name)
+        assert (header["EXTBAND"], header["BANDFROM"]) == ("A_G", "A_V")
+        assert (header["EXTCURVE"], header["R_V"]) == ("G23", 3.3)
+        assert header["BANDFAC"] == ratio and header["WAVE1"] == 621.79
+    attributes = json.loads((folder / "map.zarr" / "zarr.json").read_text())
+    assert attributes["attributes"]["band"] == "A_G"
+    assert attributes["attributes"]["citation"]["band"] == "A_G"
+    assert attributes["attributes"]["provenance"]["band_conversion"]["r_v"] == 3.3
+    cited = yaml.safe_load((folder / "CITATION.cff").read_text())
+    assert cited["references"][1]["doi"] == "10.3847/1538-4357/accb59"
+    assert "dust_extinction" in (folder / "map.bib").read_text()
+
+
+def test_verify_knows_every_file(plain):
+    said = verify(plain / "shells.fits")
+    assert "2 HEALPix shells from 0 to 210 pc, nside 4" in said
+    for name in ("map.zarr", "map.fits", "sky.fits"):
+        verify(plain / name)
+
+
+def test_a_part_of_the_map_is_a_part_of_the_whole(positive_run, plain, tmp_path):
+    box = parse_box("x=-140:,y=:140")
+    export(positive_run, tmp_path / "part", box=box, sphere=280.0)
+    part, whole = read_zarr(tmp_path / "part/map.zarr"), read_zarr(plain / "map.zarr")
+    assert (part.x[0], part.x[-1], part.y[-1]) == (-140.0, 280.0, 140.0)
+    Z, Y, X = np.meshgrid(part.z, part.y, part.x, indexing="ij")
+    points = np.stack([X, Y, Z], axis=-1)
+    expected = whole.sample("mean", points)
+    inside = np.linalg.norm(points, axis=-1) <= 280.0
+    np.testing.assert_allclose(part.arrays["mean"][inside], expected[inside], 1e-6)
+    assert np.isnan(part.arrays["mean"][~inside]).all()
+    assert part.meta["cut"]["box"] == {"x": [-140.0, None], "y": [None, 140.0]}
+    assert part.meta["cut"]["sphere"] == 280.0
+    assert read_integrated(tmp_path / "part/map.zarr").distance[-1] == 280.0
+    images = read_fits(tmp_path / "part/map.fits")
+    np.testing.assert_array_equal(images.x, part.x)
+    np.testing.assert_array_equal(images.arrays["mean"], part.arrays["mean"])
+
+
+def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
+    export(cloud_run, tmp_path / "all")
+    assert read_quantiles(tmp_path / "all/sky.fits") == {}
+    assert list(read_shells(tmp_path / "all/shells.fits").arrays) == ["mean", "std"]
+    assert list(read_integrated(tmp_path / "all/map.zarr").arrays) == ["mean", "std"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"band": "A_G"}, "not stated: .*--from-band A_V"),
+        ({"curve": "F19"}, "add --band"),
+        ({"r_v": 3.0}, "add --band"),
+        ({"band": "A_X", "from_band": "A_V"}, "there is no band 'X'"),
+        ({"shell_edges": (0.0, 1e6)}, "shells go to"),
+        ({"distances": (5.0, 1e6)}, "distances go to"),
+        ({"nside": 3}, "power of 2"),
+        ({"sphere": -5.0}, "positive radius"),
+        ({"box": {"x": (5.0, -5.0)}}, "from low to high"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_leaves_nothing(
+    positive_run, tmp_path, choices, message
+):
+    with pytest.raises(InputError, match=message):
+        export(positive_run, tmp_path / "all", **choices)
+    assert list((tmp_path / "all").iterdir()) == []
+
+
+def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
+    (tmp_path / "there.fits").write_text("mine")
+    for targets, message in (
+        (Targets(fits=tmp_path / "there.fits"), "exists"),
+        (Targets(fits=tmp_path / "no/there.fits"), "make it first"),
+        (Targets(citations=(tmp_path / "cite.txt",)), "ends in .cff or .bib"),
+        (Targets(fits=tmp_path / "a", shells=tmp_path / "a"), "name the same path"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_run(positive_run.path, targets)
+    for choices, message in (
+        (Choices(sphere=100.0), "--zarr or --fits"),
+        (Choices(distances=(1.0,)), "--healpix"),
+        (Choices(shell_edges=(1.0, 2.0)), "--shells"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_run(
+                positive_run.path, Targets(citations=(tmp_path / "a.cff",)), choices
+            )
+    assert (tmp_path / "there.fits").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x=1", "w=1:2", "x=1:2:3", "x=1:2,x=3:4", "x=a:b", "x=1:2;y=1:2"]
+)
+def test_a_box_that_is_not_understood_is_refused(text):
+    with pytest.raises(InputError, match="--box takes ranges"):
+        parse_box(text)
