@@ -1,0 +1,102 @@
+"""A map of this program behaves as those of the package dustmaps."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import ray_field
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+
+from pipelines.errors import InputError
+from pipelines.query import open_map
+from pipelines.query.dustmaps_map import DustmapQuery
+
+COORDS = SkyCoord(
+    l=[[10, 100, 190], [200, 280, 350]] * u.deg,
+    b=[[0, 5, -20], [30, -60, 80]] * u.deg,
+    distance=[[0.1, 0.2, 0.3], [0.15, 9.0, 0.05]] * u.kpc,
+    frame="galactic",
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return ray_field.write(tmp_path_factory.mktemp("dustmaps") / "map.zarr")
+
+
+def test_it_is_one_of_them(path):
+    from dustmaps.map_base import DustMap
+
+    assert isinstance(DustmapQuery(path), DustMap)
+
+
+def test_its_answers_are_those_of_the_map(path):
+    dust, plain = DustmapQuery(path, integrated=True), open_map(path)
+    found = dust(COORDS)
+    np.testing.assert_array_equal(found, plain.query(COORDS, integrated=True))
+    assert found.unit == u.mag and found.shape == (2, 3) and np.isnan(found[1, 1])
+    lists = dust.query(COORDS, mode="percentile", pct=[16, 84], integrated=False)
+    assert lists.shape == (2, 3, 2) and lists.unit == u.mag / u.pc
+    _, flags = dust.query(COORDS, return_flags=True)
+    np.testing.assert_array_equal(flags["inside"], np.isfinite(found))
+
+
+def test_galactic_and_equatorial_numbers_are_degrees_and_kiloparsecs(path):
+    dust = DustmapQuery(path, integrated=True)
+    found = dust(COORDS)
+    numbers = (COORDS.l.deg, COORDS.b.deg, COORDS.distance.kpc)
+    np.testing.assert_allclose(dust.query_gal(*numbers), found, rtol=1e-12)
+    icrs = COORDS.icrs
+    numbers = (icrs.ra.deg, icrs.dec.deg, icrs.distance.kpc)
+    np.testing.assert_allclose(dust.query_equ(*numbers), found, rtol=1e-9)
+    with pytest.raises(InputError, match="no distance"):
+        dust.query_gal(10.0, 5.0)
+
+
+def test_what_is_meant_must_be_said_once(path):
+    with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
+        DustmapQuery(path)(COORDS)
+    assert DustmapQuery(path).query(COORDS, integrated=False).unit == u.mag / u.pc
+
+
+def test_plain_numbers_on_request(path):
+    found = DustmapQuery(path, integrated=True, quantity=False)(COORDS)
+    assert type(found) is np.ndarray
+
+
+def test_random_samples_differ_from_query_to_query_and_come_again(positive_run):
+    queries = [
+        DustmapQuery(positive_run.path, integrated=True, seed=3) for _ in range(2)
+    ]
+    first, second = (
+        [q.query(COORDS[0], mode="random_sample").value for _ in range(6)]
+        for q in queries
+    )
+    np.testing.assert_array_equal(first, second)
+    assert len({tuple(sample) for sample in first}) > 1
+
+
+def test_importing_it_says_nothing_and_writes_nothing(tmp_path):
+    """In a home without a configuration of that package, warnings being errors."""
+    code = "import pipelines.query.dustmaps_map"
+    done = subprocess.run(
+        [sys.executable, "-W", "error:Configuration file not found", "-c", code],
+        env={"HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "" and done.stderr == ""
+    assert not (tmp_path / ".dustmapsrc").exists()
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("dustmaps")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dustmaps", None)
+    monkeypatch.delitem(sys.modules, "pipelines.query.dustmaps_map")
+    with pytest.raises(InputError, match=r"pip install 'dustmap\[dustmaps\]'"):
+        import pipelines.query.dustmaps_map  # noqa: F401

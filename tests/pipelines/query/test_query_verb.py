@@ -1,0 +1,165 @@
+"""dustmap query: one place, or every row of a table."""
+
+import csv
+
+import numpy as np
+import pytest
+import ray_field
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from astropy.table import Table
+
+from pipelines.catalog.schema import read_table
+from pipelines.query import open_map
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return ray_field.write(tmp_path_factory.mktemp("verb") / "map.zarr")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """A CSV of four stars: inside, outside, without a distance, behind the last."""
+    path = tmp_path_factory.mktemp("rows") / "stars.csv"
+    lines = ["name,lon,lat,d", "A,10,5,0.2", "B,20,5,7", "C,30,5,", "D,0,0,0.45"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+MAPPED = "--map l=lon:deg --map b=lat:deg --map distance=d:kpc --map source_id=name"
+
+
+def said(command, line):
+    result = command(line)
+    assert result.exit_code == 0, result.output
+    return {words[0]: words[1:] for words in map(str.split, result.output.splitlines())}
+
+
+def refused(command, line, text):
+    result = command(line)
+    assert result.exit_code == 2 and text in result.output, result.output
+
+
+def test_one_place_is_told_with_names_and_units(command, path):
+    found = said(command, f"query {path} --l 90 --b 5 --distance 200")
+    here = SkyCoord(l=90 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
+    for what, integrated in (("extinction", True), ("density", False)):
+        parts, _ = open_map(path).summary(here, integrated=integrated)
+        for kind, value in parts.items():
+            number, unit = found[f"{what}_{kind}"]
+            assert float(number) == pytest.approx(value.value, rel=1e-5)
+            assert u.Unit(unit) == value.unit
+    assert found["flags"] == ["inside"]
+
+
+def test_one_quantity_one_mode(command, path):
+    line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
+    assert set(said(command, f"{line} --integrated --mode std")) == {
+        "extinction_std",
+        "flags",
+    }
+    assert set(said(command, f"{line} --differential --pct 5,95")) == {
+        "density_p5",
+        "density_p95",
+        "flags",
+    }
+
+
+def test_the_inverse_and_the_whole_way(command, path):
+    found = said(command, f"query {path} --l 90 --b 0 --at-extinction 0.3")
+    number, unit = found["distance_reached"]
+    assert unit == "pc"
+    direction = np.array([0.0, float(number), 0.0])
+    assert ray_field.extinction(direction) == pytest.approx(0.3, rel=2e-3)
+    found = said(command, f"query {path} --l 90 --b 0 --total --mode median")
+    true = ray_field.extinction(np.array([0.0, ray_field.HALF[1], 0.0]))
+    assert float(found["extinction_median"][0]) == pytest.approx(true, rel=2e-3)
+    assert "to_edge" in " ".join(found["flags"])
+
+
+def test_outside_is_said(command, path):
+    found = said(command, f"query {path} --l 90 --b 5 --distance 2000")
+    assert found["extinction_mean"][0] == "nan"
+    assert found["flags"] == ["outside", "the", "map"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_table_keeps_every_row_in_order(command, path, rows, tmp_path, suffix):
+    output = tmp_path / f"answers.{suffix}"
+    result = command(f"query {path} {rows} -o {output} {MAPPED}")
+    assert result.exit_code == 0, result.output
+    assert "4 rows (2 inside, 1 extrapolated" in result.output
+    if suffix == "parquet":
+        columns, units, _ = read_table(output)
+        assert units["extinction_mean"] == "mag" and units["density_p16"] == "mag/pc"
+    else:
+        with open(output) as file:
+            lines = list(csv.DictReader(file))
+        columns = {name: [line[name] for line in lines] for name in lines[0]}
+        columns["no_distance"] = [v == "true" for v in columns["no_distance"]]
+    assert list(columns["source_id"]) == ["A", "B", "C", "D"]
+    assert list(columns["no_distance"]) == [False, False, True, False]
+    found = np.asarray(columns["extinction_mean"], dtype=float)
+    np.testing.assert_array_equal(np.isfinite(found), [True, False, False, True])
+    coords = SkyCoord(l=10 * u.deg, b=5 * u.deg, distance=200 * u.pc, frame="galactic")
+    expected = open_map(path).query(coords, integrated=True).value
+    assert found[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_units_that_a_file_has_need_not_be_said(command, path, tmp_path):
+    table = Table(
+        {"ra": [80.0] * u.deg, "dec": [0.1] * u.rad, "distance": [0.1] * u.kpc}
+    )
+    table.write(tmp_path / "t.fits")
+    line = f"query {path} {tmp_path}/t.fits -o {tmp_path}/a.parquet --mode mean"
+    assert command(line).exit_code == 0
+    columns, _, _ = read_table(tmp_path / "a.parquet")
+    coords = SkyCoord(ra=80 * u.deg, dec=0.1 * u.rad, distance=100 * u.pc)
+    expected = open_map(path).query(coords, integrated=True)
+    assert columns["extinction_mean"][0] == pytest.approx(expected.value, rel=1e-9)
+    refused(command, line, "exists")
+
+
+def test_directions_need_no_distance(command, path, rows, tmp_path):
+    mapped = "--map l=lon:deg --map b=lat:deg"
+    line = f"query {path} {rows} -o {tmp_path}/a.parquet {mapped} --at-extinction 0.3"
+    assert command(line).exit_code == 0
+    columns, units, _ = read_table(tmp_path / "a.parquet")
+    assert "distance" not in columns and units["distance_lower"] == "pc"
+    assert np.isfinite(columns["distance_reached"]).all()
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        ("--l 5 --b 5", "--distance PC"),
+        ("--l 5 --distance 10", "--l and --b"),
+        ("--l 5 --b 95 --distance 10", "between -90 and 90"),
+        ("--l 5 --b 5 --distance 10 --mode best", "mode is one of"),
+        ("--l 5 --b 5 --distance 10 --pct a,b", "separated by commas"),
+        ("--l 5 --b 5 --distance 10 --mode std --pct 5", "--mode percentile"),
+        ("--l 5 --b 5 --total --differential", "--differential"),
+        ("--l 5 --b 5 --at-extinction -1", "must be positive"),
+        ("--l 5 --b 5 --distance 10 --mode samples", "needs posterior samples"),
+    ],
+)
+def test_what_is_wrong_with_a_place_is_said(command, path, rest, text):
+    refused(command, f"query {path} {rest}", text)
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        ("", "-o answers.parquet"),
+        ("-o {0}/a.txt " + MAPPED, ".parquet or .csv"),
+        ("-o {0}/a.csv", "gives no l and b"),
+        ("-o {0}/a.csv --map l=lon --map b=lat:deg --map distance=d:pc", "no unit"),
+        ("-o {0}/a.csv --map l=lon:deg --map b=lat:deg", "gives no distance"),
+        ("-o {0}/a.csv --map extinction=d:mag", "a query takes columns for"),
+        ("-o {0}/a.csv --l 5 --b 5", "not both"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(command, path, rows, tmp_path, rest, text):
+    refused(command, f"query {path} {rows} {rest.format(tmp_path)}", text)
+    assert not list(tmp_path.iterdir())
