@@ -120,9 +120,13 @@ def wait_for(job, reached):
 
 
 job = start("first.log")
-seen = wait_for(
-    job, lambda found: found["checkpoint"] and (found["iteration"] or 0) > 20
-)
+
+
+def is_inferring(found):
+    return found["checkpoint"] and found["checkpoint"]["stage"] == "inferring"
+
+
+seen = wait_for(job, is_inferring)
 
 # %% [markdown]
 # `dustmap status run` says this from any shell that sees the folder (`--json` for a
@@ -144,6 +148,7 @@ for rank in ranks:
     rank.send_signal(signal.SIGUSR1)
 job.wait()
 stopped = status_of(folder / "run")
+until = len(read_metrics(folder / "run.unfinished" / "metrics.jsonl"))
 print(describe(stopped))
 assert stopped["state"] == "stopped"
 
@@ -173,7 +178,7 @@ print(verify(folder / "run"))
 
 # %% [markdown]
 # What each iteration reached is kept with the run, across the stop (dotted): residuals
-# of the solves, which fall within each solve, and the misfit, which must not rise.
+# of the solves to the mode and then of the samples, which fall within each solve.
 
 # %%
 records = read_metrics(folder / "run" / "metrics.jsonl")
@@ -182,7 +187,7 @@ figure, panel = plt.subplots(figsize=(6.4, 2.4), layout="constrained")
 panel.semilogy(
     [i for i, _ in solves], [r["residual"] for _, r in solves], lw=0.8, color="#0072B2"
 )
-panel.axvline(stopped["iteration"], color="0.2", ls=":")
+panel.axvline(until, color="0.2", ls=":")
 panel.set_xlabel("iteration")
 panel.set_ylabel("relative residual")
 plt.show()
