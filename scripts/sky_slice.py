@@ -1,60 +1,72 @@
 #!/usr/bin/env python3
-"""Draw a sky slice of an exported map.
+"""Draw sky slices of a map.
 
-MAP is a zarr store or a FITS cube, of which the density on the sphere at --distance
-is drawn (interpolated between cells, grey outside the map), or HEALPix maps, of which
-the cumulative extinction out to --distance is drawn (interpolated between the
-distances of the file, zero at the Sun).
+MAP is a run, a zarr store, a FITS cube or HEALPix maps. Of a run or a cube the density
+on the sphere at each --distance is drawn, of HEALPix maps the extinction out to it,
+unless --quantity says otherwise; beside it stands its standard deviation where MAP
+knows it. With --from it is what lies between two distances. Grey is outside the map.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
-import healpy
-import numpy as np
 
 from pipelines.errors import InputError
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.fits import read_fits
-from pipelines.export.hdus import open_checked
-from pipelines.export.healpix import read_healpix
-from pipelines.export.zarr import read_zarr
-from pipelines.figures import save_figure, sky_slice
-from pipelines.figures.sky import Sky, healpix_sky
-from pipelines.figures.style import density_unit, length_text
+from pipelines.figures import save_figure
+from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
+from pipelines.figures.cuts import QUANTITIES, SHOWS
+from pipelines.figures.projections import (
+    Gnomonic,
+    Mollweide,
+    Orthographic,
+    Projection,
+)
+from pipelines.figures.skypanels import sky_panels
+from pipelines.figures.sources import SkySource, open_source
 
-# Fine enough to know a map's reach and range of values.
-_NSIDE = 32
+_PATH = click.Path(path_type=Path)
+_FAR = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(help=__doc__)
-@click.argument("source", metavar="MAP", type=click.Path(path_type=Path))
-@click.option(
-    "--distance",
-    required=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Distance from the Sun [pc].",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="PNG to write (replaced if it exists); by default named after MAP and the "
-    "distance, in the current folder.",
-)
-@click.option(
-    "--nside",
-    type=click.IntRange(min=1, max=4096),
-    help="HEALPix resolution of the slice, a power of two; by default as fine as the "
-    "figure for a cube and as the file for HEALPix maps.",
-)
-def main(source: Path, distance: float, output: Path | None, nside: int | None) -> None:
+@click.argument("source", metavar="MAP", type=_PATH)
+@click.option("--distance", "distances", required=True, multiple=True, type=_FAR,
+              metavar="PC", help="How far from the Sun [pc]; repeat it for a strip of "
+              "panels.")  # fmt: skip
+@click.option("--from", "near", default=0.0, type=click.FloatRange(min=0),
+              metavar="PC", help="Begin there, not at the Sun: extinction between the "
+              "two, or mean density.")  # fmt: skip
+@click.option("--quantity", type=click.Choice(QUANTITIES), help="What is drawn.")
+@click.option("--show", "shows", multiple=True, type=click.Choice(SHOWS),
+              help="Of it; may be repeated. Default: value, and std where "
+              "known.")  # fmt: skip
+@click.option("--sample", default=0, help="Number of the posterior sample to show.")
+@click.option("--projection", "kind", default="mollweide",
+              type=click.Choice(("mollweide", "orthographic", "gnomonic")))  # fmt: skip
+@click.option("--centre", default="0,0", metavar="L,B",
+              help="Of the other projections, Galactic [deg].")  # fmt: skip
+@click.option("--field", default=30.0, help="Width of a gnomonic field [deg].")
+@click.option("--compare", "other", type=_PATH, help="Another map, and the difference.")
+@click.option("--factor", default=1.0, help="Multiplies the other map's values.")
+@click.option("--log", is_flag=True, help="Logarithmic colours.")
+@click.option("--band", help="Name of the extinction; default: the map's own.")
+@click.option("--nside", type=click.IntRange(min=1, max=4096), help="HEALPix "
+              "resolution of what is not interpolated between cells, a power of two "
+              "(64).")  # fmt: skip
+@click.option("--width", default=180.0, type=click.FloatRange(min=60, max=400),
+              help="Of the page [mm].")  # fmt: skip
+@click.option("--dpi", default=300.0, type=click.FloatRange(min=30, max=2400))
+@click.option("-o", "--output", type=_PATH,
+              help="PNG, PDF or SVG to write (replaced if it exists); by default a PNG "
+              "named after MAP and the distance, in the current folder.")  # fmt: skip
+def main(source: Path, **options: Any) -> None:
     """Turn the library's errors into one line and an exit status."""
     try:
-        written = draw(source, distance, output, nside)
+        written = draw(source, **options)
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
@@ -64,95 +76,70 @@ def main(source: Path, distance: float, output: Path | None, nside: int | None) 
     click.echo(f"wrote {written}")
 
 
-def draw(source: Path, distance: float, output: Path | None, nside: int | None) -> Path:
-    """Draw the slice and return where it is."""
-    if not np.isfinite(distance):
-        raise InputError(f"--distance must be a number of parsecs, got {distance}")
+def draw(
+    path: Path,
+    *,
+    distances: tuple[float, ...],
+    quantity: str | None = None,
+    nside: int | None = None,
+    kind: str = "mollweide",
+    centre: str = "0,0",
+    field: float = 30.0,
+    other: Path | None = None,
+    factor: float = 1.0,
+    log: bool = False,
+    width: float = 180.0,
+    dpi: float = 300.0,
+    output: Path | None = None,
+    **rows: Any,
+) -> Path:
+    """Draw the slices and return where they are."""
     if nside is not None and nside & (nside - 1):
         raise InputError(f"--nside must be a power of two, got {nside}")
-    exported = read_map(source)
-    if isinstance(exported, Cube):
-        density, quantity = density_at(exported, distance), "density"
-        pixels = density(*_directions(nside or _NSIDE))
-        factor, unit = density_unit(pixels, exported.unit)
-        label = f"density {unit}"
-        title = f"dust density at {length_text(distance)}"
-        if nside is None:
-            values = _times(density, factor)
-        else:
-            values = healpix_sky(pixels * factor)
+    projection = projection_of(kind, centre, field)
+    source = open_source(path)
+    if quantity is None:
+        quantity = "extinction" if isinstance(source, SkySource) else "density"
+    wanted = Rows(quantity=quantity, distances=distances, nside=nside, **rows)
+    if other is None:
+        panels, columns = cut_panels(source, wanted)
     else:
-        pixels, quantity = extinction_to(exported, distance), "extinction"
-        label, title = "extinction [mag]", f"extinction out to {length_text(distance)}"
-        values = healpix_sky(pixels if nside is None else _regrade(pixels, nside))
-    _require_some(values, source, distance)
-    place = output or Path(f"{source.resolve().stem}_{quantity}_{distance:g}pc.png")
-    save_figure(sky_slice(values, title=title, label=label), place)
+        panels, columns = compared_panels(source, open_source(other), wanted, factor)
+    if len(panels) == len(distances) > 1:
+        columns = min(len(panels), 3)
+    figure = sky_panels(
+        panels,
+        projection=projection,
+        columns=columns,
+        width=width,
+        log=log,
+        dpi=dpi,
+    )
+    ends = "-".join(f"{d:g}" for d in distances)
+    place = output or Path(f"{path.resolve().stem}_{quantity}_{ends}pc.png")
+    save_figure(figure, place, dpi=dpi)
     return place
 
 
-def read_map(source: Path) -> Cube | SkyMaps:
-    """Read an export of any format."""
-    if source.is_dir():
-        return read_zarr(source)
-    with open_checked(source) as hdus:
-        is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
-    return read_healpix(source) if is_table else read_fits(source)
-
-
-def density_at(cube: Cube, distance: float) -> Sky:
-    """See the density on the sphere of radius ``distance`` [pc] by direction."""
-    name = "mean" if "mean" in cube.arrays else "density"
-    if name not in cube.arrays:
+def projection_of(kind: str, centre: str, field: float) -> Projection:
+    """The projection that was asked for."""
+    try:
+        l, b = (float(part) for part in centre.split(","))  # noqa: E741
+    except ValueError:
+        l, b = 0.0, 99.0  # noqa: E741
+    if not -90 <= b <= 90:
         raise InputError(
-            f"the map holds {sorted(cube.arrays)}; expected an array mean or density"
+            f"--centre takes Galactic longitude and latitude [deg] as L,B, got "
+            f"{centre!r}"
         )
-
-    def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        return cube.sample(name, distance * healpy.ang2vec(l, b, lonlat=True))
-
-    return values
-
-
-def extinction_to(maps: SkyMaps, distance: float) -> np.ndarray:
-    """Interpolate the mean cumulative extinction [mag] to ``distance`` [pc]."""
-    last = float(maps.distances[-1])
-    if distance > last:
-        raise InputError(
-            f"the maps end at {last:g} pc: choose a --distance up to that, "
-            f"got {distance:g} pc"
-        )
-    upper = int(np.searchsorted(maps.distances, distance))
-    far = maps.distances[upper]
-    near, below = 0.0, np.zeros_like(maps.mean[0])
-    if upper:
-        near, below = maps.distances[upper - 1], maps.mean[upper - 1]
-    weight = (distance - near) / (far - near)
-    if weight == 1.0:
-        return maps.mean[upper]
-    return below + weight * (maps.mean[upper] - below)
-
-
-def _times(sky: Sky, factor: float) -> Sky:
-    return lambda l, b: factor * sky(l, b)  # noqa: E741
-
-
-def _directions(nside: int) -> tuple[np.ndarray, np.ndarray]:
-    pixels = np.arange(healpy.nside2npix(nside))
-    return healpy.pix2ang(nside, pixels, nest=True, lonlat=True)
-
-
-def _regrade(pixels: np.ndarray, nside: int) -> np.ndarray:
-    filled = np.where(np.isnan(pixels), healpy.UNSEEN, pixels).astype(np.float64)
-    graded = healpy.ud_grade(filled, nside, order_in="NESTED", order_out="NESTED")
-    return np.where(graded == healpy.UNSEEN, np.nan, graded)
-
-
-def _require_some(values: Sky, source: Path, distance: float) -> None:
-    if np.isnan(values(*_directions(_NSIDE))).all():
-        raise InputError(
-            f"{source} holds nothing at {distance:g} pc: choose a --distance inside it"
-        )
+    if kind == "mollweide":
+        return Mollweide()
+    if kind == "orthographic":
+        return Orthographic(l=l, b=b)
+    try:
+        return Gnomonic(l=l, b=b, field=field)
+    except ValueError as error:
+        raise InputError(f"--field: {error}") from error
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ def plot(
     output: Path,
     kinds: tuple[str, ...],
     form: str,
-    dpi: float,
     directions: tuple[str, ...],
     x: float | None,
     y: float | None,
@@ -79,7 +78,7 @@ def plot(
         directions=[_direction(text) for text in directions] or None,
         **look,
     )
-    drawn = draw(source, output, kinds=kinds, choice=choice, form=form, dpi=dpi)
+    drawn = draw(source, output, kinds=kinds, choice=choice, form=form)
     for path in drawn.paths:
         click.echo(str(path))
     for kind, reason in drawn.left_out.items():

@@ -47,6 +47,8 @@ class Choice:
         Of the page [mm].
     log
         Logarithmic colours.
+    dpi
+        Dots per inch of what is no line or letter.
     """
 
     distances: Sequence[float] | None = None
@@ -59,6 +61,7 @@ class Choice:
     band: str | None = None
     width: float = DOUBLE
     log: bool = False
+    dpi: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ def _edge_on(source: Source, choice: Choice) -> Figure:
 
 def _sky(source: Source, choice: Choice) -> Figure:
     maps = source.skymaps(choice.distances, choice.nside)
-    return sky(maps, distances=choice.distances, **_look(choice))
+    return sky(maps, distances=choice.distances, dpi=choice.dpi, **_look(choice))
 
 
 def _lines(source: Source, choice: Choice) -> Figure:
@@ -136,7 +139,6 @@ def plot(
     kinds: Sequence[str] = (),
     choice: Choice | None = None,
     form: str = "png",
-    dpi: float = 300.0,
 ) -> Drawn:
     """Draw a run or an exported map into a folder; figures there are replaced.
 
@@ -144,8 +146,8 @@ def plot(
     ----------
     kinds
         Some of `KINDS`; without any, all that the map suffices for.
-    form, dpi
-        ``png``, ``pdf`` or ``svg``, and dots per inch of what is no line or letter.
+    form
+        ``png``, ``pdf`` or ``svg``.
 
     Raises
     ------
@@ -170,7 +172,7 @@ def plot(
         except ValueError as error:
             raise InputError(f"{kind}: {error}") from error
         paths.append(folder / f"{name}.{form}")
-        save_figure(figure, paths[-1], dpi=dpi)
+        save_figure(figure, paths[-1], dpi=choice.dpi)
     if choice.other is None:
         left_out.pop("compare", None)
     return Drawn(paths=paths, left_out=left_out)

@@ -22,6 +22,8 @@ from pipelines.figures.scales import error_scale, log_scale, ratio_scale
 from pipelines.figures.style import Scale, signed_scale, signed_text
 from pipelines.figures.views import density_name
 
+_RATIO = "std / density"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
@@ -136,19 +138,24 @@ def _panels(
     return panels
 
 
-def _relative(cube: Cube, axis: str, at: float) -> tuple[np.ndarray, str]:
-    """How large the error is in the value, and what that is called.
+def relative_names(cube: Cube) -> tuple[str, str, bool]:
+    """Arrays whose ratio tells how large the error is, and whether it is a logarithm.
 
-    Of a log-normal density it is the std of the logarithm: std over median has a long
-    tail that tells little.
+    Of a log-normal density that is ``ln(p84 / p16) / 2``, the std of the logarithm: std
+    over median has a long tail that tells little.
     """
     if {"p16", "p84"} <= set(cube.arrays):
-        low, high = (plane_of(cube, name, axis, at) for name in ("p16", "p84"))
-        return np.log(high / low) / 2, "std of ln(density)"
-    value, std = (plane_of(cube, name, axis, at) for name in ("mean", "std"))
-    known = value > 0
-    ratio = np.where(known, std / np.where(known, value, 1.0), np.nan)
-    return ratio, "std / density"
+        return "p84", "p16", True
+    return "std", "mean", False
+
+
+def _relative(cube: Cube, axis: str, at: float) -> tuple[np.ndarray, str]:
+    """How large the error is in the value, and what that is called."""
+    *names, log = relative_names(cube)
+    top, bottom = (plane_of(cube, name, axis, at) for name in names)
+    known = bottom > 0
+    ratio = np.where(known, top / np.where(known, bottom, 1.0), np.nan)
+    return (np.log(ratio) / 2, "std of ln(density)") if log else (ratio, _RATIO)
 
 
 def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:

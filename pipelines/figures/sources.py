@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import healpy
 import numpy as np
 
 from pipelines.errors import InputError
@@ -18,14 +17,14 @@ from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.integrated import Integrated
-from pipelines.export.profile import Profile
 from pipelines.export.zarr import read_integrated, read_zarr
 from pipelines.figures.labels import band_of
+from pipelines.figures.stored_rays import along_rays, ray_of
 from pipelines.run import Run, read_run
+from pipelines.saving.workspace import unfinished
 
 Directions = Sequence[tuple[float, float]]
 _DIRECTIONS = tuple((l, b) for b in (0.0,) for l in range(0, 360, 60))  # noqa: E741
-_OUTER = 1.959964
 _SKY_DISTANCES = 6
 
 
@@ -156,7 +155,7 @@ class CubeSource(Source):
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         stored = self._integrated("lines")
-        return [_line(stored, *one) for one in directions or _DIRECTIONS]
+        return [ray_of(stored, *one) for one in directions or _DIRECTIONS]
 
     def _integrated(self, method: str) -> Integrated:
         if self.integrated is None:
@@ -188,7 +187,8 @@ def open_source(path: Path) -> Source:
     InputError
         If it is none, or is incomplete or altered.
     """
-    if (path / "run.json").exists() or (path.is_dir() and not is_zarr(path)):
+    begun = unfinished(path) is not None and not path.exists()
+    if begun or (path.is_dir() and not is_zarr(path)):
         return RunSource(path, read_run(path))
     if path.is_dir():
         return CubeSource(path, read_zarr(path), _integrated(path))
@@ -212,48 +212,8 @@ def is_zarr(path: Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
-def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarray:
-    """Interpolate an integrated array linearly to distances: (distance, pixel)."""
-    known = np.concatenate([[0.0], stored.distance])
-    upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
-    share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
-    array = stored.arrays[name]
-    zero = np.zeros((len(array), 1), dtype=array.dtype)
-    values = np.concatenate([zero, array], axis=1)
-    low, high = values[:, upper - 1].T, values[:, upper].T
-    # At a known distance what lies beyond does not matter, be it known or not.
-    part = share[:, None]
-    return np.where(part == 1, high, low + part * (high - low))
-
-
 def _integrated(path: Path) -> Integrated | None:
     metadata = json.loads((path / "zarr.json").read_text())
     if "integrated" not in metadata.get("attributes", {}):
         return None
     return read_integrated(path)
-
-
-def _line(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
-    """The ray of the pixel that holds a direction."""
-    pixel = healpy.ang2pix(stored.nside, l, b, lonlat=True, nest=True)
-    arrays = {n: a[pixel].astype(np.float64) for n, a in stored.arrays.items()}
-    nothing = np.zeros(0)
-    common = {
-        "l": l,
-        "b": b,
-        "distance": stored.distance,
-        "mean": arrays["mean"],
-        "std": arrays["std"],
-        "star_distance": nothing,
-        "star_extinction": nothing,
-        "star_error": nothing,
-        "radius": 0.0,
-    }
-    last = float(stored.last_star[pixel])
-    if "p50" not in arrays:
-        return LineOfSight(**common)
-    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * _OUTER
-    outer = (arrays["p50"] * np.exp(-width), arrays["p50"] * np.exp(width))
-    inner = (arrays["p16"], arrays["p84"])
-    median = arrays["p50"]
-    return Profile(**common, median=median, inner=inner, outer=outer, last_star=last)

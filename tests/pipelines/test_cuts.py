@@ -1,134 +1,176 @@
-"""Cut-outs keep every value at its place, in memory, FITS and zarr."""
+"""What a cut shows is the number that belongs to its direction and distance."""
 
-import json
-
+import healpy
 import numpy as np
+import one_cloud
 import pytest
-from astropy.io import fits
-from astropy.wcs import WCS
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.fits import write_fits
+from pipelines.export.cube import Cube, SkyMaps
 from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import read_zarr, write_zarr
-from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
+from pipelines.figures.cuts import Cut, cut_sky, density_at, extinction_to
+from pipelines.figures.sources import CubeSource, MissingError, RunSource, SkySource
+from pipelines.products.cumulative import cumulative
+from pipelines.truth import unit_vectors
+
+L, B = np.array([90.0, 270.0, 30.0, 0.0]), np.array([0.0, 0.0, 60.0, 90.0])
 
 
-def place(x, y, z):
-    """A number that tells where it is."""
-    return x + 1e3 * y + 1e6 * z
-
-
-@pytest.fixture(scope="module")
-def cube():
-    x, y, z = (
-        10.0 * np.arange(-12, 9),
-        15.0 * np.arange(-7, 10),
-        20.0 * np.arange(-3, 6),
+def make_cube(**arrays):
+    axis = np.linspace(-300.0, 300.0, 13)
+    Y = np.meshgrid(axis, axis, axis, indexing="ij")[1]
+    return Cube(
+        x=axis,
+        y=axis,
+        z=axis,
+        arrays={name: slope * np.maximum(Y, 0) for name, slope in arrays.items()},
     )
-    Z, Y, X = np.meshgrid(z, y, x, indexing="ij")
-    arrays = {"mean": place(X, Y, Z), "support": np.ones_like(X, dtype=np.float32)}
-    return Cube(x=x, y=y, z=z, arrays=arrays, meta={"run": "r"})
 
 
-def assert_in_place(cube):
-    Z, Y, X = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    mean = cube.arrays["mean"]
-    kept = np.isfinite(mean)
-    np.testing.assert_array_equal(mean[kept], place(X, Y, Z)[kept])
-    return np.sqrt(X**2 + Y**2 + Z**2), kept
+def make_integrated(positive):
+    nside, distance = 8, np.array([50.0, 100.0, 300.0])
+    pixels = np.arange(12 * nside**2)
+    rise = np.outer(1.0 + pixels / len(pixels), distance) * 1e-3
+    arrays = {"mean": rise, "std": 0.1 * rise}
+    if positive:
+        arrays |= {"p16": 0.8 * rise, "p50": 0.9 * rise, "p84": 1.2 * rise}
+    return Integrated(distance=distance, arrays=arrays, last_star=200.0 + 0 * pixels)
 
 
-@settings(max_examples=30, deadline=None)
-@given(low=st.integers(-2000, 500), width=st.integers(310, 3000))
-def test_a_box_has_all_cells_with_a_centre_in_it_and_no_other(cube, low, width):
-    low, high = low / 10, (low + width) / 10
-    if ((cube.y >= low) & (cube.y <= high)).sum() < 2:
-        return
-    cut = cut_box(cube, y=(low, high))
-    assert_in_place(cut)
-    np.testing.assert_array_equal(cut.y, cube.y[(cube.y >= low) & (cube.y <= high)])
-    np.testing.assert_array_equal(cut.x, cube.x)
-    np.testing.assert_array_equal(cut.z, cube.z)
+def test_extinction_is_interpolated_from_zero_at_the_sun():
+    mean = np.array([np.full(12, 0.2), np.linspace(0.2, 1.0, 12)])
+    mean[:, 5] = np.nan
+    distances = np.array([100.0, 300.0])
+    maps = SkyMaps(distances=distances, mean=mean, std=mean)
+    np.testing.assert_allclose(extinction_to(maps, 50.0), mean[0] / 2)
+    np.testing.assert_array_equal(extinction_to(maps, 100.0), mean[0])
+    between = 0.75 * mean[0] + 0.25 * mean[1]
+    np.testing.assert_allclose(extinction_to(maps, 150.0), between)
+    source = SkySource("maps", maps)
+    cut = Cut(quantity="extinction", show="value", distance=300.0, near=100.0)
+    l, b = healpy.pix2ang(1, np.arange(12), nest=True, lonlat=True)  # noqa: E741
+    np.testing.assert_allclose(cut_sky(source, cut)(l, b), mean[1] - mean[0])
 
 
-def test_bounds_on_centres_are_included_and_noted(cube):
-    cut = cut_box(cube, x=(-30.0, 20.0), z=(0.0, 40.0))
-    assert (cut.x[0], cut.x[-1], cut.z[0], cut.z[-1]) == (-30.0, 20.0, 0.0, 40.0)
-    assert cut.meta["cut"]["box"] == {"x": [-30.0, 20.0], "z": [0.0, 40.0]}
-    assert cut.meta["run"] == "r" and "cut" not in cube.meta
-    half = cut_box(cube, x=(0.0, np.inf))
-    assert half.x[0] == 0.0 and half.x[-1] == cube.x[-1]
-    assert json.loads(json.dumps(half.meta, allow_nan=False)) == half.meta
-    assert half.meta["cut"]["box"] == {"x": [0.0, None]}
+def test_density_is_that_of_the_place_on_the_sphere():
+    values = density_at(make_cube(mean=1e-5), 200.0)
+    expected = [2e-3, 0, 200 * 0.25 * 1e-5, 0]
+    np.testing.assert_allclose(values(L, B), expected, atol=1e-15)
 
 
-def test_a_cut_cube_is_at_its_place_in_fits_and_zarr(cube, tmp_path):
-    cut = cut_box(cube, x=(-30.0, 20.0), y=(-45.0, 30.0), z=(0.0, 40.0))
-    write_fits(tmp_path / "cut.fits", cut)
-    with fits.open(tmp_path / "cut.fits") as hdus:
-        values, world = hdus["MEAN"].data, WCS(hdus["MEAN"].header)
-    for z, y, x in np.ndindex(*values.shape):
-        expected = place(*world.pixel_to_world_values(x, y, z))
-        assert values[z, y, x] == pytest.approx(expected, rel=1e-6)
-    write_zarr(tmp_path / "cut.zarr", cut)
-    assert_in_place(read_zarr(tmp_path / "cut.zarr"))
+@pytest.mark.parametrize("near", [0.0, 100.0])
+@pytest.mark.parametrize("quantity", ["density", "extinction"])
+def test_a_cube_is_integrated_between_two_distances(near, quantity):
+    # Its density rises linearly towards l = 90: the integral is that of the distance.
+    source = CubeSource("cube", make_cube(mean=1e-5), None)
+    cut = Cut(quantity=quantity, show="value", distance=250.0, near=near)
+    seen = cut_sky(source, cut, 128)(L, B)
+    if quantity == "density" and not near:
+        expected = 250.0 * 1e-5
+    else:
+        length = 250.0 - near if quantity == "density" else 1.0
+        expected = 1e-5 * (250.0**2 - near**2) / 2 / length
+    assert seen[0] == pytest.approx(expected, rel=1e-3)
+    assert seen[1] == pytest.approx(0.0, abs=1e-4 * expected)
 
 
-def test_a_sphere_is_cropped_and_empty_outside(cube):
-    cut = cut_sphere(cube, 60.0)
-    away, kept = assert_in_place(cut)
-    np.testing.assert_array_equal(kept, away <= 60.0)
-    np.testing.assert_array_equal(np.isfinite(cut.arrays["support"]), kept)
-    assert (cut.x[0], cut.x[-1], cut.y[0], cut.z[-1]) == (-60.0, 60.0, -60.0, 60.0)
-    assert cut.arrays["support"].dtype == np.float32
-    assert cut.meta["cut"] == {"sphere": 60.0, "centre": [0.0] * 3, "unit": "pc"}
+def test_relative_errors_are_those_of_the_logarithm_where_there_are_quantiles():
+    cut = Cut(quantity="density", show="relative-error", distance=200.0)
+    normal = CubeSource("c", make_cube(mean=1e-5, std=3e-6), None)
+    assert cut_sky(normal, cut)(L, B)[0] == pytest.approx(0.3)
+    cube = make_cube(mean=2e-5, std=3e-5, p16=5e-6, p50=1e-5, p84=2e-5)
+    positive = CubeSource("c", cube, None)
+    assert cut_sky(positive, cut)(L, B)[0] == pytest.approx(np.log(4) / 2)
 
 
-def test_a_sphere_elsewhere_may_reach_out_of_the_map(cube):
-    cut = cut_sphere(cube, 50.0, centre=(70.0, 15.0, 0.0))
-    _, kept = assert_in_place(cut)
-    Z, Y, X = np.meshgrid(cut.z, cut.y, cut.x, indexing="ij")
-    away = np.sqrt((X - 70) ** 2 + (Y - 15) ** 2 + Z**2)
-    np.testing.assert_array_equal(kept, away <= 50.0)
-    assert cut.x[-1] == cube.x[-1]
+@pytest.mark.parametrize("positive", [False, True])
+def test_stored_integrals_are_read_along_their_pixels(positive):
+    source = CubeSource("c", make_cube(mean=1e-5), make_integrated(positive))
+    pixel = healpy.ang2pix(8, L, B, lonlat=True, nest=True)
+    rise = (1.0 + pixel / 768) * 0.075
+    shown = {
+        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=75.0))
+        for show in ("value", "std", "relative-error")
+    }
+    value = 0.9 * rise if positive else rise
+    np.testing.assert_allclose(shown["value"](L, B), value)
+    np.testing.assert_allclose(shown["std"](L, B), 0.1 * rise)
+    relative = np.log(1.5) / 2 if positive else 0.1
+    np.testing.assert_allclose(shown["relative-error"](L, B), relative)
+    far = Cut(quantity="extinction", show="value", distance=301.0)
+    with pytest.raises(InputError, match="out to 300 pc"):
+        cut_sky(source, far)
+    assert source.skymaps([75.0], None).mean[0, pixel] == pytest.approx(rise)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"x": (20.0, -20.0)}, "from low to high"),
-        ({"x": (np.nan, 20.0)}, "from low to high"),
-        ({"z": (500.0, 600.0)}, "z from 500 to 600 pc holds 0 cells"),
-        ({"y": (-5.0, 5.0)}, "holds 1 cells of the map.*every 15"),
-    ],
-)
-def test_an_empty_box_is_refused(cube, bounds, message):
-    with pytest.raises(InputError, match=message):
-        cut_box(cube, **bounds)
-
-
-@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf, 4.0])
-def test_an_empty_sphere_is_refused(cube, radius):
-    with pytest.raises(InputError, match=r"positive radius|holds 1 cells"):
-        cut_sphere(cube, radius)
-
-
-def test_integrated_extinction_is_cut_in_distance(cube):
-    values = np.arange(36.0).reshape(12, 3)
-    whole = Integrated(
-        distance=np.array([50.0, 100.0, 150.0]),
-        arrays={"mean": values, "std": values + 0.5},
-        last_star=np.full(12, 120.0),
+def test_a_run_shows_its_own_moments_and_samples(cloud_run):
+    source = RunSource(cloud_run.path, cloud_run)
+    pixel = healpy.ang2pix(64, [18.4, 60.0], [-9.0, 5.0], lonlat=True, nest=True)
+    l, b = healpy.pix2ang(64, pixel, lonlat=True, nest=True)  # noqa: E741
+    towards = unit_vectors(l, b)
+    mean, std = cumulative(cloud_run, towards, np.array([150.0, 300.0]))
+    shown = {
+        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=300.0))
+        for show in ("value", "std", "sample")
+    }
+    assert shown["value"](l, b) == pytest.approx(mean[1], rel=0.02)
+    assert shown["std"](l, b) == pytest.approx(std[1], rel=0.3)
+    assert shown["value"](l, b) == pytest.approx(
+        one_cloud.extinction(300.0 * towards), abs=0.1
     )
-    cut = cut_distance(whole, 100.0)
-    np.testing.assert_array_equal(cut.distance, [50.0, 100.0])
-    np.testing.assert_array_equal(cut.arrays["std"], values[:, :2] + 0.5)
-    np.testing.assert_array_equal(cut.last_star, whole.last_star)
-    with pytest.raises(InputError, match="before the first distance"):
-        cut_distance(whole, 49.0)
-    small = cut_box(cube, x=(-30.0, 20.0), y=(-45.0, 30.0), z=(0.0, 40.0))
-    assert reach_of_cube(small) == pytest.approx(np.hypot(np.hypot(35, 52.5), 50))
+    sample = shown["sample"](l, b) - mean[1]
+    assert (np.abs(sample) < 6 * std[1]).all() and (sample != 0).all()
+    part = Cut(quantity="extinction", show="value", distance=300.0, near=150.0)
+    assert cut_sky(source, part)(l, b) == pytest.approx(mean[1] - mean[0], rel=0.02)
+    beyond = Cut(quantity="density", show="value", distance=5000.0)
+    assert np.isnan(cut_sky(source, beyond)(l, b)).all()
+    with pytest.raises(InputError, match="24 samples"):
+        cut_sky(
+            source,
+            Cut(quantity="density", show="sample", distance=9.0, sample=24),
+        )
+
+
+def test_rows_have_the_std_beside_the_value_where_it_is_known():
+    rows = Rows(quantity="density", distances=(100.0, 200.0))
+    panels, count = cut_panels(CubeSource("c", make_cube(mean=1e-5), None), rows)
+    assert (len(panels), count) == (2, 1)
+    known = CubeSource("c", make_cube(mean=1e-5, std=1e-6), None)
+    panels, count = cut_panels(known, rows)
+    assert [panel.kind for panel in panels] == ["value", "error"] * 2
+    assert count == 2
+    # Shown in mag/kpc, and the labels say so.
+    assert panels[2].values(L, B)[0] == pytest.approx(2.0)
+    assert panels[3].values(L, B)[0] == pytest.approx(0.2)
+    assert all("kpc" in panel.label for panel in panels)
+
+
+def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
+    rows = Rows(quantity="density", distances=(200.0,))
+    cube = make_cube(mean=1e-5, std=1e-6)
+    other = Cube(
+        x=cube.x,
+        y=cube.y,
+        z=cube.z,
+        arrays={"density": cube.arrays["mean"] * 1000 / 3.1},
+        unit="mag kpc-1",
+    )
+    from pathlib import Path
+
+    panels, _ = compared_panels(
+        CubeSource(Path("a"), cube, None), CubeSource(Path("b"), other, None), rows, 3.1
+    )
+    first, second, difference, deviation = (p.values(L, B)[0] for p in panels)
+    assert first == pytest.approx(2.0)
+    assert second == pytest.approx(2.0)
+    assert difference == pytest.approx(0.0, abs=1e-9)
+    assert deviation == pytest.approx(0.0, abs=1e-6)
+    assert panels[0].group == panels[1].group
+
+
+def test_what_a_map_cannot_know_is_said():
+    source = CubeSource("c", make_cube(mean=1e-5, std=1e-6), None)
+    for quantity, show in (("extinction", "std"), ("density", "sample")):
+        with pytest.raises(MissingError, match="name a run"):
+            cut_sky(source, Cut(quantity=quantity, show=show, distance=100.0))
