@@ -59,12 +59,9 @@ def material(positive_run):
 
 
 @pytest.fixture(scope="module")
-def html(positive_run, command, tmp_path_factory):
-    """Its page, by the command line."""
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    done = command(f"report {positive_run.path} -o {path} --nside 4")
-    assert done.exit_code == 0, done.output
-    return path.read_text(encoding="utf-8")
+def html(report_page):
+    """Its page."""
+    return report_page.read_text(encoding="utf-8")
 
 
 def read(*sections):
