@@ -33,8 +33,8 @@ R_V = 3.1
 class Conversion:
     """``target = factor · source``, and how the factor came about.
 
-    ``wavelengths`` [nm] are those at which the curve was read, by band; ``package`` is
-    empty where no curve was needed.
+    ``wavelengths`` [nm] are those at which the curve was read, by band; ``curve`` and
+    ``package`` are empty where R_V alone was needed.
     """
 
     source: str
@@ -88,7 +88,7 @@ def conversion(
         source=start.name,
         target=end.name,
         factor=ratio,
-        curve=curve,
+        curve=curve if used else "",
         r_v=float(r_v),
         wavelengths=used,
         package=package_version() if used else "",

@@ -28,7 +28,9 @@ CURVES = {
     ),
     "F19": Curve(
         reference="Fitzpatrick et al. 2019, ApJ 886, 108",
-        title="An Analysis of the Shapes of Interstellar Extinction Curves. VII",
+        title="An Analysis of the Shapes of Interstellar Extinction Curves. VII. Milky "
+        "Way Spectrophotometric Optical-through-ultraviolet Extinction and Its "
+        "R-dependence",
         doi="10.3847/1538-4357/ab4c3a",
     ),
     "F99": Curve(

@@ -147,7 +147,7 @@ def to_bibtex(block: dict[str, Any]) -> str:
         who, year, where = _parsed(work["reference"])
         entries.append(
             _entry(
-                "article" if year else "misc",
+                "misc" if "name" in work else "article",
                 _key(who[0] if year else work.get("name", "map"), year),
                 author=" and ".join("others" if n == "et al." else n for n in who),
                 title=f"{{{work['title']}}}",
@@ -160,7 +160,10 @@ def to_bibtex(block: dict[str, Any]) -> str:
 
 
 def _works(block: dict[str, Any]) -> list[dict[str, str]]:
-    """Catalogues and curves, one entry for every paper; a DOI is that of the first."""
+    """Catalogues and curves, one entry for every paper; a DOI is that of the first.
+
+    A catalogue has a ``name`` and a title of its own, not its paper's.
+    """
     works = []
     for work in [*block["catalogues"], *block["extinction_curve"]]:
         papers = work["reference"].split("; ")
@@ -191,7 +194,7 @@ def _as_reference(work: dict[str, str]) -> dict[str, Any]:
         for name in who
     ]
     reference: dict[str, Any] = {
-        "type": "article" if year else "data",
+        "type": "data" if "name" in work else "article",
         "title": work["title"],
         "authors": authors,
     }

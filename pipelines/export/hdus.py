@@ -61,7 +61,8 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
     if change:
         yield "BANDFROM", _ascii(change["source"]), "band of the catalogue"
         yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
-        yield "EXTCURVE", _ascii(change["curve"]), "extinction curve"
+        if change["curve"]:
+            yield "EXTCURVE", _ascii(change["curve"]), _ascii(change["package"])
         yield "R_V", change["r_v"], "A_V / E(B-V)"
         for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
             yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]

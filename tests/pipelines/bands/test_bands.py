@@ -78,7 +78,8 @@ def test_a_conversion_names_all_that_it_rests_on():
     assert (change["curve"], change["r_v"]) == ("F19", 3.3)
     assert change["package"].startswith("dust_extinction 1.")
     # A_V, A_B and E(B-V) need R_V alone.
-    assert conversion("A_B", "E(B-V)").package == ""
+    plain = conversion("A_B", "E(B-V)")
+    assert (plain.package, plain.curve, plain.wavelengths) == ("", "", {})
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def test_bibtex_has_one_entry_each_with_keys_that_differ():
     assert "author = {Anders and others}" in text
     assert r"A\&A 673, A114" in text and "doi = {10.1051/0004-6361/202142369}" in text
     assert text.count("{") == text.count("}")
+    # Their titles are the catalogues', not those of the papers.
+    assert "@article" not in text and text.count("@misc") == 3
 
 
 def test_a_converted_band_cites_its_curve():
