@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.bands.source import SEPARATOR
 from pipelines.figures.style import density_unit
 
 # A letter and an index, as in A_V or A_Ks, or a colour excess.
-_BAND = re.compile(r"A_\w+|E\(\w+-\w+\)")
+_BAND = re.compile(r"A_\w+|E\(\w+-\w+\)|A\([\d.]+ nm\)")
 
 
 def band_of(meta: dict[str, Any]) -> str:
-    """The extinction band that a map's provenance names; empty if it names none."""
-    found = _BAND.match(str(meta.get("extinction_band", "")))
-    return found.group() if found else ""
+    """The extinction band that a map's provenance names; empty if none or several."""
+    parts = str(meta.get("extinction_band", "")).split(SEPARATOR)
+    found = [match.group() if match else "" for match in map(_BAND.match, parts)]
+    return found[0] if len(set(found)) == 1 else ""
 
 
 def band_symbol(band: str) -> str:

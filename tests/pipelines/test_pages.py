@@ -1,0 +1,322 @@
+"""Pages have their printed size; columns, profiles and pairs their own numbers."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.image import imread
+
+from pipelines.errors import InputError
+from pipelines.export.columns import Columns
+from pipelines.export.cube import Cube
+from pipelines.export.fits import write_fits
+from pipelines.export.profile import Profile
+from pipelines.export.zarr import write_zarr
+from pipelines.figures import (
+    compare,
+    density_slice,
+    edge_on,
+    face_on,
+    lines_of_sight,
+    save_figure,
+)
+from pipelines.figures.agreement import Agreement, regridded, shared_height
+from pipelines.figures.all import KINDS, Choice, plot
+from pipelines.figures.labels import band_of, band_symbol
+from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
+from pipelines.figures.scales import difference_scale, log_scale
+from pipelines.products.columns import columns
+from pipelines.products.profiles import profiles
+
+
+def make_cube(**arrays):
+    """Random densities, at least 0.5, on 17 by 9 by 5 cells of 50 pc."""
+    x, y, z = (np.arange(-n, n + 1) * 50.0 for n in (8, 4, 2))
+    rng = np.random.default_rng(8)
+    made = {
+        name: scale * (0.5 + rng.random((len(z), len(y), len(x))))
+        for name, scale in arrays.items()
+    }
+    return Cube(x=x, y=y, z=z, arrays=made)
+
+
+def panels(figure):
+    return [axes for axes in figure.axes if axes.images]
+
+
+def shown(figure, panel):
+    return np.asarray(panels(figure)[panel].images[0].get_array())
+
+
+def labels(figure):
+    bars = [axes for axes in figure.axes if axes.get_label().startswith("bar")]
+    return [axes.get_xlabel() for axes in bars]
+
+
+@pytest.mark.parametrize(("width", "across"), [(180.0, 2), (88.0, 1)])
+def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
+    cube = make_cube(mean=1e-3, std=1e-4)
+    page = face_on(replace(cube, y=cube.y * 2), width=width)
+    save_figure(page, tmp_path / "a.png", dpi=100)
+    assert imread(tmp_path / "a.png").shape[1] == pytest.approx(
+        width * 100 / 25.4, abs=1
+    )
+    lefts = {round(axes.get_position().x0, 3) for axes in panels(page)}
+    assert len(lefts) == across
+    for axes in page.axes:
+        box = axes.get_tightbbox(FigureCanvasAgg(page).get_renderer())
+        assert box.x0 >= 0
+        assert box.x1 <= page.bbox.x1
+
+
+def test_letters_of_a_pdf_are_letters(tmp_path):
+    page = face_on(make_cube(mean=1e-3, std=1e-4))
+    for name in ("a.pdf", "b.pdf"):
+        save_figure(page, tmp_path / name)
+    written = (tmp_path / "a.pdf").read_bytes()
+    assert b"/FontFile2" in written and b"/Type3" not in written
+    assert written == (tmp_path / "b.pdf").read_bytes()
+    with pytest.raises(InputError, match="png, pdf, svg"):
+        save_figure(page, tmp_path / "a.eps")
+
+
+def test_without_samples_the_std_of_an_integral_is_bounded_from_above():
+    cube = make_cube(mean=1e-3, std=1e-4)
+    page = face_on(cube)
+    np.testing.assert_allclose(shown(page, 1), cube.arrays["std"].sum(axis=0) * 50)
+    assert "at most" in labels(page)[1]
+    arrays = {"mean": np.ones((9, 17)), "std": np.full((9, 17), 0.2)}
+    own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
+    page = face_on(cube, own, band="A_V")
+    assert (shown(page, 1) == 0.2).all()
+    assert labels(page)[1] == r"std of the extinction $A_\mathrm{V}$ [mag]"
+    with pytest.raises(ValueError, match="along y"):
+        edge_on(cube, own)
+
+
+def test_columns_of_a_cloud_are_its_closed_form(cloud_run):
+    grid = cloud_run.plan.grid
+    made = columns(cloud_run, "z")
+    x, y = (grid.axis(d).numpy() for d in (0, 1))
+    heights = np.linspace(made.low, made.high, 400)
+    points = np.stack(np.meshgrid(x, y, heights, indexing="ij"), axis=-1)
+    truth = np.trapezoid(one_cloud.density(points), heights, axis=-1).T
+    error = made.arrays["mean"] - truth
+    assert made.arrays["mean"].shape == (len(y), len(x)) == truth.shape
+    assert np.corrcoef(made.arrays["mean"].ravel(), truth.ravel())[0, 1] > 0.9
+    assert 0.5 < np.mean(np.abs(error) < made.arrays["std"]) <= 1.0
+    assert made.arrays["mean"].argmax() == truth.argmax()
+
+
+@pytest.mark.parametrize("along", ["z", "y", "x"])
+def test_the_std_of_columns_is_that_of_sums_over_cells_of_samples(cloud_run, along):
+    run, grid = cloud_run, cloud_run.plan.grid
+    model, axis = run.posterior.model, "xyz".index(along)
+    sums = []
+    for sample in run.posterior.samples:
+        field = model.whitening.colour(sample).reshape(model.whitening.torus.shape)
+        box = field[tuple(slice(n) for n in grid.shape)] + one_cloud.EVEN
+        sums.append(torch.trapezoid(box, dx=grid.spacing[axis], dim=axis).T)
+    made = columns(run, along)
+    drawn = torch.stack(sums).std(dim=0).numpy()
+    mean = torch.stack(sums).mean(dim=0).numpy()
+    spread = np.sqrt(1 / 24) * made.arrays["std"]
+    assert (np.abs(mean - made.arrays["mean"]) < 6 * spread).all()
+    ratio = made.arrays["std"] / drawn
+    assert 0.95 < np.median(ratio) < 1.3
+    part = columns(run, along, (made.low, made.low + grid.spacing[axis]))
+    assert (part.arrays["std"] < made.arrays["std"] * 1.05).all()
+    with pytest.raises(ValueError, match="lie within"):
+        columns(run, along, (made.low - 1.0, made.high))
+
+
+def test_columns_of_a_positive_density_have_quantiles(positive_run):
+    made = columns(positive_run)
+    low, middle, high = (made.arrays[name] for name in ("p16", "p50", "p84"))
+    assert (low > 0).all() and (low < middle).all() and (middle < high).all()
+    page = face_on(make_cube_of(positive_run), made, log=True)
+    np.testing.assert_allclose(shown(page, 0), middle)
+    assert labels(page)[0] == "median extinction [mag]"
+
+
+def make_cube_of(run):
+    x, y, z = (run.plan.grid.axis(d).numpy() for d in range(3))
+    shape = (len(z), len(y), len(x))
+    return Cube(x=x, y=y, z=z, arrays={"mean": np.ones(shape)})
+
+
+def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
+    (line,) = profiles(positive_run, [(18.4, -9.0)], points=12)
+    assert isinstance(line, Profile)
+    assert (line.outer[0] < line.inner[0]).all() and (line.inner[0] < line.median).all()
+    assert (line.median < line.inner[1]).all() and (line.inner[1] < line.outer[1]).all()
+    logs = [np.log(curve) for curve in (*line.inner, *line.outer)]
+    np.testing.assert_allclose(logs[1] - logs[0], (logs[3] - logs[2]) / 1.96, rtol=1e-2)
+    assert 0 < line.last_star <= line.distance[-1]
+    early = replace(line, last_star=line.distance[3])
+    names = {text.get_text() for text in lines_of_sight([early]).legends[0].get_texts()}
+    assert {"posterior median", "last star"} < names
+
+
+def test_a_slice_is_the_plane_that_was_asked_for():
+    cube = make_cube(mean=1e-4, std=1e-5, support=1.0)
+    cube.arrays["support"][:, :3] = 0.0
+    page = density_slice(cube, axis="x", at=110.0)
+    np.testing.assert_allclose(shown(page, 0), cube.arrays["mean"][:, :, 10] * 1e3)
+    ratio = cube.arrays["std"] / cube.arrays["mean"]
+    np.testing.assert_allclose(shown(page, 2), ratio[:, :, 10])
+    assert "hatched" in page.texts[0].get_text()
+    with pytest.raises(ValueError, match="no slice at 430 pc"):
+        density_slice(cube, axis="x", at=430.0)
+
+
+def test_logarithmic_colours_show_zero_as_the_least():
+    scale = log_scale(np.array([-1.0, 0.0, 1.0, 1.0, 1.0]))
+    assert isinstance(scale.norm, LogNorm)
+    assert scale.extend == "min"
+    cube = make_cube(mean=1e-4)
+    cube.arrays["mean"][2, 0, 0] = 0.0
+    image = panels(density_slice(cube, log=True))[0].images[0]
+    picture = image.to_rgba(image.get_array())
+    np.testing.assert_array_equal(picture[0, 0], scale.cmap(scale.norm(1e-9)))
+
+
+def test_differences_are_white_at_zero():
+    scale = difference_scale(np.linspace(-3.0, 1.0, 500))
+    assert scale.norm.vmin == -scale.norm.vmax
+    assert min(scale.cmap(scale.norm(0.0))[:3]) > 0.95
+
+
+def test_agreement_is_that_of_a_line():
+    x = np.random.default_rng(0).normal(size=1000)
+    found = Agreement.of(2 * x + 3, x)
+    assert (found.count, found.correlation) == (1000, pytest.approx(1.0))
+    assert found.slope == pytest.approx(2.0)
+    assert found.offset == pytest.approx(3 + x.mean())
+    assert found.rms == pytest.approx(np.sqrt(np.mean((x + 3) ** 2)))
+    with pytest.raises(ValueError, match="1 places in common"):
+        Agreement.of(np.array([1.0, np.nan]), np.array([1.0, 2.0]))
+
+
+def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
+    cube = make_cube(mean=1e-3)
+    x, y, z = (np.arange(-300.0, 301.0, 10.0) for _ in range(3))
+    Z, Y, X = np.meshgrid(z, y, x, indexing="ij")
+    fine = Cube(x=x, y=y, z=z, arrays={"density": X + 2 * Y - Z}, unit="mag kpc-1")
+    fine.arrays["density"][30, 30, 31] += 25.0
+    found = regridded(fine, cube, 3.1).arrays["density"] * 1e3 / 3.1
+    places = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+    plain = places[2] + 2 * places[1] - places[0]
+    outside = np.abs(places[2]) > 250
+    assert np.isnan(found[np.abs(places[2]) > 300]).all()
+    plain[2, 4, 8] += 25.0 / 125
+    np.testing.assert_allclose(found[~outside], plain[~outside], atol=1e-9)
+    assert shared_height(cube, fine) == (-100.0, 100.0)
+    apart = replace(fine, z=z + 5000.0)
+    with pytest.raises(ValueError, match="0 planes"):
+        shared_height(cube, apart)
+
+
+def test_a_comparison_has_differences_in_standard_deviations():
+    cube = make_cube(mean=1e-3, std=1e-4)
+    other = replace(cube, arrays={"density": cube.arrays["mean"] - 2e-4})
+    arrays = {"mean": cube.arrays["mean"][1:].sum(axis=0), "std": np.ones((9, 17))}
+    with pytest.raises(ValueError, match="both maps cover"):
+        compare(cube, other, columns=Columns(along="z", low=0, high=50, arrays=arrays))
+    page = compare(cube, other)
+    np.testing.assert_allclose(shown(page, 2), 2e-4 * 200)
+    np.testing.assert_allclose(shown(page, 5), 0.2)
+    expected = 2e-4 / cube.arrays["std"][2]
+    np.testing.assert_allclose(shown(page, 6), expected)
+    said = " ".join(text.get_text() for axes in page.axes for text in axes.texts)
+    assert "no std of the" in said
+    assert "offset +0.2" in said
+
+
+@pytest.mark.parametrize(
+    "projection",
+    [Orthographic(l=130.0, b=-35.0), Gnomonic(l=350.0, b=60.0, field=70.0)],
+)
+def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
+    rng = np.random.default_rng(1)
+    x, y = (rng.uniform(-0.6, 0.6, 200) * projection.half[0] for _ in range(2))
+    l, b = projection.unproject(x, y)  # noqa: E741
+    np.testing.assert_allclose(projection.project(l, b), (x, y), atol=1e-9)
+    centre = np.array(projection.l), np.array(projection.b)
+    np.testing.assert_allclose(projection.project(*centre), 0.0, atol=1e-12)
+    left = projection.project(centre[0] + 1.0, centre[1])
+    up = projection.project(centre[0], centre[1] + 1.0)
+    assert left[0] < 0 < up[1]
+    # A degree is a degree around the centre.
+    assert up[1] == pytest.approx(np.radians(1.0), rel=1e-3)
+    assert -left[0] == pytest.approx(
+        np.radians(np.cos(np.radians(centre[1]))), rel=1e-3
+    )
+
+
+def test_what_lies_behind_is_not_shown():
+    behind = np.array(310.0), np.array(35.0)
+    assert np.isnan(Orthographic(l=130.0, b=-35.0).project(*behind)).all()
+    assert np.isnan(Gnomonic(l=130.0, b=-35.0).project(*behind)).all()
+    assert np.isfinite(Mollweide().project(*behind)).all()
+
+
+@pytest.mark.parametrize(
+    ("band", "found", "symbol"),
+    [
+        ("A_V at 542 nm", "A_V", r"$A_\mathrm{V}$"),
+        ("E(B-V)", "E(B-V)", "$E(B-V)$"),
+        ("arbitrary", "", ""),
+        ("as in the catalogue", "", ""),
+        ("A_V; A_G", "", ""),
+        ("A_V; as in the catalogue", "", ""),
+        ("A(550 nm)", "A(550 nm)", "A(550 nm)"),
+        ("A_0, monochromatic at 541.4 nm", "A_0", r"$A_\mathrm{0}$"),
+    ],
+)
+def test_a_band_is_named_where_there_is_one(band, found, symbol):
+    assert band_of({"extinction_band": band}) == found
+    assert band_symbol(found) == symbol
+
+
+def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
+    tmp_path, command
+):
+    cube = make_cube(mean=1e-3, std=1e-4)
+    write_zarr(tmp_path / "map.zarr", cube)
+    write_fits(tmp_path / "map.fits", cube)
+    words = f"plot {tmp_path}/map.zarr -o {tmp_path}/out --dpi 60 --format svg"
+    done = command(f"{words} --other {tmp_path}/map.fits --x 100 --band A_V")
+    assert done.exit_code == 0, done.output
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["compare.svg", "edge_on.svg", "face_on.svg", "slice.svg"]
+    left = re.findall("left out: (\\S+):", done.stderr)
+    assert left == ["sky", "los", "convergence"]
+    for more, message in (
+        ("--kind los", "integrated extinctions"),
+        ("--kind compare", "--other"),
+        ("--kind slice --x 1 --y 2", "one plane"),
+        ("--kind slice --x 999", "no slice at 999"),
+        ("--kind los --direction 1;2", "L,B"),
+    ):
+        done = command(f"plot {tmp_path}/map.zarr -o {tmp_path}/out {more}")
+        assert done.exit_code == 2, more
+        assert message in done.stderr
+
+
+def test_plot_names_its_kinds_as_the_command_does():
+    from pipelines.cli.pictures import plot as verb
+
+    (kind,) = (option for option in verb.params if option.name == "kinds")
+    assert tuple(kind.type.choices) == tuple(KINDS)
+
+
+def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
+    choice = Choice(directions=[(18.4, -9.0)], dpi=50.0, distances=[200.0], nside=8)
+    drawn = plot(positive_run.path, tmp_path, kinds=("los", "sky"), choice=choice)
+    assert [path.name for path in drawn.paths] == ["lines_of_sight.png", "sky.png"]
