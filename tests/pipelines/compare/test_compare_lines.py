@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import one_cloud
 import pytest
@@ -57,10 +59,12 @@ def test_a_reference_of_other_dust_is_named(positive_run):
 
 
 def test_only_what_both_were_told_is_judged(positive_run):
-    found = compare_lines(
-        positive_run, [line(near=200, far=500)], factor=1.0, scale=SCALE
-    )
-    last = last_star(positive_run, unit_vectors(np.array([L]), np.array([B])))[0]
+    support = positive_run.support.clone()
+    support[11:] = 0
+    shorter = replace(positive_run, support=support)
+    found = compare_lines(shorter, [line(near=200, far=500)], factor=1.0, scale=SCALE)
+    last = last_star(shorter, unit_vectors(np.array([L]), np.array([B])))[0]
+    assert 350 < last < 450
     for row in found.tables["profiles"]:
         trusted = 200 <= row["distance"] <= min(500, last)
         assert row["judged"] == trusted

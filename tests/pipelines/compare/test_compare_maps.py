@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import one_cloud
@@ -122,12 +123,16 @@ def test_a_run_agrees_with_itself(positive_run):
 
 
 def test_only_cells_with_sight_lines_are_asked_for(positive_run, truth):
-    support = positive_run.support.numpy()
-    points, total = seen_cells(positive_run, 100, rng())
+    support = positive_run.support.clone()
+    support[:5] = 0
+    half = replace(positive_run, support=support)
+    points, total = seen_cells(half, 100, rng())
     assert len(points) == 100 < total <= (support > 0).sum()
-    again, _ = seen_cells(positive_run, 100, rng())
+    # Where the first five planes are not seen, nothing is asked there.
+    assert points[:, 0].min() > half.plan.grid.axis(0)[4]
+    again, _ = seen_cells(half, 100, rng())
     np.testing.assert_array_equal(points, again)
-    found = compare_map(positive_run, CubeMap(cube=truth), points=100, generator=rng())
+    found = compare_map(half, CubeMap(cube=truth), points=100, generator=rng())
     counts = found.numbers["counts"]
     assert counts["seen by stars"] == total
     assert counts["asked"] == counts["known to both"] == 100
