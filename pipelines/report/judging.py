@@ -24,9 +24,11 @@ def judging(material: Material) -> Section:
     if stars is None or judged is None:
         blocks: list[Block] = [Text(paragraphs=(material.unjudged,))]
         return Section(key=key, title=title, blocks=tuple(blocks))
-    blocks = [Text(paragraphs=_method(material)), _errors(judged), _scatter(stars)]
-    if material.z is not None:
-        blocks += _calibration(judged, material.z)
+    blocks = [Text(paragraphs=_method(material)), _errors(judged)]
+    if material.z is None:
+        blocks.append(_scatter(stars))
+    else:
+        blocks += [_held(judged), _scatter(stars), *_calibration(judged, material.z)]
         blocks += _binned(stars, material.z)
     return Section(key=key, title=title, blocks=tuple(blocks))
 
@@ -76,14 +78,17 @@ def _scatter(stars: HeldOut) -> Block:
     )
 
 
+def _held(judged: Calibration) -> Table:
+    return Table(
+        caption="Stars inside central intervals",
+        header=("stated", "held", "deviation"),
+        rows=tuple(levels(judged)),
+    )
+
+
 def _calibration(judged: Calibration, z: np.ndarray) -> list[Block]:
     held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
     return [
-        Table(
-            caption="Stars inside central intervals",
-            header=("stated", "held", "deviation"),
-            rows=tuple(levels(judged)),
-        ),
         picture(
             drawing.levels(judged),
             alt=f"Stars inside intervals against the stated probability: {held}",
@@ -107,22 +112,23 @@ def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
         # Not by the measured one: noise alone would bias what it sorts.
         "predicted extinction": (stars.predicted["mean"], "mag"),
     }
-    blocks: list[Block] = []
+    tables: list[Block] = []
+    pictures: list[Block] = []
+    number = min(_BINS, max(1, len(z) // _FEWEST))
     for name, (value, unit) in values.items():
-        bins = min(_BINS, max(1, len(z) // _FEWEST))
-        found = by_bins(value, even_edges(value, bins), stars.residual, z)
-        blocks.append(_bin_table(found, name, unit))
-        blocks.append(
+        found = by_bins(value, even_edges(value, number), stars.residual, z)
+        tables.append(_bin_table(found, name, unit))
+        pictures.append(
             picture(
                 drawing.along(found, f"{name} [{unit}]"),
                 alt=f"Coverage, bias and error of held-out stars against {name}; the "
-                "table before it has the numbers",
+                "tables before it have the numbers",
                 caption=f"By {name}: above, stars inside the intervals and, as lines, "
                 "what is stated; below, errors.",
                 vector=True,
             )
         )
-    return blocks
+    return tables + pictures
 
 
 def _bin_table(bins: list[Bin], name: str, unit: str) -> Table:

@@ -23,16 +23,18 @@ def maps(material: Material) -> Section:
     blocks: tuple[Block, ...] = (
         text,
         picture(
-            face_on(cube),
+            face_on(cube, material.columns.get("z")),
             alt="Map of the extinction through the box seen from the north Galactic "
             "pole, the Sun in the middle",
-            caption="Face-on: extinction through the whole box along z.",
+            caption="Face-on: extinction through the whole box along z, and its "
+            "standard deviation.",
         ),
         picture(
-            edge_on(cube),
+            edge_on(cube, material.columns.get("y")),
             alt="Map of the extinction through the box seen along y, the Galactic "
             "plane horizontal",
-            caption="Edge-on: extinction through the whole box along y.",
+            caption="Edge-on: extinction through the whole box along y, and its "
+            "standard deviation.",
         ),
         picture(
             density_slice(cube),

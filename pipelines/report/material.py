@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from pipelines.calibration import Calibration, calibrate
+from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics
-from pipelines.products import lines_of_sight, map_cube, provenance, sky_maps
+from pipelines.products import map_cube, provenance, sky_maps
+from pipelines.products.columns import columns
+from pipelines.products.profiles import profiles
 from pipelines.run import Run, read_run
 
 
@@ -22,6 +25,7 @@ from pipelines.run import Run, read_run
 class Material:
     """A run, its products, and its stars kept back.
 
+    ``columns`` are extinctions through the box by the axis they are integrated along.
     ``z`` (n,) are the z-scores of ``held_out`` and ``judged`` its figures, ``None``
     where there is nothing to judge by: then ``unjudged`` says why.
     """
@@ -29,6 +33,7 @@ class Material:
     run: Run
     cube: Cube
     sky: SkyMaps
+    columns: dict[str, Columns]
     lines: list[LineOfSight]
     records: list[Record]
     origin: dict[str, Any]
@@ -62,12 +67,20 @@ def gather(path: Path, *, nside: int | None = None) -> Material:
                 if maps.exists() and nside is None
                 else sky_maps(run, nside=nside)
             ),
-            lines=lines_of_sight(run),
+            columns=_columns(run),
+            lines=profiles(run),
             records=read_metrics(run.path / "metrics.jsonl"),
             origin=provenance(run),
             held_out=read_held_out(run.path),
         )
     )
+
+
+def _columns(run: Run) -> dict[str, Columns]:
+    """None by the published engine, which pays a solve for every column."""
+    if run.plan.engine == "svi":
+        return {}
+    return {along: columns(run, along) for along in ("y", "z")}
 
 
 def judge(material: Material) -> Material:

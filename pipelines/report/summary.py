@@ -29,7 +29,10 @@ def summary(material: Material) -> Section:
     run = material.run
     warnings = [*fit_warnings(run), *judged_warnings(material)]
     blocks: list[Block] = []
-    title = "No warning: the fit converged, and held-out stars are as predicted"
+    title = (
+        "No warning: the fit converged, and coverages of held-out stars are within "
+        f"{_TOO_FAR:.0f} binomial errors of what is stated"
+    )
     if warnings:
         title = f"{several(len(warnings), 'warning')}: read before you use the map"
     blocks.append(Notice(title=title, lines=tuple(warnings), loud=bool(warnings)))

@@ -37,7 +37,7 @@
   const FACTORS = [1, 2.5, 4];
   const COLOURS = [[0, "#f3b23c"], [0.5, "#c2410c"], [1, "#3b0764"]];
   const hover = "x %{x:.0f} pc<br>y %{y:.0f} pc<br>z %{z:.0f} pc<br>";
-  const above = { eye: { x: -0.5, y: -1.5, z: 1.2 }, up: { x: 0, y: 0, z: 1 } };
+  const above = { eye: { x: -0.4, y: -1.6, z: 1.4 }, center: { x: 0, y: 0, z: -0.15 }, up: { x: 0, y: 0, z: 1 } };
   const sides = [data.x, data.y, data.z].map((axis) => axis[axis.length - 1] - axis[0]);
   const longest = Math.max(...sides);
 
