@@ -37,7 +37,8 @@ def main() -> None:
         peak = run["summary"]["peak_memory_bytes"] / 2**30
         lines.append(f"{arguments.seconds:.0f} s in all, {peak:.2f} GiB at the peak")
     lines.append(
-        f"files: {folder}/map.zarr map.fits map.healpix.fits figures/*.png run/"
+        f"files: {folder}/report.html figures/*.png map.zarr map.fits map.healpix.fits "
+        "run/"
     )
     print("\n".join(["", "== the map against the truth", *lines]))
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A map from real open clusters and stars: ingest, fit, export, plot, a sky slice, and
-# how well it does on stars kept back. Usage: scripts/real_map.sh DATA [FOLDER]
+# A map from real open clusters and stars: ingest, fit, export, plot, a report, a sky
+# slice, and how well it does on stars kept back. Usage: scripts/real_map.sh DATA [FOLDER]
 # DATA holds clusters_hunt2023.csv.gz (Hunt & Reffert 2023) and stars_av.csv.gz (Miglio
 # et al. 2021, Anders et al. 2017, Zinn et al. 2022), which are not part of dustmap.
 # DUSTMAP_REAL_MAP_FIT ("KEY=VALUE ...") overrides keys of scripts/real_map.toml.
@@ -30,6 +30,7 @@ dustmap fit "$folder/stars.parquet" -o "$folder/run" -c "$root/scripts/real_map.
 dustmap export "$folder/run" --zarr "$folder/map.zarr" --fits "$folder/map.fits" \
   --healpix "$folder/map.healpix.fits" --overwrite
 dustmap plot "$folder/run" -o "$folder/figures"
+dustmap report "$folder/run" -o "$folder/report.html" --overwrite
 "$python" "$root/scripts/sky_slice.py" "$folder/map.zarr" --distance 400 \
   -o "$folder/figures/density_400pc.png"
 "$python" "$root/scripts/real_map_summary.py" "$folder"
