@@ -47,7 +47,7 @@ def each_curve(
     """Yield whole curves in blocks: rows, distances [pc] ``(k,)``, and by name
     ``(rows, k)``; the first distance is 0, the last `Sky.limit`."""
     for rows, rays in _blocks(store, places, _CURVES):
-        every = np.ones(len(rows), dtype=bool)
+        every = np.arange(len(rows))
         yield rows, rays.nodes, {name: rays.curves(name, every) for name in names}
 
 
@@ -98,21 +98,24 @@ class _Rays:
         far = np.minimum(step + 1, self._last)
         upper = rows[self._which, far]
         whole &= (np.isfinite(upper) | (self._weights == 0)).all(axis=0)
+        # Beyond the last node nothing is asked.
+        ended = np.nonzero(~whole & (distance <= self.nodes[-1]))[0]
         share = (distance - self.nodes[step]) / np.diff(self.nodes)[step]
         lower = rows[self._which, step]
         along = lower + (upper - lower) * share
         values = np.where(self._weights > 0, self._weights * along, 0.0).sum(axis=0)
-        if not whole.all():
-            curves = self.curves(name, ~whole, rows)
-            one = np.arange(len(curves))
-            near, beyond = curves[one, step[~whole]], curves[one, step[~whole] + 1]
-            values[~whole] = near + (beyond - near) * share[~whole]
+        for start in range(0, len(ended), _CURVES):
+            part = ended[start : start + _CURVES]
+            curves = self.curves(name, part, rows)
+            one = np.arange(len(part))
+            near, beyond = curves[one, step[part]], curves[one, step[part] + 1]
+            values[part] = near + (beyond - near) * share[part]
         return values
 
     def curves(
         self, name: str, chosen: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
-        """Values at all nodes of the chosen sight lines, shape ``(m, nodes)``."""
+        """Values at all nodes of sight lines by number, shape ``(m, nodes)``."""
         rows = _from_zero(self._read(name)) if rows is None else rows
         steps = np.diff(self.nodes)
         along = np.diff(rows, axis=1)[self._which[:, chosen]]

@@ -18,7 +18,9 @@ def densities(
 ) -> dict[str, np.ndarray]:
     """Arrays of the cube by name, trilinear at ``positions`` [pc], shape ``(n, 3)``.
 
-    Positions must lie in the box. Only the chunks around them are read.
+    Positions must lie in the box. Only the chunks around them are read. The mean is
+    what the fit itself has between the centres; std and quantiles are those of the
+    centres, interpolated.
     """
     found = {name: np.zeros(len(positions)) for name in names}
     for rows, index in _blocks(store, positions):

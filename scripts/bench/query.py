@@ -1,0 +1,167 @@
+"""Questions to a map: a million coordinates, a large map, and how true answers are.
+
+Each question is asked in a process of its own, with what it took beyond its imports:
+time, peak memory, and the bytes that it read by system calls. The map of 2 GB is noise,
+which no codec makes much smaller. Against the run itself, answers of the map store are
+compared at random places in the box with those of `dustmap predict`; along rays,
+distances at which half of the whole extinction is reached with posterior draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from query_tasks import TASKS
+from query_truth import draws_held, places_in, scores
+from report import Report, parser
+from simulated import BOX, simulated
+from verbs import dustmap
+
+from pipelines.export.cube import Cube
+from pipelines.export.integrated import Integrated
+from pipelines.export.zarr import write_zarr
+from pipelines.measurement import Row
+from pipelines.predict import predict_columns
+from pipelines.query import open_map
+from pipelines.query.redrawn import PosteriorAnswers
+from pipelines.run import read_run
+
+_HERE = Path(__file__).resolve().parent
+# Grid points per axis, nside, distances: 2.4 GB of float32, 2.1 GB on the disk.
+_LARGE = ((512, 512, 288), 128, 150)
+_SMALL = ((40, 40, 20), 16, 20)
+
+
+def main() -> None:
+    options = arguments()
+    report = Report.of("query", __doc__, options)
+    work = options.output / "work"
+    run, store = fitted_map(options, work)
+    large = work / "large.zarr"
+    if not large.exists():
+        write_noise(large, _SMALL if options.quick else _LARGE, options.seed)
+    asked = [("of a fit", store, name, options.count) for name in TASKS]
+    asked += [("of noise", large, name, 10) for name in ("extinction", "density")]
+    asked += [("of noise", large, "extinction", options.count)]
+    rows = [
+        {"map": of, "coordinates": count, **measured(path, name, count, options.seed)}
+        for of, path, name, count in asked
+    ]
+    columns = against_run(run, store, options.targets, options.seed)
+    report.tables = {
+        "What a question takes": rows,
+        "Map store against its run": scores(columns),
+        "Where half of the extinction is reached": [
+            draws_held(run, store, options.rays, options.seed)
+        ],
+    }
+    report.notes = [
+        f"{of}: {size(path) / 1e9:.4g} GB in {path.name}"
+        for of, path in (("of a fit", store), ("of noise", large))
+    ]
+    report.write(options.output, lambda figure: draw(figure, columns))
+
+
+def fitted_map(options: argparse.Namespace, work: Path) -> tuple[Path, Path]:
+    """The run that is given, or one of a mock, and its map store."""
+    run = options.run
+    if run is None:
+        run = work / "run"
+        mock = simulated(
+            work,
+            stars=options.stars,
+            targets=100,
+            seed=options.seed,
+            settings=["truth.spacing=75"] if options.quick else [],
+        )
+        chosen = [*BOX, f"box.spacing={options.spacing}", "inference.samples=16"]
+        words = [word for pair in chosen for word in ("--set", pair)]
+        dustmap(["fit", mock.stars, "-o", run, *words], work / "fit.log")
+    store = work / "map.zarr"
+    if not store.exists():
+        dustmap(["export", run, "--zarr", store], work / "export.log")
+    return run, store
+
+
+def write_noise(path: Path, sizes: tuple[tuple[int, ...], int, int], seed: int) -> None:
+    """A map store of positive random numbers that fills the given sizes."""
+    rng = np.random.default_rng(seed)
+    shape, nside, count = sizes
+    x, y, z = (10.0 * (np.arange(n) - n // 2) for n in shape)
+    names = ("mean", "std", "p16", "p50", "p84")
+    fields = {n: rng.random(shape[::-1], dtype=np.float32) for n in (*names, "support")}
+    rays = {n: rng.random((12 * nside**2, count), dtype=np.float32) for n in names}
+    last = np.full(12 * nside**2, reach / 3, dtype=np.float32)
+    reach = np.linalg.norm([axis[0] for axis in (x, y, z)])
+    distance = reach / count * np.arange(1, count + 1)
+    write_zarr(
+        path,
+        Cube(x=x, y=y, z=z, arrays=fields),
+        Integrated(distance=distance, arrays=rays, last_star=last),
+    )
+
+
+def measured(path: Path, task: str, count: int, seed: int) -> Row:
+    """What a question took, by a process of its own."""
+    words = [sys.executable, str(_HERE / "query_tasks.py"), str(path), task]
+    done = subprocess.run(
+        [*words, str(count), str(seed)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def against_run(run: Path, store: Path, count: int, seed: int) -> dict[str, np.ndarray]:
+    """Answers of both at random places, ``store_`` and ``run_`` by column."""
+    fitted = read_run(run)
+    stars, coords = places_in(PosteriorAnswers(fitted).box, count, seed)
+    predicted = predict_columns(fitted.plan, fitted.posterior, stars)
+    columns = {"distance": stars.distance}
+    for what, integrated in (("extinction", True), ("density", False)):
+        parts, _ = open_map(store).summary(coords, integrated=integrated)
+        for kind, part in parts.items():
+            columns[f"store_{what}_{kind}"] = part.value
+            columns[f"run_{what}_{kind}"] = predicted[f"{what}_{kind}"]
+    return columns
+
+
+def size(path: Path) -> int:
+    """Bytes of the files in a folder."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def draw(figure: Figure, columns: dict[str, np.ndarray]) -> None:
+    """How far the store's mean is off the run's, in its std, against distance."""
+    axes = figure.subplots()
+    for what, colour in (("density", "#D55E00"), ("extinction", "#0072B2")):
+        mean, std = (columns[f"run_{what}_{kind}"] for kind in ("mean", "std"))
+        off = (columns[f"store_{what}_mean"] - mean) / std
+        axes.plot(columns["distance"], off, ".", ms=2, color=colour, label=what)
+    axes.set_xlabel("distance [pc]")
+    axes.set_ylabel("(map store − run) / std of the run")
+    axes.set_ylim(-2, 2)
+    axes.legend(markerscale=5, frameon=False)
+
+
+def arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--run", type=Path, help="a run folder; default: a mock's")
+    options.add_argument("--stars", type=int, default=60_000, help="of the mock")
+    options.add_argument("--spacing", type=float, default=50.0, help="of its grid [pc]")
+    options.add_argument("--count", type=int, default=1_000_000, help="coordinates")
+    options.add_argument("--targets", type=int, default=5_000, help="against the run")
+    options.add_argument("--rays", type=int, default=400, help="of the inverse")
+    chosen = options.parse_args()
+    if chosen.quick:
+        chosen.stars, chosen.spacing = 1_500, 200.0
+        chosen.count, chosen.targets, chosen.rays = 2_000, 200, 40
+    return chosen
+
+
+if __name__ == "__main__":
+    main()
