@@ -97,8 +97,8 @@ def write_noise(path: Path, sizes: tuple[tuple[int, ...], int, int], seed: int) 
     names = ("mean", "std", "p16", "p50", "p84")
     fields = {n: rng.random(shape[::-1], dtype=np.float32) for n in (*names, "support")}
     rays = {n: rng.random((12 * nside**2, count), dtype=np.float32) for n in names}
-    last = np.full(12 * nside**2, reach / 3, dtype=np.float32)
     reach = np.linalg.norm([axis[0] for axis in (x, y, z)])
+    last = np.full(12 * nside**2, reach / 3, dtype=np.float32)
     distance = reach / count * np.arange(1, count + 1)
     write_zarr(
         path,
