@@ -55,14 +55,15 @@ class Agreement:
 
 
 def shared_height(cube: Cube, other: Cube) -> tuple[float, float]:
-    """Lowest and highest z of the first one's cell centres within the other's [pc].
+    """Lowest and highest z of the first one's cells that `regridded` fills [pc].
 
     Raises
     ------
     ValueError
         If there are fewer than two.
     """
-    within = cube.z[(cube.z >= other.z[0]) & (cube.z <= other.z[-1])]
+    known = _averaged(other.z, _merged(other, cube)[2])
+    within = cube.z[(cube.z >= known[0]) & (cube.z <= known[-1])]
     if len(within) < 2:
         raise ValueError(
             f"the maps have {len(within)} planes of cells in common: one spans "
@@ -81,12 +82,12 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
     """
     name = density_name(other)
     to_unit = u.Unit(other.unit).to(u.Unit(cube.unit)) * factor
-    merged = [
-        max(1, round(h / g)) for h, g in zip(cube.spacing, other.spacing, strict=True)
-    ]
     z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
     places = np.stack([x, y, z], axis=-1)
-    values = _running_means(other, name, merged).sample("density", places) * to_unit
+    values = (
+        _running_means(other, name, _merged(other, cube)).sample("density", places)
+        * to_unit
+    )
     return Cube(
         x=cube.x,
         y=cube.y,
@@ -97,16 +98,29 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
     )
 
 
+def _merged(other: Cube, cube: Cube) -> list[int]:
+    """How many of the other's cells make one of the first's, along x, y, z."""
+    sizes = zip("xyz", cube.spacing, other.spacing, strict=True)
+    return [
+        min(max(1, round(h / g)), len(getattr(other, axis)) - 1) for axis, h, g in sizes
+    ]
+
+
+def _averaged(centres: np.ndarray, count: int) -> np.ndarray:
+    """Centres of every ``count`` neighbours."""
+    half = (count - 1) / 2 * (centres[-1] - centres[0]) / (len(centres) - 1)
+    return np.linspace(centres[0] + half, centres[-1] - half, len(centres) - count + 1)
+
+
 def _running_means(cube: Cube, name: str, merged: list[int]) -> Cube:
     """Means over ``merged`` cells per axis, each at the centre of what it averages."""
     axes = {}
     values = np.asarray(cube.arrays[name], dtype=np.float64)
     for wanted, axis in zip(merged, "xyz", strict=True):
         centres = getattr(cube, axis)
-        count = min(wanted, len(centres) - 1)
         windows = np.lib.stride_tricks.sliding_window_view(
-            values, count, axis=array_axis(axis)
+            values, wanted, axis=array_axis(axis)
         )
         values = windows.mean(axis=-1)
-        axes[axis] = np.convolve(centres, np.full(count, 1 / count), mode="valid")
+        axes[axis] = _averaged(centres, wanted)
     return Cube(**axes, arrays={"density": values}, unit=cube.unit)

@@ -11,7 +11,7 @@ from pipelines.bands.source import SEPARATOR
 from pipelines.figures.style import density_unit
 
 # A letter and an index, as in A_V or A_Ks, or a colour excess.
-_BAND = re.compile(r"A_\w+|E\(\w+-\w+\)|A\([\d.]+ nm\)")
+_BAND = re.compile(r"A_\w+(?:\(\w+\))?|E\(\w+-\w+\)|A\([\d.]+ nm\)")
 
 
 def band_of(meta: dict[str, Any]) -> str:
@@ -23,7 +23,7 @@ def band_of(meta: dict[str, Any]) -> str:
 
 def band_symbol(band: str) -> str:
     """A band as mathematics: ``A_V`` as its symbol with an index; words as they are."""
-    if re.fullmatch(r"A_\w+", band):
+    if re.fullmatch(r"A_\w+(?:\(\w+\))?", band):
         return rf"$A_\mathrm{{{band[2:]}}}$"
     if re.fullmatch(r"E\(\w+-\w+\)", band):
         return f"${band}$"

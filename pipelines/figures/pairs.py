@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.figures.agreement import Agreement
-from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL
+from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, signed_text
 
 _BINS = 50
 _REACH = 5.0
@@ -40,8 +40,8 @@ def draw_pairs(
         np.where(counts > 0, counts, np.nan),
         origin="lower",
         extent=(low, high, low, high),
-        cmap=mpl.colormaps["cividis_r"],
-        norm=LogNorm(1, max(float(counts.max()), 2.0)),
+        cmap=mpl.colormaps["YlGnBu"],
+        norm=LogNorm(0.3, max(float(counts.max()), 2.0)),
         interpolation="nearest",
     )
     axes.plot((low, high), (low, high), color=ORANGE, linewidth=0.8)
@@ -69,7 +69,7 @@ def draw_deviations(axes: Axes, deviations: np.ndarray, label: str) -> None:
               linewidth=0.8)  # fmt: skip
     inside = np.abs(finite) < 1
     text = (
-        f"mean {finite.mean():.2f}\nstd {finite.std():.2f}\n$<1\\sigma$: "
+        f"mean {signed_text(finite.mean(), 2)}\nstd {finite.std():.2f}\n$<1\\sigma$: "
         f"{inside.mean():.0%}"
         if finite.size
         else "none"

@@ -144,7 +144,7 @@ def test_equal_areas_of_the_sky_are_equal_areas_of_the_figure():
 def make_maps(count):
     distances = 100.0 * np.arange(1, count + 1)
     mean = np.outer(distances, np.ones(48)) * 1e-3
-    return SkyMaps(distances=distances, mean=mean, std=mean)
+    return SkyMaps(distances=distances, mean=mean, std=mean / 10)
 
 
 @pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (3, 3), (9, 3)])
@@ -154,6 +154,16 @@ def test_the_sky_has_a_panel_for_a_few_distances_with_the_last(count, panels):
     assert len(titles) == 2 * panels
     assert titles[0] == "out to 100 pc"
     assert titles[-1] == f"out to {100 * count} pc"
+
+
+def test_the_sky_has_its_std_beside_the_mean():
+    figure = sky(make_maps(9), distances=[200.0, 400.0])
+    middles = [np.nanmedian(axes.images[0].get_array()) for axes in figure.axes[:4]]
+    assert middles == pytest.approx([0.2, 0.02, 0.4, 0.04])
+    labels = [axes.get_xlabel() for axes in figure.axes[4:]]
+    assert labels == ["mean extinction [mag]", "std of the extinction [mag]"] * 2
+    with pytest.raises(ValueError, match="no map out to 250 pc"):
+        sky(make_maps(9), distances=[250.0])
 
 
 def test_unmapped_sky_stays_unmapped_in_the_picture():

@@ -217,6 +217,10 @@ def test_another_grid_is_averaged_over_cells_and_interpolated_between_them():
     plain[2, 4, 8] += 25.0 / 125
     np.testing.assert_allclose(found[~outside], plain[~outside], atol=1e-9)
     assert shared_height(cube, fine) == (-100.0, 100.0)
+    thin = replace(fine, z=z[20:41], arrays={"density": (X - Z)[20:41]})
+    filled = np.isfinite(regridded(thin, cube).arrays["density"]).any(axis=(1, 2))
+    assert shared_height(cube, thin) == (-50.0, 50.0)
+    assert cube.z[filled][[0, -1]].tolist() == [-50.0, 50.0]
     apart = replace(fine, z=z + 5000.0)
     with pytest.raises(ValueError, match="0 planes"):
         shared_height(cube, apart)
