@@ -191,3 +191,18 @@ def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
 def test_a_box_that_is_not_understood_is_refused(text):
     with pytest.raises(InputError, match="--box takes ranges"):
         parse_box(text)
+
+
+def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
+    done = command(
+        f"export {positive_run.path} --shells {tmp_path}/s.fits --shell-edges 0,70 "
+        f"--nside 2 --band 'E(BP-RP)' --from-band A_V --curve F19 "
+        f"--citation {tmp_path}/c.cff --citation {tmp_path}/c.bib"
+    )
+    assert done.exit_code == 0, done.output
+    assert "E(BP-RP) = 0.46543 A_V (F19 of dust_extinction 1." in done.output
+    assert "R_V = 3.1, A_BP at 510.97 nm, A_RP at 776.91 nm)" in done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"s.fits", "c.cff", "c.bib"}
+    assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
+    refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
+    assert refused.exit_code == 2 and "--from-band A_V" in refused.output
