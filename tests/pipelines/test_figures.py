@@ -158,7 +158,9 @@ def test_the_sky_has_a_panel_for_a_few_distances_with_the_last(count, panels):
 
 def test_the_sky_has_its_std_beside_the_mean():
     figure = sky(make_maps(9), distances=[200.0, 400.0])
-    middles = [np.nanmedian(axes.images[0].get_array()) for axes in figure.axes[:4]]
+    middles = [
+        np.nanmedian(np.asarray(axes.images[0].get_array())) for axes in figure.axes[:4]
+    ]
     assert middles == pytest.approx([0.2, 0.02, 0.4, 0.04])
     labels = [axes.get_xlabel() for axes in figure.axes[4:]]
     assert labels == ["mean extinction [mag]", "std of the extinction [mag]"] * 2
