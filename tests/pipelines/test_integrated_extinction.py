@@ -88,7 +88,7 @@ def test_what_lies_between_pixels_and_distances_is_what_predictions_say(
 
 
 def test_the_closed_form_extinction_lies_within_the_error(whole):
-    directions = pixel_directions(16)
+    directions = np.stack(healpy.pix2vec(16, np.arange(12 * 16**2), nest=True), axis=1)
     ends = whole.distance[:, None, None] * directions
     true = one_cloud.extinction(ends.reshape(-1, 3)).reshape(ends.shape[:2]).T
     found = whole.arrays["mean"]

@@ -123,22 +123,24 @@ def test_cumulative_extinction_agrees_with_the_closed_form(cloud_run):
 
 
 def test_the_error_is_that_of_the_integral_as_posterior_draws_have_it(cloud_run):
-    # Many directions, since 24 draws and 16 residuals are few.
+    # Many directions and draws, since 24 samples and 16 residuals are few.
     directions = one_cloud.directions(200)
-    edges = np.array([70.0, 140.0, 205.0])
+    edges = np.linspace(0.0, 205.0, 9)[1:]
     mean, std = cumulative(cloud_run, directions, edges)
     ends = torch.as_tensor(edges[-1] * directions)
     generator = torch.Generator().manual_seed(3)
-    draws = cloud_run.posterior.draws(rays(cloud_run.plan, ends), generator)
-    expected = np.sqrt(((draws.numpy() - mean[-1]) ** 2).mean(axis=0))
-    assert np.median(std[-1] / expected) == pytest.approx(1.0, abs=0.05)
+    through = rays(cloud_run.plan, ends)
+    draws = [cloud_run.posterior.draws(through, generator) for _ in range(4)]
+    expected = np.sqrt(((torch.cat(draws).numpy() - mean[-1]) ** 2).mean(axis=0))
+    # Sixteen residuals, common to all directions, know their variance to a third.
+    assert np.median(std[-1] / expected) == pytest.approx(1.0, abs=0.08)
     # Errors of the segments added as if independent are another thing.
     ends = torch.as_tensor(edges[:, None, None] * directions)
     starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]]).reshape(-1, 3)
     pieces = rays(cloud_run.plan, ends.reshape(-1, 3), starts)
-    apart = cloud_run.posterior.moments(pieces).std.reshape(3, -1)
+    apart = cloud_run.posterior.moments(pieces).std.reshape(8, -1)
     naive = apart.square().sum(dim=0).sqrt().numpy()
-    assert abs(np.median(naive / expected) - 1.0) > 0.08
+    assert np.median(naive / expected) < 0.8
 
 
 def test_sky_maps_peak_towards_the_cloud(maps, tmp_path):
