@@ -168,7 +168,7 @@ def _numbers(judged: list[JudgedLine]) -> dict[str, Any]:
     return {
         "distances judged": len(z),
         "mean difference [mag]": float(np.mean(mean - best)),
-        "median |difference| [mag]": float(np.median(np.abs(mean - best))),
+        "median absolute difference [mag]": float(np.median(np.abs(mean - best))),
         "RMS difference [mag]": float(np.sqrt(np.mean((mean - best) ** 2))),
         "RMS z": float(np.sqrt(np.mean(z**2))),
         "RMS z at the ends": float(np.sqrt(np.mean(np.square(ends)))),

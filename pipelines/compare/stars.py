@@ -25,6 +25,8 @@ _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 # Fewer stars than this say nothing of a tail.
 _FEW = 20
+# Standard deviations that a star is named beyond.
+_FAR = 5.0
 _PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 Place = tuple[float, float, float]
@@ -241,6 +243,14 @@ def _words(
         "The errors given for coverage are binomial. Stars behind one cloud err "
         "together: the true errors are larger.",
     ]
+    far = np.abs(judged.z) > _FAR
+    if far.any() and not far.all():
+        words.append(
+            f"{int(far.sum())} of {len(far)} lie beyond {_FAR:g} sigma; without them "
+            f"chi2/n is {np.mean(judged.z[~far] ** 2):.2f} and the RMSE "
+            f"{np.sqrt(np.mean(judged.residual[~far] ** 2)):.3f} mag: bins with large "
+            "values of either may hold one of them."
+        )
     if whole.stars < _FEW:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")
     return tuple(words)
