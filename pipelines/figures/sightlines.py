@@ -160,6 +160,7 @@ def _unexceptional(line: LineOfSight, curve: np.ndarray, far: float) -> np.ndarr
 
 
 def _direction(line: LineOfSight) -> str:
-    latitude = f"{line.b:+.1f}°".replace("-", "\N{MINUS SIGN}")
+    sign = "+" if round(line.b, 1) > 0 else ""
+    latitude = f"{sign}{line.b:.1f}°".replace("-", "\N{MINUS SIGN}")
     radius = f", stars within {line.radius:g}°" if len(line.star_distance) else ""
     return f"$l$ = {line.l:.1f}°, $b$ = {latitude}{radius}"

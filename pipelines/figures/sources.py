@@ -44,7 +44,7 @@ class Source:
 
     def cube(self) -> Cube:
         """The density."""
-        raise self._lacks("a density cube", "a run, map.zarr or map.fits")
+        raise self._lacks("density cube", "a run, map.zarr or map.fits")
 
     def columns(
         self, along: str, between: tuple[float, float] | None = None
@@ -60,7 +60,7 @@ class Source:
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         """Extinction along lines of sight."""
-        raise self._lacks("integrated extinctions", "a run or a newer map.zarr")
+        raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
 
     def records(self) -> list[dict]:
         """How the fit went."""

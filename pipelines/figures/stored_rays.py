@@ -27,14 +27,15 @@ def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarr
 
 
 def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
-    """The ray of the pixel that holds a direction."""
+    """The ray of the pixel that holds a direction, as far as the map goes."""
     pixel = healpy.ang2pix(stored.nside, l, b, lonlat=True, nest=True)
-    arrays = {n: a[pixel].astype(np.float64) for n, a in stored.arrays.items()}
+    known = np.isfinite(stored.arrays["mean"][pixel])
+    arrays = {n: a[pixel, known].astype(np.float64) for n, a in stored.arrays.items()}
     nothing = np.zeros(0)
     common = {
         "l": l,
         "b": b,
-        "distance": stored.distance,
+        "distance": stored.distance[known],
         "mean": arrays["mean"],
         "std": arrays["std"],
         "star_distance": nothing,

@@ -104,6 +104,17 @@ def test_stored_integrals_are_read_along_their_pixels(positive):
     assert source.skymaps([75.0], None).mean[0, pixel] == pytest.approx(rise)
 
 
+def test_a_stored_ray_ends_where_the_map_does():
+    stored = make_integrated(True)
+    stored.arrays["mean"][:, 2] = np.nan
+    source = CubeSource("c", make_cube(mean=1e-5), stored)
+    (line,) = source.lines([(90.0, 0.0)])
+    assert line.distance.tolist() == [50.0, 100.0]
+    assert line.last_star == 200.0
+    width = np.log(1.5) / 2 * 1.96
+    np.testing.assert_allclose(np.log(line.outer[1] / line.median), width, rtol=1e-4)
+
+
 def test_a_run_shows_its_own_moments_and_samples(cloud_run):
     source = RunSource(cloud_run.path, cloud_run)
     pixel = healpy.ang2pix(64, [18.4, 60.0], [-9.0, 5.0], lonlat=True, nest=True)

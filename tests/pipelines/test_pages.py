@@ -302,7 +302,7 @@ def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
     left = re.findall("left out: (\\S+):", done.stderr)
     assert left == ["sky", "los", "convergence"]
     for more, message in (
-        ("--kind los", "integrated extinctions"),
+        ("--kind los", "extinctions along rays"),
         ("--kind compare", "--other"),
         ("--kind slice --x 1 --y 2", "one plane"),
         ("--kind slice --x 999", "no slice at 999"),
