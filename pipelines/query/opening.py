@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pipelines.errors import InputError
 from pipelines.query.map import DustMap
-from pipelines.query.store import is_store, open_store
+from pipelines.query.store import MapStore, is_store, open_store
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
-    from pipelines.query.redrawn import Fitted, PosteriorAnswers
+    from pipelines.query.redrawn import PosteriorAnswers
+    from pipelines.run import Run
 
 
-def open_map(
-    path: str | Path, *, samples: str | Path | Fitted | None = None
-) -> DustMap:
+def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> DustMap:
     """Open a map for questions.
 
     Parameters
@@ -26,13 +27,13 @@ def open_map(
         around the coordinates will be read; or a run folder, or the file of its samples
         (``dustmap samples``), which compute every answer anew from the posterior.
     samples
-        A run folder, a file of samples, or what was opened of one, which answers
+        The run folder, its file of samples, or a run that was read, to answer
         ``mode="samples"`` beside a store.
 
     Raises
     ------
     InputError
-        If it is none of these.
+        If it is none of these, or the samples are those of another map or band.
     """
     place = Path(path)
     if not place.exists():
@@ -40,25 +41,50 @@ def open_map(
             f"{place} does not exist: give a map store, a run or a file of samples"
         )
     if not is_store(place):
-        return DustMap(path=place, stored=None, posterior=_posterior(place))
+        posterior, band = _posterior(place)
+        return DustMap(path=place, stored=None, posterior=posterior, band=band)
     store = open_store(place)
+    band = str(store.attributes.get("band", ""))
     return DustMap(
         path=place,
         stored=StoredAnswers(store),
-        posterior=None if samples is None else _posterior(samples),
-        band=str(store.attributes.get("band", "")),
+        posterior=None if samples is None else _beside(store, band, samples),
+        band=band,
     )
 
 
-def _posterior(source: str | Path | Fitted) -> PosteriorAnswers:
+def _beside(store: MapStore, band: str, samples: str | Path | Run) -> PosteriorAnswers:
+    posterior, drawn = _posterior(samples)
+    if drawn != band:
+        raise InputError(
+            f"{store.path} is a map of {band or 'an unnamed band'}, the samples are of "
+            f"{drawn or 'an unnamed band'}: their extinctions differ. Open the map "
+            "that was exported from this run as it is"
+        )
+    ours, theirs = store.box, posterior.box
+    same = np.allclose([*ours.lower, *ours.upper], [*theirs.lower, *theirs.upper])
+    if not same:
+        raise InputError(
+            f"{store.path} spans {ours.lower} to {ours.upper} pc, the samples "
+            f"{theirs.lower} to {theirs.upper} pc: they are of another map"
+        )
+    return posterior
+
+
+def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
+    """What answers from a posterior, and the band of its extinctions."""
+    from pipelines.products.provenance import provenance
     from pipelines.query.redrawn import PosteriorAnswers
 
-    if not isinstance(source, str | Path):
-        return PosteriorAnswers(source)
+    run = _run(source) if isinstance(source, str | Path) else source
+    return PosteriorAnswers(run), str(provenance(run)["extinction_band"])
+
+
+def _run(source: str | Path) -> Run:
     if Path(source).is_file():
         from pipelines.redraw import open_samples
 
-        return PosteriorAnswers(open_samples(source).run)
+        return open_samples(source).run
     from pipelines.run import read_run
 
-    return PosteriorAnswers(read_run(source))
+    return read_run(source)

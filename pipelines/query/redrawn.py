@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
 from dustmap.functionals import Functionals, PointValues
-from dustmap.posterior import Moments, Posterior
+from dustmap.posterior import Moments
 from pipelines.errors import InputError
 from pipelines.observations import rays
-from pipelines.planning.plan import Plan
 from pipelines.products.integrated import last_star
 from pipelines.query.places import Places
 from pipelines.query.quantiles import QUANTILES
 from pipelines.query.question import Question
 from pipelines.query.store import Box
+from pipelines.run import Run
 
 # Places handled at once.
 _ROWS = 1 << 16
@@ -25,27 +24,12 @@ _ROWS = 1 << 16
 _SEED = 20
 
 
-class Fitted(Protocol):
-    """A run, or anything else that a posterior can be redrawn from."""
-
-    @property
-    def plan(self) -> Plan:
-        """The model of the fit."""
-        ...
-
-    @property
-    def posterior(self) -> Posterior:
-        """Mean and samples."""
-        ...
-
-
 class PosteriorAnswers:
-    """All modes, from a fit; see `pipelines.query.map.Answers`."""
+    """All modes, from a fit; see `pipelines.query.map.DustMap`."""
 
-    def __init__(self, fitted: Fitted) -> None:
-        self._fitted = fitted
-        self._plan, self._posterior = fitted.plan, fitted.posterior
-        self._support = getattr(fitted, "support", None)
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._plan, self._posterior = run.plan, run.posterior
 
     @property
     def box(self) -> Box:
@@ -105,24 +89,15 @@ class PosteriorAnswers:
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        self._require_support()
-        return last_star(cast(Any, self._fitted), places.directions)
+        return last_star(self._run, places.directions)
 
     def _support_at(self, positions: np.ndarray) -> np.ndarray:
-        support = self._require_support()
+        support = self._run.support
         grid = self._plan.grid
         index = np.rint((positions - grid.origin) / np.array(grid.spacing))
         last = np.array(grid.shape) - 1
         cells = np.clip(index, 0, last).astype(np.int64)
         return support.reshape(grid.shape).numpy()[tuple(cells.T)]
-
-    def _require_support(self) -> torch.Tensor:
-        if self._support is None:
-            raise InputError(
-                "this file of samples does not say which cells stars have seen: flags "
-                "need the map store or the run folder"
-            )
-        return self._support
 
     def _blocks(
         self, asked: Question, places: Places

@@ -16,7 +16,7 @@ from pipelines.query.store import Box, MapStore
 
 
 class StoredAnswers:
-    """Mean, std and quantiles of a map store; see `pipelines.query.map.Answers`."""
+    """Mean, std and quantiles of a map store; see `pipelines.query.map.DustMap`."""
 
     def __init__(self, store: MapStore) -> None:
         self.store = store

@@ -1,5 +1,7 @@
 """A run and the store of its map give the same answers; draws come from the run."""
 
+from dataclasses import replace
+
 import numpy as np
 import one_cloud
 import pytest
@@ -7,10 +9,11 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.errors import InputError
-from pipelines.export.zarr import write_zarr
+from pipelines.export.zarr import read_zarr, write_zarr
 from pipelines.predict import predict_columns
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
+from pipelines.redraw import write_samples
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +131,32 @@ def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, sto
         past.append((draws >= half[kept, None]).mean())
     assert kept.sum() > 80
     assert 0.58 < past[1] - past[0] < 0.78
+
+
+def test_samples_of_another_map_or_band_are_refused(positive_run, store):
+    with pytest.raises(InputError, match="another map"):
+        open_map(cut_short(store), samples=positive_run.path)
+    cube, rays = map_cube(positive_run), integrated(positive_run, nside=8)
+    other = replace(cube, meta={**cube.meta, "extinction_band": "E(B-V)"})
+    path = store.parent / "other_band.zarr"
+    write_zarr(path, other, rays)
+    assert open_map(path).band == "E(B-V)"
+    with pytest.raises(InputError, match=r"map of E\(B-V\)"):
+        open_map(path, samples=positive_run.path)
+
+
+def cut_short(store):
+    """The same map without its last plane in x."""
+    cube, path = read_zarr(store), store.parent / "short.zarr"
+    arrays = {name: array[..., :-1] for name, array in cube.arrays.items()}
+    write_zarr(path, replace(cube, x=cube.x[:-1], arrays=arrays))
+    return path
+
+
+def test_a_file_of_samples_answers_as_its_run(positive_run, coords, tmp_path):
+    write_samples(positive_run.path, tmp_path / "map.samples", tolerance=1e-3)
+    kept = open_map(tmp_path / "map.samples")
+    for mode in ("mean", "std", "samples"):
+        ours = kept.query(coords, integrated=True, mode=mode)
+        theirs = open_map(positive_run.path).query(coords, integrated=True, mode=mode)
+        np.testing.assert_allclose(ours.value, theirs.value, rtol=0.02)
