@@ -8,10 +8,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pydantic
 from docutils import nodes
 
 import dustmap
+
+# The extension beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
 
 _ROOT = Path(dustmap.__file__).resolve().parents[1]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
@@ -25,18 +29,24 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "mathml",
 ]
+html_math_renderer = "mathml"
 templates_path = ["_templates"]
 exclude_patterns = ["_build"]
 
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3
 
+# A type such as `bytes` is taken for the attributes of that name.
+suppress_warnings = ["ref.python"]
+
 html_theme = "furo"
 html_title = f"dustmap {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["math.css"]
 
 autosummary_generate = True
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -103,13 +113,15 @@ def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 def _exists(name: str) -> bool:
-    """Whether a module that is imported, Python or one of ours, knows the name."""
-    head, _, rest = name.partition(".")
-    if rest and head not in ("dustmap", "pipelines"):
-        return head in sys.modules
+    """Whether something that is imported, Python's or ours, has the name."""
+    head, *rest = name.split(".")
+    if rest and head not in ("dustmap", "pipelines") and head in sys.modules:
+        return True
     ours = [m for n, m in sys.modules.items() if n.startswith(("dustmap", "pipelines"))]
-    last = name.rpartition(".")[2]
-    return hasattr(builtins, last) or any(hasattr(module, last) for module in ours)
+    places = [builtins, numpy, *ours]
+    owner, last = name.split(".")[-2:] if rest else ("", head)
+    owners = [vars(m)[owner] for m in ours if owner in vars(m)]
+    return any(hasattr(place, last) for place in [*places, *owners])
 
 
 def setup(app: Any) -> None:
