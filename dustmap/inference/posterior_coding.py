@@ -1,10 +1,9 @@
 r"""Posterior samples as white noise from a seed, and whole numbers for what data added.
 
-A sample is ``ε = ±ξ + m + δ`` with white noise ξ that a seed draws again. The field
+A sample is ``ε = c ξ + m + δ`` with white noise ξ that a seed draws again. The field
 ``u = C^{1/2} δ`` of what the data added is smooth where they say little and small where
 they say nothing: its wavelet coefficients are rounded to multiples of one step, nearly
-all of them to zero. Of an antithetic pair the half sum and the half difference are
-coded, of which the former is small: it is where the pair is not one of mirror images.
+all of them to zero.
 
 Back from u, ``δ = C^{1/2} (C + n²)⁻¹ u`` with ``n²`` the variance of rounding: modes of
 which a smooth prior has less than that stay those of the white noise.

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.posterior_coding import Code, FieldCode
-from dustmap.inference.sample_coding import SampleCode
+from dustmap.inference.sample_coding import GroupCode, SampleCode
 from dustmap.inference.white_noise import WhiteNoise
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
@@ -156,7 +156,9 @@ class StoredSamples:
         return SampleCode(self._fields, noise, self.mean)
 
     def _group(self, place: int, numbers: range) -> Float[Tensor, "r p"]:
-        return self._samples.decode(self._code(place + 1), numbers)
+        gains = tuple(self._container.header["groups"][place + 1]["gains"])
+        group = GroupCode(code=self._code(place + 1), gains=gains)
+        return self._samples.decode(group, numbers)
 
     def _code(self, place: int) -> Code:
         described = self._container.header["groups"][place]

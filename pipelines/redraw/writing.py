@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from dustmap.inference.posterior_coding import Coded, FieldCode
-from dustmap.inference.sample_coding import SampleCode
+from dustmap.inference.posterior_coding import Coded, Error, FieldCode
+from dustmap.inference.sample_coding import GroupCode, SampleCode
 from dustmap.inference.white_noise import WhiteNoise
 from dustmap.linalg.circulant import Circulant
 from dustmap.models.base import ForwardModel
@@ -99,8 +99,7 @@ def write_samples(
             "this torch draws others from the same seed than that of the fit; use "
             "the version of torch that the fit was made with"
         )
-    blocks, groups, coded = _encoded(run, noise, tolerance)
-    errors = [error for one in coded for error in one.errors]
+    blocks, groups, errors = _encoded(run, noise, tolerance)
     header = {
         **_description(run),
         "tolerance": tolerance,
@@ -133,13 +132,14 @@ def latent_root(model: ForwardModel) -> Circulant:
 
 def _encoded(
     run: Run, noise: WhiteNoise | None, tolerance: float
-) -> tuple[dict[str, bytes], list[dict[str, Any]], list[Coded]]:
-    """Blocks of bytes, what the header says of them, and the codes' errors."""
+) -> tuple[dict[str, bytes], list[dict[str, Any]], list[Error]]:
+    """Blocks of bytes, what the header says of them, and errors of mean and samples."""
     posterior = run.posterior
     fields = FieldCode(latent_root(posterior.model))
     mean = posterior.mean[None]
-    coded = [fields.encode(mean, tolerance, mean, lambda found: found)]
-    code = SampleCode(fields, noise, fields.decode(coded[0].code)[0])
+    centre = fields.encode(mean, tolerance, mean, lambda found: found)
+    coded: list[Coded | GroupCode] = [centre]
+    code = SampleCode(fields, noise, fields.decode(centre.code)[0])
     groups = code.groups(len(posterior.samples))
     # Packing holds no lock: it runs beside the next group's transforms.
     with ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as pool:
@@ -151,13 +151,18 @@ def _encoded(
         blocks = {name: future.result() for name, future in work.items()}
     blocks["support"] = packed_lengths(run.support.numpy())
     described = [
-        {"block": name, "step": one.code.step, "rows": len(one.code.numbers)}
+        {
+            "block": name,
+            "step": one.code.step,
+            "rows": len(one.code.numbers),
+            "gains": list(one.gains) if isinstance(one, GroupCode) else [],
+        }
         for name, one in zip(work, coded, strict=True)
     ]
-    return blocks, described, coded
+    return blocks, described, [error for one in coded for error in one.errors]
 
 
-def _packing(pool: ThreadPoolExecutor, coded: Coded) -> Future[bytes]:
+def _packing(pool: ThreadPoolExecutor, coded: Coded | GroupCode) -> Future[bytes]:
     return pool.submit(packed, coded.code.numbers.cpu().numpy())
 
 
