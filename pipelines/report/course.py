@@ -99,10 +99,9 @@ def _costs(summary: dict[str, Any]) -> Table:
     return facts("Time and memory", rows)
 
 
-def _taken_up(history_: list[Any]) -> Table:
+def _taken_up(entries: list[dict[str, Any]]) -> Table:
     rows = []
-    for number, entry in enumerate(history_, start=1):
-        said = entry if isinstance(entry, dict) else {"": entry}
-        text = ", ".join(f"{name} {value}".strip() for name, value in said.items())
-        rows.append((str(number), text))
+    for number, entry in enumerate(entries, start=1):
+        said = [f"{name} {value}" for name, value in entry.items() if value]
+        rows.append((str(number), ", ".join(said)))
     return facts("Taken up again", rows)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pipelines.figures import density_slice, edge_on, face_on, lines_of_sight, sky
+from pipelines.figures import (
+    compare,
+    density_slice,
+    edge_on,
+    face_on,
+    lines_of_sight,
+    sky,
+)
 from pipelines.report.blocks import Block, Section, Text, picture
 from pipelines.report.material import Material
 from pipelines.report.numbers import percent, plain, significant
@@ -50,6 +57,27 @@ def maps(material: Material) -> Section:
         ),
     )
     return Section(key="maps", title="Maps", blocks=blocks)
+
+
+def beside(material: Material) -> Section:
+    """Another map, the difference, and that in standard deviations."""
+    other = material.beside
+    assert other is not None
+    drawn = picture(
+        compare(
+            material.cube,
+            other.cube,
+            columns=other.columns,
+            names=("this map", other.name),
+        ),
+        alt=f"This map and {other.name}: extinction, density in a plane, differences "
+        "and pairs of values",
+        caption=f"This map and {other.name} where both have cells. The other one's "
+        "units are taken as they are: if it is of another band, a factor is part of "
+        "every difference. Which of the two is right this does not tell; "
+        "`dustmap compare` holds both against stars.",
+    )
+    return Section(key="beside", title=f"Beside {other.name}", blocks=(drawn,))
 
 
 def sight_lines(material: Material) -> Section:

@@ -9,16 +9,28 @@ from typing import Any
 import numpy as np
 
 from pipelines.calibration import Calibration, calibrate
+from pipelines.errors import InputError
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
+from pipelines.figures.agreement import shared_height
+from pipelines.figures.sources import open_source
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics
 from pipelines.products import map_cube, provenance, sky_maps
 from pipelines.products.columns import columns
 from pipelines.products.profiles import profiles
 from pipelines.run import Run, read_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Another map, and the run's own columns through what both cover."""
+
+    name: str
+    cube: Cube
+    columns: Columns | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,7 @@ class Material:
     z: np.ndarray | None = None
     judged: Calibration | None = None
     unjudged: str = ""
+    beside: Beside | None = None
 
     @property
     def band(self) -> str:
@@ -48,20 +61,25 @@ class Material:
         return str(self.origin.get("extinction_band") or "as in the catalogue")
 
 
-def gather(path: Path, *, nside: int | None = None) -> Material:
+def gather(
+    path: Path, *, nside: int | None = None, other: Path | None = None
+) -> Material:
     """Read a run; exports that lie in its folder are used, the rest is computed.
+
+    ``other`` is a map to set beside it: a run or an export.
 
     Raises
     ------
     InputError
-        If the run or an export in it is incomplete or was altered.
+        If a run or an export is incomplete or was altered.
     """
     run = read_run(path)
-    cube, maps = run.path / "map.zarr", run.path / "map.healpix.fits"
+    stored, maps = run.path / "map.zarr", run.path / "map.healpix.fits"
+    cube = read_zarr(stored) if stored.exists() else map_cube(run)
     return judge(
         Material(
             run=run,
-            cube=read_zarr(cube) if cube.exists() else map_cube(run),
+            cube=cube,
             sky=(
                 read_healpix(maps)
                 if maps.exists() and nside is None
@@ -72,6 +90,7 @@ def gather(path: Path, *, nside: int | None = None) -> Material:
             records=read_metrics(run.path / "metrics.jsonl"),
             origin=provenance(run),
             held_out=read_held_out(run.path),
+            beside=None if other is None else _beside(run, cube, other),
         )
     )
 
@@ -81,6 +100,16 @@ def _columns(run: Run) -> dict[str, Columns]:
     if run.plan.engine == "svi":
         return {}
     return {along: columns(run, along) for along in ("y", "z")}
+
+
+def _beside(run: Run, cube: Cube, path: Path) -> Beside:
+    other = open_source(path).cube()
+    try:
+        heights = shared_height(cube, other)
+    except ValueError as error:
+        raise InputError(f"{path} cannot stand beside the run: {error}") from error
+    own = None if run.plan.engine == "svi" else columns(run, "z", heights)
+    return Beside(name=path.name, cube=other, columns=own)
 
 
 def judge(material: Material) -> Material:

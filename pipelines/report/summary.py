@@ -63,6 +63,7 @@ def fit_warnings(run: Run) -> list[str]:
         )
     if facts_["converged"]:
         found += [m for m in facts_.get("messages", ()) if _warns(m, run)]
+    found += [_changed(e) for e in _taken_up(run) if e.get("differences")]
     if not len(run.posterior.samples):
         found.append("The map has no posterior samples: it states no uncertainty.")
     dropped = facts_.get("dropped_modes", 0)
@@ -72,6 +73,17 @@ def fit_warnings(run: Run) -> list[str]:
             "were set to zero: the prior is not quite the one that was asked for."
         )
     return found
+
+
+def _taken_up(run: Run) -> list[dict[str, Any]]:
+    return run.provenance.get("taken_up") or []
+
+
+def _changed(entry: dict[str, Any]) -> str:
+    return (
+        f"The fit was taken up again at {entry.get('time')} although something had "
+        f"changed: {'; '.join(map(str, entry['differences']))}."
+    )
 
 
 def _warns(message: str, run: Run) -> bool:

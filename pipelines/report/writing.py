@@ -8,7 +8,7 @@ from pipelines.errors import InputError
 from pipelines.report.blocks import Section
 from pipelines.report.course import course
 from pipelines.report.judging import judging
-from pipelines.report.maps import maps, sight_lines
+from pipelines.report.maps import beside, maps, sight_lines
 from pipelines.report.material import Material, gather
 from pipelines.report.numbers import count
 from pipelines.report.origin import limits, origin
@@ -24,9 +24,12 @@ def write_report(
     *,
     three_d: bool = True,
     nside: int | None = None,
+    other: Path | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the report of a run; with the 3-D view it is some 5 MB larger.
+
+    ``other`` is a map to set beside it: a run or an export.
 
     Raises
     ------
@@ -37,7 +40,7 @@ def write_report(
     if output.exists() and not overwrite:
         raise InputError(f"{output} exists: choose another output or pass --overwrite")
     check_packages(three_d=three_d)
-    page = compose(gather(run, nside=nside), three_d=three_d)
+    page = compose(gather(run, nside=nside, other=other), three_d=three_d)
     with atomic_file(output, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return output
@@ -51,7 +54,10 @@ def compose(material: Material, *, three_d: bool = True) -> str:
         sections.append(
             Section(key="three-d", title="In three dimensions", blocks=seen)
         )
-    sections += [sight_lines(material), limits(material), origin(material)]
+    sections.append(sight_lines(material))
+    if material.beside is not None:
+        sections.append(beside(material))
+    sections += [limits(material), origin(material)]
     recorded = material.run.provenance
     stars = count(material.run.summary["counts"]["fitted"])
     names = ", ".join(one["name"] for one in recorded["inputs"])

@@ -12,6 +12,7 @@ import pytest
 from pipelines.errors import InputError
 from pipelines.report import write_report
 from pipelines.report.blocks import Listing, Notice, Section, Table
+from pipelines.report.course import course
 from pipelines.report.judging import judging
 from pipelines.report.material import gather, judge
 from pipelines.report.numbers import by, percent, significant
@@ -213,3 +214,16 @@ def test_the_view_holds_the_cube(html, material):
     assert data["x"] == cube.x.tolist()
     assert len(data["z"]) == len(cube.z)
     assert data["levels"] == sorted(data["levels"])
+
+
+def test_interruptions_are_told(material):
+    once = {"checkpoint": "000007", "stage": "inference", "differences": []}
+    taken_up = [once, {**once, "differences": ["another catalogue"]}]
+    provenance = {**material.run.provenance, "taken_up": taken_up}
+    run = dataclasses.replace(material.run, provenance=provenance)
+    _, text = read(course(dataclasses.replace(material, run=run, records=[])))
+    assert "interrupted and taken up again 2 times." in text
+    assert "checkpoint 000007, stage inference" in text
+    assert [w for w in fit_warnings(run) if "another catalogue" in w]
+    _, text = read(course(dataclasses.replace(material, records=[])))
+    assert "never interrupted" in text
