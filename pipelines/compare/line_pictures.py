@@ -61,17 +61,22 @@ def _line(axes: Axes, each: JudgedLine) -> dict[str, Any]:
         markersize=2.6,
         elinewidth=0.9,
     )
-    for low, high in (
-        (0.0, max(float(each.line.near), 0.0)),
-        (min(each.informed, each.line.far, each.reach), each.reach),
-    ):
-        if high > low:
-            handles["not judged"] = axes.axvspan(
-                low * factor, high * factor, color="0.88", zorder=0
-            )
+    handles |= _not_judged(axes, each, factor)
     axes.set_xlim(0.0, each.reach * factor)
     axes.set_title(each.line.name.replace("-", "\N{MINUS SIGN}"), fontsize=NORMAL)
     label(axes, f"distance [{unit}]", "extinction [mag]")
+    return handles
+
+
+def _not_judged(axes: Axes, each: JudgedLine, factor: float) -> dict[str, Any]:
+    """Shade what the reference or the map has not been told."""
+    far = min(each.informed, each.line.far, each.reach)
+    handles: dict[str, Any] = {}
+    for low, high in ((0.0, each.line.near), (far, each.reach)):
+        if high > low:
+            handles["not judged"] = axes.axvspan(
+                low * factor, min(high, each.reach) * factor, color="0.88", zorder=0
+            )
     return handles
 
 
@@ -84,16 +89,7 @@ def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
     width = np.array([each.tolerance for each in judged])
     far = 1.1 * float(np.nanmax(np.concatenate([distance, peak])))
     axes.plot([0, far], [0, far], color=BLACK, linewidth=0.9)
-    for each in judged:
-        drawn = each.peaks_of_samples
-        axes.plot(
-            np.full(len(drawn), each.cloud.distance),
-            drawn,
-            "_",
-            color="0.7",
-            markersize=5,
-            zorder=1,
-        )
+    _peaks_of_samples(axes, judged)
     for chosen, colour, marker, name in (
         (found, BLUE, "o", "largest peak within the tolerance"),
         (~found & np.isfinite(peak), ORANGE, "^", "largest peak elsewhere"),
@@ -108,10 +104,23 @@ def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
             elinewidth=0.8,
             label=f"{name}: {int(chosen.sum())}",
         )
-    axes.plot([], [], "_", color="0.7", label="peaks of the samples")
     axes.set_xlim(0, far)
     axes.set_ylim(0, far)
     axes.set_aspect("equal")
     axes.legend(fontsize=SMALL, frameon=False, loc="upper left")
     label(axes, "distance of the cloud [pc]", "largest peak of the density [pc]")
     return figure
+
+
+def _peaks_of_samples(axes: Axes, judged: Sequence[JudgedCloud]) -> None:
+    for number, each in enumerate(judged):
+        drawn = each.peaks_of_samples
+        axes.plot(
+            np.full(len(drawn), each.cloud.distance),
+            drawn,
+            "_",
+            color="0.7",
+            markersize=5,
+            zorder=1,
+            label=None if number else "peaks of the samples",
+        )

@@ -74,12 +74,7 @@ def compare_map(
         "extinction": asked.extinction(lon, lat, distance),
         "density": _cell_means(asked, places, run.plan.grid.spacing),
     }
-    known = np.isfinite(others["extinction"]) & np.isfinite(others["density"])
-    if known.sum() < _FEW:
-        raise InputError(
-            f"the other map knows {int(known.sum())} of the {len(places)} cells that "
-            f"were asked for: at least {_FEW} are needed"
-        )
+    known = _known_to_both(others)
     counts = {
         "cells": int(run.support.numel()),
         "seen by stars": cells,
@@ -97,6 +92,16 @@ def compare_map(
         for kind, column in (("median", "p50"), ("mean", "mean"))
     }
     return _comparison(found, counts, scale)
+
+
+def _known_to_both(others: dict[str, np.ndarray]) -> np.ndarray:
+    known = np.all([np.isfinite(values) for values in others.values()], axis=0)
+    if known.sum() < _FEW:
+        raise InputError(
+            f"the other map knows {int(known.sum())} of the {len(known)} cells that "
+            f"were asked for: at least {_FEW} are needed"
+        )
+    return known
 
 
 def _asked(

@@ -67,6 +67,26 @@ def open_package(name: str) -> Any:
         If the package, the map or its data are not there.
     """
     module_name, _, class_name = name.partition(".")
+    found = _maps_of(module_name)
+    local = [n for n in found if n.endswith("Query") and "Web" not in n]
+    wanted = class_name or (local[0] if len(local) == 1 else "")
+    if wanted not in found:
+        raise InputError(
+            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
+            f".CLASS: {', '.join(found) or 'there is none'}"
+        )
+    try:
+        return found[wanted]()
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"dustmaps.{module_name}.{wanted} cannot be opened "
+            f"({type(error).__name__}: {error}): fetch its data first, as its "
+            "documentation says, or open it in Python and call compare_map"
+        ) from error
+
+
+def _maps_of(module_name: str) -> dict[str, Any]:
+    """The classes of maps that a module of dustmaps defines."""
     with warnings.catch_warnings():
         # Of a configuration that need not exist: its defaults are what is meant.
         warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
@@ -80,27 +100,8 @@ def open_package(name: str) -> Any:
             module = importlib.import_module(f"dustmaps.{module_name}")
         except ImportError as error:
             raise InputError(f"dustmaps has no map {module_name!r}: {error}") from error
-    found = {
+    return {
         each.__name__: each
         for _, each in inspect.getmembers(module, inspect.isclass)
         if issubclass(each, base) and each.__module__ == module.__name__
     }
-    local = [
-        each for n, each in found.items() if n.endswith("Query") and "Web" not in n
-    ]
-    chosen = (
-        found.get(class_name) if class_name else local[0] if len(local) == 1 else None
-    )
-    if chosen is None:
-        raise InputError(
-            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
-            f".CLASS: {', '.join(found) or 'there is none'}"
-        )
-    try:
-        return chosen()
-    except (OSError, TypeError, ValueError) as error:
-        raise InputError(
-            f"dustmaps.{module_name}.{chosen.__name__} cannot be opened "
-            f"({type(error).__name__}: {error}): fetch its data first, as its "
-            "documentation says, or open it in Python and call compare_map"
-        ) from error

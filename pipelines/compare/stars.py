@@ -10,11 +10,12 @@ import numpy as np
 
 from pipelines.assessment import observation_noise
 from pipelines.calibration import Calibration, by_bins, calibrate, even_edges
-from pipelines.catalog.schema import Stars, read_stars, read_table
+from pipelines.catalog.schema import Stars
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.star_pictures import star_figure
+from pipelines.compare.unseen import not_fitted
 from pipelines.errors import InputError
-from pipelines.held_out import FILE, HeldOut, read_held_out
+from pipelines.held_out import HeldOut, read_held_out
 from pipelines.measurement import Row
 from pipelines.predict import predict_columns
 from pipelines.products.integrated import last_star
@@ -28,8 +29,6 @@ _FEW = 20
 # Standard deviations that a star is named beyond.
 _FAR = 5.0
 _PREDICTED = ("mean", "std", "p16", "p50", "p84")
-
-Place = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     """
     if stars.extinction is None:
         raise InputError(f"{name} has positions only: extinctions are needed")
-    unseen, counts = _not_fitted(run, stars)
+    unseen, counts = not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
     noise = observation_noise(unseen, run.plan, predicted["density_mean"])
     inside = predicted["inside"]
@@ -97,40 +96,6 @@ def compare_held_out(run: Run) -> Comparison:
     return _comparison(_judge(run, held, counts, "held-out"), counts, "held-out stars")
 
 
-def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
-    """The stars that the fit has not seen, and counts."""
-    counts: Counter[str] = Counter({"read": len(stars)})
-    named = read_stars(run.path / "stars.parquet")
-    seen = _among(stars, set(_places(named.l, named.b, named.distance)))
-    why = "fitted"
-    if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
-        # The run names only some of the stars it fitted, but all it kept back.
-        seen = ~_among(stars, _kept_back(run))
-        why = "fitted, or not known to be held out"
-    counts[why] = int(seen.sum())
-    return stars.select(~seen), counts
-
-
-def _kept_back(run: Run) -> set[Place]:
-    path = run.path / FILE
-    if not path.is_file():
-        raise InputError(
-            f"{run.path} kept no star back and does not list all that it fitted: the "
-            "map can only be judged by stars of another catalogue"
-        )
-    columns, _, _ = read_table(path)
-    return set(_places(columns["l"], columns["b"], columns["distance"]))
-
-
-def _among(stars: Stars, places: set[Place]) -> np.ndarray:
-    own = _places(stars.l, stars.b, stars.distance)
-    return np.array([place in places for place in own], dtype=bool)
-
-
-def _places(*columns: np.ndarray) -> list[Place]:
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
 def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedStars:
     if not len(held):
         told = ", ".join(f"{what}: {n}" for what, n in counts.items())
@@ -161,14 +126,6 @@ def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Compari
         {"from [pc]": each.low, "to [pc]": each.high, **_figures(each.calibration)}
         for each in bins
     ]
-    rows = [{"what": f"{name}: all judged", **_figures(whole)}]
-    for what, chosen in (
-        ("before the last fitted star", ~judged.beyond),
-        ("beyond it", judged.beyond),
-    ):
-        if chosen.any() and judged.beyond.any():
-            part = calibrate(judged.residual[chosen], judged.z[chosen])
-            rows.append({"what": what, **_figures(part)})
     regions = _by_region(judged)
     return Comparison(
         kind="stars",
@@ -180,7 +137,7 @@ def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Compari
             "by_region": regions,
         },
         tables={
-            "summary": rows,
+            "summary": _summary(judged, whole, name),
             "by_distance": by_distance,
             "by_region": regions,
             "stars": _per_star(judged),
@@ -189,6 +146,19 @@ def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Compari
         words=_words(judged, counts, whole),
         figures={"stars": star_figure(judged, whole, bins)},
     )
+
+
+def _summary(judged: JudgedStars, whole: Calibration, name: str) -> list[Row]:
+    """All stars, and where some lie beyond the last star of their line both parts."""
+    rows = [{"what": f"{name}: all judged", **_figures(whole)}]
+    for what, chosen in (
+        ("before the last fitted star", ~judged.beyond),
+        ("beyond it", judged.beyond),
+    ):
+        if chosen.any() and judged.beyond.any():
+            part = calibrate(judged.residual[chosen], judged.z[chosen])
+            rows.append({"what": what, **_figures(part)})
+    return rows
 
 
 def _figures(found: Calibration) -> Row:
