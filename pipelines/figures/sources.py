@@ -188,6 +188,11 @@ def open_source(path: Path) -> Source:
         If it is none, or is incomplete or altered.
     """
     begun = unfinished(path) is not None and not path.exists()
+    if not begun and not path.exists():
+        raise InputError(
+            f"{path} is not a run folder and no map: it does not exist. Name a run, or "
+            "what `dustmap export` wrote of it"
+        )
     if begun or (path.is_dir() and not is_zarr(path)):
         return RunSource(path, read_run(path))
     if path.is_dir():
