@@ -64,15 +64,15 @@ def compare_lines(
 ) -> Comparison:
     """Hold the map against extinction profiles along lines of sight.
 
+    A distance is judged if it lies between the nearest and farthest that the reference
+    trusts, in the box, and before the last star of the map's own line.
+
     Parameters
     ----------
     factor
         What turns the reference's values into the band of the map; R_V for E(B-V).
     scale
         The factor in words.
-
-    A distance is judged if it lies between the nearest and farthest that the reference
-    trusts, in the box, and before the last star of the map's own line.
     """
     judged = [_judge(run, line, factor) for line in lines]
     rows = [_row(each) for each in judged]

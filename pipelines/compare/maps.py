@@ -43,6 +43,9 @@ def compare_map(
 ) -> Comparison:
     """Hold the map against another map in the cells that stars see.
 
+    Densities of the other map are averaged over 27 places in each cell. Where it knows
+    nothing, cells are counted and left out.
+
     Parameters
     ----------
     other
@@ -55,9 +58,6 @@ def compare_map(
         How many cells are drawn, at random, where there are more.
     scale
         The factor in words.
-
-    Densities of the other map are averaged over 27 places in each cell. Where it knows
-    nothing, cells are counted and left out.
 
     Raises
     ------

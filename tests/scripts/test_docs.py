@@ -4,6 +4,7 @@ import ast
 import doctest
 import html
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -25,6 +26,8 @@ DOCS = ROOT / "scripts" / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
 COMMANDS = [words for text in TEXTS.values() for words in commands(text)]
+# What numpydoc takes for the name of a parameter or an exception.
+NAMES = re.compile(r"[\w*.]+(, [\w*.]+)*( : .*)?")
 EACH = pytest.mark.parametrize("name", TEXTS)
 
 
@@ -97,6 +100,34 @@ def test_a_part_of_the_api_builds_with_a_page_for_every_module(tmp_path):
     equations = (tmp_path / "mathematics.html").read_text()
     assert equations.count("<math") > 50
     assert not re.findall(r"src=.https?:", equations)
+
+
+def strays(docstring):
+    """Lines among parameters or exceptions that are none of them: text gone astray."""
+    found = []
+    parts = re.split(r"(?m)^([A-Z]\w+)\n-{3,}$", inspect.cleandoc(docstring))
+    for title, body in zip(parts[1::2], parts[2::2], strict=True):
+        if title in ("Parameters", "Raises"):
+            heads = [line for line in body.splitlines() if re.match(r"\S", line)]
+            found += [line for line in heads if not NAMES.fullmatch(line)]
+    return found
+
+
+def test_no_text_has_gone_astray_among_the_parameters():
+    missed = {}
+    for path in [*ROOT.glob("dustmap/**/*.py"), *ROOT.glob("pipelines/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                lines = strays(ast.get_docstring(node) or "")
+                if lines:
+                    missed[path.name, getattr(node, "name", "module")] = lines
+    assert missed == {}
+
+
+def test_text_among_the_parameters_is_seen():
+    one = "Do.\n\nParameters\n----------\nx, y\n    Places.\n"
+    assert strays(one) == []
+    assert strays(one + "\nCost: one solve.\n") == ["Cost: one solve."]
 
 
 @pytest.mark.slow
