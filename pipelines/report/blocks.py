@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 
 _DPI = 180
-_PIXELS_PER_INCH = 105
+_PIXELS_PER_INCH = 125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

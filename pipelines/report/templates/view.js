@@ -37,7 +37,8 @@
   const FACTORS = [1, 2.5, 4];
   const COLOURS = [[0, "#f3b23c"], [0.5, "#c2410c"], [1, "#3b0764"]];
   const hover = "x %{x:.0f} pc<br>y %{y:.0f} pc<br>z %{z:.0f} pc<br>";
-  const above = { eye: { x: -0.4, y: -1.6, z: 1.4 }, center: { x: 0, y: 0, z: -0.15 }, up: { x: 0, y: 0, z: 1 } };
+  const far = target.clientWidth < 500 ? 1.5 : 1.05;
+  const above = { eye: { x: -0.4 * far, y: -1.6 * far, z: 1.4 * far }, center: { x: 0, y: 0, z: -0.15 }, up: { x: 0, y: 0, z: 1 } };
   const sides = [data.x, data.y, data.z].map((axis) => axis[axis.length - 1] - axis[0]);
   const longest = Math.max(...sides);
 
@@ -56,7 +57,7 @@
         surface: { count: 3 }, caps: { x: { show: false }, y: { show: false }, z: { show: false } },
         opacity: 0.45, colorscale: COLOURS, cmin: bounds().isomin, cmax: bounds().isomax,
         colorbar: {
-          orientation: "h", y: 0, yanchor: "bottom", thickness: 10, len: 0.5,
+          orientation: "h", x: 0.01, xanchor: "left", y: 1, yanchor: "top", thickness: 10, len: 0.4,
           title: { text: "density [mag/kpc]", side: "top" }, tickvals: surfaces(), tickformat: ".3g",
         },
         hovertemplate: hover + "%{value:.3g} mag/kpc<extra></extra>",
