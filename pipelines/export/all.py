@@ -54,9 +54,9 @@ def export_run(
         anything is computed.
     """
     choices = Choices() if choices is None else choices
-    targets.check(overwrite=overwrite)
     choices.check(targets)
     fitted = read_run(run)
+    targets.check(overwrite=overwrite)
     _check_reach(fitted, choices)
     meta = provenance(fitted)
     change = choices.change(meta)

@@ -12,6 +12,7 @@ from dustmap.posterior import Moments
 from pipelines.export.cube import LineOfSight
 from pipelines.export.profile import Profile
 from pipelines.observations import rays
+from pipelines.products.integrated import last_star
 from pipelines.products.sightlines import lines_of_sight
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
@@ -43,19 +44,9 @@ def _profile(run: Run, line: LineOfSight) -> Profile:
         median=_quantile(moments, 0.5),
         inner=(_quantile(moments, _INNER[0]), _quantile(moments, _INNER[1])),
         outer=(_quantile(moments, _OUTER[0]), _quantile(moments, _OUTER[1])),
-        last_star=_last_star(run, line.distance, towards),
+        last_star=float(last_star(run, towards[None])[0]),
     )
 
 
 def _quantile(moments: Moments, probability: float) -> np.ndarray:
     return moments.quantile(probability).numpy()
-
-
-def _last_star(run: Run, distance: np.ndarray, towards: np.ndarray) -> float:
-    """The last of the distances [pc] at which the nearest grid point has support."""
-    grid = run.plan.grid
-    places = distance[:, None] * towards
-    index = np.rint((places - np.array(grid.origin)) / np.array(grid.spacing))
-    index = np.clip(index.astype(int), 0, np.array(grid.shape) - 1)
-    seen = run.support.numpy()[tuple(index.T)] > 0
-    return float(distance[seen].max()) if seen.any() else 0.0
