@@ -52,7 +52,7 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
 
 def refuse_too_large(work: cost.Work, config: FitConfig) -> None:
     """Learning, too, would fill the memory with a grid that cannot fit into it."""
-    total = sum(cost.memory(work).values()) * work.here
+    total = cost.foreseen(work)
     if total > memory_limit(config):
         raise InputError(
             f"this grid needs {total / 2**30:.2f} GiB, the budget is "

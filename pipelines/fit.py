@@ -116,10 +116,14 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 
     def make() -> FitState:
         plan, work, speed = make_plan(
-            planning_view(sample.train, config), config, **session.place
+            planning_view(sample.train, config),
+            config,
+            **session.place,
+            ranks=group.size,
+            here=group.here,
         )
         if plan.engine == "full-batch":
-            refuse_too_large(work.shared_out(group.size, group.here), config)
+            refuse_too_large(work, config)
         return FitState(
             stage="planned", plan=plan, speed=speed, generator=session.generator_state()
         )

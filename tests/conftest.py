@@ -8,6 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+# Files whose tests share no fixture and take long: any core may have any of them.
+_APART = ("test_notebooks.py",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run on several cores, those of a file share one, and its fixtures."""
+    items.sort(key=lambda item: item.path.name not in _APART)
+    for item in items:
+        apart = item.path.name in _APART
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else item.path))
+
 
 @pytest.fixture
 def generator() -> torch.Generator:

@@ -196,6 +196,11 @@ def memory(work: Work) -> dict[str, float]:
     }
 
 
+def foreseen(work: Work) -> float:
+    """Bytes at the peak of the fit by all processes of this machine."""
+    return sum(memory(work).values()) * work.here
+
+
 def available_memory() -> float:
     """Total memory of the machine [bytes]."""
     return float(psutil.virtual_memory().total)

@@ -242,8 +242,14 @@ def finest_spacing(
     distances: np.ndarray,
     config: FitConfig,
     speed: cost.Speed,
+    *,
+    ranks: int = 1,
+    here: int = 1,
 ) -> float:
-    """The finest even spacing [pc] that memory, time and the lengthscale call for."""
+    """The finest even spacing [pc] that memory, time and the lengthscale call for.
+
+    ``ranks`` processes share out the fit, ``here`` of them on this machine.
+    """
     extent = upper - lower
     spacing = float(kernel.lengthscale.min()) / _FINEST
     while True:
@@ -251,8 +257,8 @@ def finest_spacing(
         points = math.prod(grid.shape)
         enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
         if points <= enough:
-            work = work_of(grid, kernel, distances, config)
-            fits = sum(cost.memory(work).values()) <= memory_limit(config)
+            work = work_of(grid, kernel, distances, config).shared_out(ranks, here)
+            fits = cost.foreseen(work) <= memory_limit(config)
             quick = (
                 cost.seconds(work, speed) <= 60 * config.budget.minutes * _SOLVE_SHARE
             )

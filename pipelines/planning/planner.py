@@ -48,8 +48,13 @@ def make_plan(
     dtype: torch.dtype,
     device: torch.device,
     generator: torch.Generator,
+    ranks: int = 1,
+    here: int = 1,
 ) -> tuple[Plan, cost.Work, cost.Speed]:
     """Choose what the configuration leaves open.
+
+    ``ranks`` processes share out the fit, ``here`` of them on this machine: together
+    they may have a finer grid than one.
 
     Raises
     ------
@@ -60,7 +65,10 @@ def make_plan(
     speed = cost.measure(dtype, device)
     chosen = catalogue.inside(lower, upper)
     prior = choose_prior(chosen, config, generator)
-    grid = _choose_grid(lower, upper, prior, chosen, config, speed)
+    spacing = _choose_spacing(
+        lower, upper, prior, chosen, config, speed, ranks=ranks, here=here
+    )
+    grid = make_grid(lower, upper, spacing, config)
     resolved = _resolved(prior.lengthscale, grid)
     if config.prior.lengthscale is None and resolved != prior.lengthscale:
         notes.append(
@@ -77,7 +85,7 @@ def make_plan(
     if note is not None:
         plan = with_notes(plan, [note])
     work = work_of(grid, plan.build_kernel(), chosen.distances, config)
-    return plan, work, speed
+    return plan, work.shared_out(ranks, here), speed
 
 
 def _resolved(
@@ -118,24 +126,29 @@ def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
     )
 
 
-def _choose_grid(
+def _choose_spacing(
     lower: np.ndarray,
     upper: np.ndarray,
     prior: PriorChoice,
     catalogue: Catalogue,
     config: FitConfig,
     speed: cost.Speed,
-) -> Grid:
-    """The grid as given, or the finest that the budget and the lengthscale call for."""
+    *,
+    ranks: int,
+    here: int,
+) -> tuple[float, ...]:
+    """As given, or the finest that the budget and the lengthscale call for."""
     spacing = config.box.spacing
     if spacing is None and config.box.shape is None:
         kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
         distances = catalogue.distances
-        free = finest_spacing(lower, upper, kernel, distances, config, speed)
+        free = finest_spacing(
+            lower, upper, kernel, distances, config, speed, ranks=ranks, here=here
+        )
         if config.inference.engine == "svi":
             free = max(free, svi_spacing(lower, upper, len(distances), config))
-        spacing = (round_spacing(free),) * 3
-    return make_grid(lower, upper, spacing or (1.0,) * 3, config)
+        return (round_spacing(free),) * 3
+    return spacing or (1.0,) * 3
 
 
 def _embedding(config: FitConfig, std: float) -> EmbeddingPlan:

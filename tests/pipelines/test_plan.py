@@ -140,14 +140,23 @@ def test_a_rounded_spacing_is_coarser_by_less_than_a_tenth(spacing):
     assert round_spacing(rounded) == pytest.approx(rounded, rel=1e-12)
 
 
-def spacing_for(minutes=10.0, gib=8.0, samples=32, lengthscale=100.0, stars=3000):
+def spacing_for(
+    minutes=10.0,
+    gib=8.0,
+    samples=32,
+    lengthscale=100.0,
+    stars=3000,
+    grid="whole",
+    **shared,
+):
     settings = config(
-        budget={"minutes": minutes, "memory_gib": gib}, inference={"samples": samples}
+        budget={"minutes": minutes, "memory_gib": gib},
+        inference={"samples": samples, "grid": grid},
     )
     kernel = KERNELS["matern32"](lengthscale=[lengthscale] * 3)
     box = np.array([-1000.0, -1000.0, -300.0])
     distances = np.full(stars, 700.0)
-    return finest_spacing(box, -box, kernel, distances, settings, SPEED)
+    return finest_spacing(box, -box, kernel, distances, settings, SPEED, **shared)
 
 
 def test_less_time_or_memory_or_more_samples_make_a_coarser_grid():
@@ -157,6 +166,18 @@ def test_less_time_or_memory_or_more_samples_make_a_coarser_grid():
     assert spacing_for(gib=1.1) > ample
     assert spacing_for(minutes=0.1, samples=64) > spacing_for(minutes=0.1)
     assert spacing_for(minutes=0.5, stars=20_000) > spacing_for(minutes=0.5)
+
+
+def test_several_processes_afford_a_finer_grid_than_one():
+    # Time goes into W, which they share out.
+    slow = {"minutes": 0.5, "stars": 20_000}
+    assert spacing_for(**slow, ranks=4) < spacing_for(**slow)
+    # On machines of their own, slabs share out what fills the memory.
+    tight = {"gib": 1.1, "samples": 8}
+    whole = spacing_for(**tight, ranks=8)
+    assert spacing_for(**tight, grid="slabs", ranks=8) < whole
+    # On this one every process brings a program of its own.
+    assert spacing_for(gib=4.5, grid="slabs", ranks=4, here=4) > spacing_for(gib=4.5)
 
 
 def test_no_grid_is_finer_than_the_lengthscale_calls_for():
