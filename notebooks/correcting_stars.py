@@ -32,10 +32,11 @@ from astropy.coordinates import SkyCoord
 from pipelines.bands import conversion
 from pipelines.catalog.ingest import ingest
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.export.all import export_run
-from pipelines.export.zarr import read_zarr
+from pipelines.export.zarr import read_zarr, write_zarr
 from pipelines.fit import fit
+from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
+from pipelines.run import read_run
 from pipelines.simulate import simulate
 from pipelines.truth import truth_extinction
 
@@ -79,7 +80,8 @@ settings = load_config(
     ],
 )
 fit(folder / "stars.parquet", folder / "run", settings)
-export_run(folder / "run", zarr=folder / "map.zarr", nside=16)
+run = read_run(folder / "run")
+write_zarr(folder / "map.zarr", map_cube(run), integrated(run, nside=16))
 
 # %% [markdown]
 # ## Open a map

@@ -111,7 +111,7 @@ print(fit(folder / "stars.parquet", folder / "run", settings))
 
 # %% [markdown]
 # What was chosen stays with the run. The lengthscale is that of the covariance
-# $k(r) = \sigma^2 (1 + \sqrt3\, r/\ell)\, e^{-\sqrt3\, r/\ell}$ (Matérn-3/2).
+# $k(r) = \sigma^2 e^{-r/\ell}$ of the density's logarithm (Matérn-1/2).
 
 # %%
 run = read_run(folder / "run")
