@@ -139,6 +139,9 @@ def test_how_the_work_is_cut_up_does_not_matter(monkeypatch, positive_run, name)
     monkeypatch.setattr(sys.modules[RayIntegrals.__module__], name, 60)
     asked = RayIntegrals(positive_run, directions, edges)
     parts = list(asked.parts())
+    assert np.concatenate([np.arange(48)[part] for part in parts]).tolist() == [
+        *range(48)
+    ]
     assert len(parts) == (2 if name == "_SEGMENTS" else 1)
     found = [asked.moments(part) for part in parts]
     for field in ("mean", "std", "log_mean", "log_std"):
