@@ -29,6 +29,7 @@ def held_out_score(
     score = {
         "stars": float(len(stars)),
         "rmse": float(np.sqrt(np.mean(difference**2))),
+        "scatter": float(np.std(stars.extinction)),
     }
     # Without posterior samples there is no standard deviation to judge.
     if np.isfinite(z).all():

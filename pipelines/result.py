@@ -45,7 +45,11 @@ class FitReport:
         lines = [f"stars: {counts}", *self.messages]
         if self.held_out:
             h = self.held_out
-            line = f"held-out extinction: RMSE {h['rmse']:.4g} mag (noise included)"
+            line = f"held-out extinction: RMSE {h['rmse']:.4g} mag (noise included"
+            # Runs of earlier versions do not have it.
+            if "scatter" in h:
+                line += f"; they scatter by {h['scatter']:.4g}"
+            line += ")"
             if "coverage_68" in h:
                 line += (
                     f"; the 68% intervals hold {h['coverage_68']:.3f} of "

@@ -87,8 +87,8 @@ class Samples:
         """One line for people."""
         worst, most = float(self.promised.max()), int(self.iterations.max())
         tail = (
-            f"{most} iterations at most, last steps worth {worst:.3g} nats or less, "
-            f"{self.left:.3g} left in the first by an accurate solve"
+            f"{most} iterations at most; the last step raised the log posterior by "
+            f"{worst:.3g} nats or less, {self.left:.3g} are left to gain in the first"
         )
         if bool(self.converged.all()):
             return f"each fitted by itself, {tail}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from pipelines.bands.passbands import parse_band
 from pipelines.catalog.filters import RowFilter, parse_filter
 from pipelines.catalog.intake import Selection, check_kept
 from pipelines.catalog.mapping import Recipe, choose, parse_mappings
@@ -33,8 +34,11 @@ class Wanted:
     positions_only: bool = False
     max_bad: float = 0.5
     min_parallax_snr: float | None = None
+    band: str | None = None
 
     def __post_init__(self) -> None:
+        if self.band is not None:
+            parse_band(self.band)
         if not 0 <= self.max_bad <= 1:
             raise InputError(f"--max-bad is a fraction from 0 to 1, not {self.max_bad}")
         if self.min_parallax_snr is not None and not self.min_parallax_snr > 0:

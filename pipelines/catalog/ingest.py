@@ -29,6 +29,7 @@ def ingest(
     positions_only: bool = False,
     max_bad: float = 0.5,
     min_parallax_snr: float | None = None,
+    band: str | None = None,
     overwrite: bool = False,
     workers: int = 1,
     merge: str | None = None,
@@ -59,6 +60,9 @@ def ingest(
         input is refused.
     min_parallax_snr
         Parallaxes below this signal-to-noise are cut; default the preset's, or 5.
+    band
+        What the extinctions are of, e.g. ``A_V`` or ``E(B-V)``
+        (`pipelines.bands.passbands.parse_band`); default the preset's.
     overwrite
         Whether an existing output may be replaced.
     workers
@@ -87,6 +91,7 @@ def ingest(
         positions_only=positions_only,
         max_bad=max_bad,
         min_parallax_snr=min_parallax_snr,
+        band=band,
     )
     single = Path(output).suffix in _FILE_SUFFIXES
     cells = parse_cells(merge) if merge is not None else None

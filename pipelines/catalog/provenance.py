@@ -65,6 +65,7 @@ def make_record(
         "preset": survey.model_dump(mode="json") if survey else None,
         "map": list(wanted.mappings),
         "where": wanted.where,
+        "band": wanted.band,
         "inputs": list(inputs),
         "report": report.to_meta(),
     }
@@ -87,7 +88,8 @@ def surveys(record: dict[str, Any]) -> list[dict[str, str]]:
 
     ``record`` is by `make_record`, or that of a folder of such tables. A table whose
     survey is not known has an entry of empty strings, and a band is empty where the
-    extinction was taken from another column than the survey's own.
+    extinction was taken from another column than the survey's own and nobody said of
+    which band that is.
     """
     if "partitions" in record:
         told = [one for part in record["partitions"].values() for one in surveys(part)]
@@ -99,7 +101,9 @@ def surveys(record: dict[str, Any]) -> list[dict[str, str]]:
         told = [one for item in inputs for one in item.get("surveys", unknown)]
         told = told or unknown
     mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
-    if "extinction" in mapped:
+    if record.get("band"):
+        told = [{**one, "band": record["band"]} for one in told]
+    elif "extinction" in mapped:
         told = [{**one, "band": ""} for one in told]
     return list({tuple(one.values()): one for one in told}.values())
 

@@ -83,6 +83,11 @@ def simulate(
     metavar="FRACTION",
     help="Refuse the input if more of its rows are faulty.",
 )
+@click.option(
+    "--band",
+    metavar="BAND",
+    help="What the extinctions are of, e.g. A_V, A_G, E(B-V); the preset's if unsaid.",
+)
 @click.option("--positions", is_flag=True, help="Positions only, for predict.")
 @click.option(
     "--workers",
@@ -107,6 +112,7 @@ def ingest(
     where: str | None,
     keep: tuple[str, ...],
     max_bad: float,
+    band: str | None,
     positions: bool,
     workers: int,
     merge: str | None,
@@ -135,6 +141,7 @@ def ingest(
             keep=keep,
             positions_only=positions,
             max_bad=max_bad,
+            band=band,
             workers=workers,
             merge=merge,
             overwrite=overwrite,

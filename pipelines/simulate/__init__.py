@@ -122,7 +122,7 @@ def _provenance(config: SimulateConfig) -> dict[str, Any]:
         "program": "dustmap simulate",
         "version": __version__,
         "configuration": config.model_dump(mode="json"),
-        "extinction_band": "V",
+        "extinction_band": "A_V",
     }
 
 

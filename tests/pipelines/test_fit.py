@@ -236,7 +236,7 @@ def test_distance_errors_count_as_noise_unless_switched_off(tmp_path):
 
 def test_a_fit_without_samples_has_a_mean_and_says_nothing_of_errors(tmp_path):
     report, run = fit_stars(tmp_path, one_cloud.catalogue(200), quick(samples=0))
-    assert set(report.held_out) == {"stars", "rmse"}
+    assert set(report.held_out) == {"stars", "rmse", "scatter"}
     columns, _, _ = read_table(run.path / "held_out.parquet")
     assert np.isnan(columns["extinction_std"]).all()
     assert np.isfinite(columns["extinction_mean"]).all()

@@ -187,7 +187,7 @@ def test_fits_that_come_to_no_end_say_so():
     assert not found.converged and found.promised > 1.0
     said = Samples.of([found], 3.5, 1.0).message
     assert "1 of 1 did not come to an end" in said and "nats" in said
-    assert "3.5 left in the first" in said
+    assert "3.5 are left to gain in the first" in said
     _, ended = drawn(model, y, variance, 0)
     both = Samples.of([found, ended], 0.0, 1.0)
     assert both.converged.tolist() == [False, True]

@@ -8,6 +8,7 @@ import pytest
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.schema import read_stars
+from pipelines.errors import InputError
 
 HEADER = "name,l,b,dist_pc,dist_lo_pc,dist_hi_pc,av,av_lo,av_hi"
 PLAIN = (
@@ -69,3 +70,15 @@ def test_a_table_without_a_survey_among_others_is_not_forgotten(source, tmp_path
     ingest(both, tmp_path / "both.parquet")
     assert bands(tmp_path / "unknown.parquet") == [("", "")]
     assert bands(tmp_path / "both.parquet") == [("hunt2023", "A_V"), ("", "")]
+
+
+def test_the_band_of_one_s_own_catalogue_can_be_said(source, tmp_path):
+    output = tmp_path / "stars.parquet"
+    ingest([source], output, mappings=PLAIN, band="A_G")
+    assert bands(output) == [("", "A_G")]
+    ingest([output], tmp_path / "again.parquet")
+    assert bands(tmp_path / "again.parquet") == [("", "A_G")]
+    ingest([source], output, preset="hunt2023", band="A_0", overwrite=True)
+    assert bands(output) == [("hunt2023", "A_0")]
+    with pytest.raises(InputError, match="'visual' is no extinction band"):
+        ingest([source], output, mappings=PLAIN, band="visual", overwrite=True)
