@@ -42,14 +42,10 @@ def _line(axes: Axes, each: JudgedLine) -> dict[str, Any]:
     factor, unit = length_unit(each.reach)
     place = each.fine_distance * factor
     handles: dict[str, Any] = {}
-    (handles["map"],) = axes.plot(place, each.fine_mean, color=BLUE, linewidth=1.3)
-    handles["its std"] = axes.fill_between(
-        place,
-        each.fine_mean - each.fine_std,
-        each.fine_mean + each.fine_std,
-        color=BLUE,
-        alpha=0.25,
-        linewidth=0,
+    low, median, high = each.fine_quantiles
+    (handles["map, median"],) = axes.plot(place, median, color=BLUE, linewidth=1.3)
+    handles["68%"] = axes.fill_between(
+        place, low, high, color=BLUE, alpha=0.25, linewidth=0
     )
     near = each.line.distance <= each.reach
     handles["published, std of samples"] = axes.errorbar(

@@ -13,7 +13,8 @@ from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
 from pipelines.errors import InputError
 from pipelines.measurement import Row
-from pipelines.products.cumulative import cumulative
+from pipelines.predict import QUANTILES
+from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
@@ -28,8 +29,9 @@ class JudgedLine:
     """One line in the band of the map: reference and map at the reference's distances.
 
     ``best``, ``spread``, ``mean``, ``std`` [mag] and ``judged`` have shape ``(n,)``;
-    NaN where the map has ended. ``fine_distance``, ``fine_mean``, ``fine_std`` are for
-    drawing. ``informed`` [pc] is where the line's last star lies.
+    NaN where the map has ended. ``fine_distance`` and ``fine_quantiles`` (16, 50 and
+    84%, shape ``(3, m)``) are for drawing. ``informed`` [pc] is where the line's last
+    star lies.
     """
 
     line: Line
@@ -40,8 +42,7 @@ class JudgedLine:
     informed: float
     reach: float
     fine_distance: np.ndarray
-    fine_mean: np.ndarray
-    fine_std: np.ndarray
+    fine_quantiles: np.ndarray
 
     @property
     def best(self) -> np.ndarray:
@@ -111,7 +112,9 @@ def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
     fine = np.linspace(0, far, _ALONG + 1)[1:]
     own = line.distance[line.distance <= far]
     edges = np.unique(np.concatenate([own, fine]))
-    mean, std = (part[:, 0] for part in cumulative(run, direction, edges))
+    moments = RayIntegrals(run, direction, edges).moments(slice(0, 1))
+    mean, std = (part[:, 0].numpy() for part in (moments.mean, moments.std))
+    quantiles = [moments.quantile(p)[:, 0].numpy() for p in QUANTILES.values()]
     at = np.searchsorted(edges, own)
     full_mean = np.full(len(line.distance), np.nan)
     full_std = full_mean.copy()
@@ -126,8 +129,7 @@ def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
         informed=informed,
         reach=far,
         fine_distance=edges,
-        fine_mean=mean,
-        fine_std=std,
+        fine_quantiles=np.stack(quantiles),
     )
 
 
