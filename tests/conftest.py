@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,21 @@ _APART = ("test_notebooks.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run on several cores, those of a file share one, and its fixtures."""
+    """What takes longest comes first, so that no core waits for it in the end."""
     items.sort(key=lambda item: item.path.name not in _APART)
-    for item in items:
-        apart = item.path.name in _APART
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run on several cores, those of a file share one, and its fixtures."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return nodeid if Path(file).name in _APART else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture
