@@ -96,8 +96,8 @@ def compare_clouds(
     if its place on the sky is known, it lies in the box, and sight lines cross the
     disc at its distance or beyond. Its line ends there where the last one does.
 
-    Chance is told twice: by a cloud anywhere along its own line, and by exchanging the
-    distances of the clouds among their lines, one cloud of every complex.
+    Chance is told twice: by a cloud anywhere along its own line, and by exchanging
+    distances among lines that are informed there, one cloud of every complex.
 
     Raises
     ------
@@ -105,8 +105,9 @@ def compare_clouds(
         If no cloud can be judged.
     """
     judged, fates = _judge(run, clouds, radius)
+    counts = dict(Counter(fates))
     if not judged:
-        told = ", ".join(f"{n} {what}" for what, n in Counter(fates).items())
+        told = ", ".join(f"{n} {what}" for what, n in counts.items())
         raise InputError(f"none of {len(clouds)} clouds can be judged: {told}")
     numbers = _numbers(judged, generator)
     rows = [_row(each) for each in judged]
@@ -114,7 +115,6 @@ def compare_clouds(
         {"name": cloud.name, "distance [pc]": cloud.distance, "fate": fate}
         for cloud, fate in zip(clouds, fates, strict=True)
     ]
-    counts = dict(Counter(fates))
     return Comparison(
         kind="clouds",
         numbers={
@@ -208,6 +208,10 @@ def _numbers(
         [each.group for each in judged], [each.tolerance for each in judged]
     )
     some = np.ix_(single, single)
+    # Beyond what a line is informed of it would not have been judged.
+    far = np.array([[each.profile.informed] for each in judged])
+    allowed = (distance <= far)[some]
+    p_met, exchanged = p_value(hits[some].astype(float), allowed, generator)
     met = int(hits.diagonal()[single].sum())
     chances = [judged[i].chance for i in single]
     return {
@@ -218,10 +222,10 @@ def _numbers(
         "complexes, largest peak there": met,
         "complexes, anywhere on the line": float(sum(chances)),
         "p, anywhere on the line": p_at_least(met, chances),
-        "complexes, distances exchanged": float(hits[some].mean() * len(single)),
-        "p, largest peak": p_value(hits[some].astype(float), generator),
+        "complexes, distances exchanged": exchanged,
+        "p, largest peak": p_met,
         "mean rank of density": float(ranks.diagonal()[single].mean()),
-        "p, rank": p_value(ranks[some], generator),
+        "p, rank": p_value(ranks[some], allowed, generator)[0],
     }
 
 
@@ -243,6 +247,5 @@ def _words(
         f"of {numbers['mean rank of density']:.0%} of its line "
         f"(p = {numbers['p, rank']:.2g}).",
         "A line may hold several clouds: a largest peak elsewhere need not be wrong. "
-        "Clouds without a stated error have a tolerance of one cell; positions are "
-        "approximate; a cell says nothing of what is smaller.",
+        "Without a stated error the tolerance is a cell; positions are approximate.",
     )

@@ -100,11 +100,30 @@ def test_peaks_are_inside_and_the_largest_is_taken():
 
 
 def test_the_permutation_test_is_exact_in_its_limits():
+    every = np.ones((5, 5), dtype=bool)
     order = list(itertools.permutations(range(5)))
-    assert p_value(np.eye(5), rng()) == pytest.approx(1 / len(order), abs=0.003)
-    assert p_value(np.ones((5, 5)), rng()) == 1
-    random = [p_value(rng_.random((6, 6)), rng_) for rng_ in [rng()] * 40]
+    p, mean = p_value(np.eye(5), every, rng())
+    assert p == pytest.approx(1 / len(order), abs=0.003)
+    assert mean == pytest.approx(1, abs=0.05)
+    assert p_value(np.ones((5, 5)), every, rng())[0] == 1
+    random = [p_value(r.random((5, 5)), every, r)[0] for r in [rng()] * 20]
     assert 0.3 < np.mean(random) < 0.7
+
+
+def test_only_orders_in_which_all_would_be_judged_are_chance():
+    informed = np.array([100.0, 400, 600, 900])
+    distance = np.array([90.0, 300, 350, 800])
+    allowed = distance <= informed[:, None]
+    orders = [
+        order
+        for order in itertools.permutations(range(4))
+        if allowed[range(4), order].all()
+    ]
+    assert len(orders) == 2
+    scores = np.eye(4)
+    p, mean = p_value(scores, allowed, rng())
+    assert p == pytest.approx(1 / 2, abs=0.02)
+    assert mean == pytest.approx((4 + 2) / 2, abs=0.04)
 
 
 def test_independent_chances_add_up():
