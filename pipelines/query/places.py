@@ -72,8 +72,9 @@ class Places:
 def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     """Read coordinates of any frame and shape.
 
-    With ``total`` they are directions, and the distances are infinite whatever they
-    were.
+    With ``total`` the distances are infinite whatever they were, in the directions of
+    the places as the Sun sees them: those of another origin, such as the Galactic
+    centre, are moved first.
 
     Raises
     ------
@@ -89,22 +90,26 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
         )
     distance = _distance_in_frame(coords, total=total)
     lon, lat, heliocentric = _galactic(coords, distance)
+    if total:
+        heliocentric = np.full_like(heliocentric, np.inf)
     return Places(l=lon, b=lat, distance=heliocentric, shape=coords.shape)
 
 
 def _distance_in_frame(coords: SkyCoord, *, total: bool) -> np.ndarray:
     """Distance [pc] from the origin of the coordinates' own frame, flat."""
-    if total:
-        return np.full(coords.size, np.inf)
     distance: Any = cast(Any, coords).spherical.distance
     if not distance.unit.is_equivalent(u.pc):
+        if total:
+            return np.full(coords.size, np.inf)
         raise InputError(
             "the coordinates have no distance, or one without a unit: the extinction "
             "and the density of a 3-D map depend on it. Give SkyCoord(..., "
             "distance=400*u.pc); or, for the extinction through the whole map, "
             "total=True with integrated=True"
         )
-    return np.asarray(distance.to_value(u.pc), dtype=np.float64).reshape(-1)
+    values = np.asarray(distance.to_value(u.pc), dtype=np.float64).reshape(-1)
+    # At no distance a direction would be lost.
+    return np.where(values > 0, values, np.inf) if total else values
 
 
 def _galactic(

@@ -39,6 +39,16 @@ def test_every_frame_is_the_same_place(frame):
     np.testing.assert_allclose(found.distance, [400, 1500], rtol=1e-9)
 
 
+def test_directions_are_those_from_the_sun():
+    for frame in ("icrs", Galactocentric()):
+        found = places_of(HERE.transform_to(frame), total=True)
+        np.testing.assert_allclose(found.l, [10, 200], rtol=1e-9)
+        np.testing.assert_allclose(found.b, [-5, 40], rtol=1e-9)
+        assert np.isposinf(found.distance).all()
+    here = SkyCoord(l=7 * u.deg, b=3 * u.deg, distance=0 * u.pc, frame="galactic")
+    np.testing.assert_allclose(places_of(here, total=True).l, 7)
+
+
 def test_cartesian_coordinates_and_motions_do_not_matter():
     moving = SkyCoord(
         u=[100, 100] * u.pc,
