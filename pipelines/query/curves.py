@@ -4,8 +4,8 @@ Between the four nearest pixels a curve is their average, weighted bilinearly on
 sphere; along it, it is linear between the distances of the map, from zero at the
 observer. A pixel's own ray may leave the box before the curve that is asked for:
 beyond, the increments of those still inside are averaged, so that the curve neither
-jumps nor ends early; where none is left it goes on with its last slope, as far as the
-next distance at most.
+jumps nor ends early; where none is left it goes on with its last slope to the face
+of the box, where that is less than a step away.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Named = dict[str, np.ndarray]
 def extinctions(store: MapStore, names: Sequence[str], places: Places) -> Named:
     """Integrated arrays by name at finite distances [mag], shape ``(n,)``.
 
-    NaN beyond `Sky.limit`; whether a place is inside the box is not looked at.
+    NaN beyond the last distance of the map, unless the sight line leaves the box within
+    a step of it; whether a place is inside the box is not looked at.
     """
     sky = store.require_sky()
     found = {name: np.empty(len(places)) for name in names}
@@ -35,7 +36,9 @@ def extinctions(store: MapStore, names: Sequence[str], places: Places) -> Named:
         distance = places.distance[rows]
         for name in names:
             found[name][rows] = rays.at(name, distance)
-    beyond = ~(places.distance <= sky.limit)
+    leaves = store.box.exits(places.directions) <= sky.limit
+    ends = np.where(leaves, sky.limit, sky.distance[-1])
+    beyond = ~(places.distance <= ends)
     for values in found.values():
         values[beyond] = np.nan
     return found
