@@ -16,6 +16,7 @@ from pipelines.compare.references import open_package
 from pipelines.compare.sampling import seen_cells, spherical
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
+from pipelines.products import map_cube
 
 PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])
 
@@ -112,6 +113,15 @@ def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
         ratio = two[name]["ratio of means"] / one[name]["ratio of means"]
         assert ratio == pytest.approx(0.5)
         assert two[name]["slope"] == pytest.approx(one[name]["slope"] / 2)
+
+
+def test_a_run_agrees_with_the_cube_of_its_own_map(positive_run):
+    # Its medians summed along a ray are not the median of the sum.
+    other = CubeMap(cube=map_cube(positive_run))
+    found = compare_map(positive_run, other, generator=rng()).numbers
+    own = found["extinction, mean"]
+    assert own["ratio of means"] == pytest.approx(1, abs=1e-3)
+    assert own["RMS difference"] < 0.25 * own["median std of the map"]
 
 
 def test_a_run_agrees_with_itself(positive_run):
