@@ -17,7 +17,8 @@ class Moments:
     """Mean and standard deviation of functionals, in the unit of the functional.
 
     ``std`` contains the conditional variance of what the grid cannot resolve;
-    its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S samples. Of a
+    its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples
+    and up to ``1 / sqrt(S)`` with antithetic pairs, whose squares are alike. Of a
     positive density, ``log_mean`` and ``log_std`` are those of the logarithm.
     """
 
