@@ -22,7 +22,7 @@ def maps(material: Material) -> Section:
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = Text(
         paragraphs=(
-            "The Sun is in the middle; x points to the Galactic centre (l = 0°), y to "
+            "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
             f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
             "by the sight line of some star. In the others the map is its prior.",
         )
@@ -32,7 +32,7 @@ def maps(material: Material) -> Section:
         picture(
             face_on(cube, material.columns.get("z")),
             alt="Map of the extinction through the box seen from the north Galactic "
-            "pole, the Sun in the middle",
+            "pole, the Sun at the origin",
             caption="Face-on: extinction through the whole box along z, and its "
             "standard deviation.",
         ),
