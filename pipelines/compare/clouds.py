@@ -204,9 +204,7 @@ def _numbers(
         [[each.hit(d, t) for d, t in zip(distance, width)] for each in judged]
     )
     ranks = np.array([[each.rank(d) for d in distance] for each in judged])
-    single = one_each(
-        [each.group for each in judged], [each.tolerance for each in judged]
-    )
+    single = one_each([each.group for each in judged], width.tolist())
     some = np.ix_(single, single)
     # Beyond what a line is informed of it would not have been judged.
     far = np.array([[each.profile.informed] for each in judged])
