@@ -9,32 +9,41 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.models.gaussian import TorusGaussian
+from pipelines.calibration import coverage, predictive_z
 from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.observations import rays
 from pipelines.planning.plan import Plan
 from pipelines.selection import placing_errors
 
+_LEVELS = (0.68, 0.95)
+_PREDICTED = ("mean", "std", "p16", "p50", "p84")
+
 
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Error and coverage of the noisy extinctions of the stars kept back."""
+    """Error and coverage of the noisy extinctions of the stars kept back.
+
+    Coverage is that of `pipelines.calibration`, as a report and a comparison have it.
+    """
     if not len(stars):
         return {}
     assert stars.extinction is not None
     difference = predictions["extinction_mean"] - stars.extinction
-    noise = observation_noise(stars, plan, predictions["density_mean"])
-    z = np.abs(difference) / np.hypot(predictions["extinction_std"], noise)
     score = {
         "stars": float(len(stars)),
         "rmse": float(np.sqrt(np.mean(difference**2))),
         "scatter": float(np.std(stars.extinction)),
     }
     # Without posterior samples there is no standard deviation to judge.
-    if np.isfinite(z).all():
-        score["coverage_68"] = float(np.mean(z < 0.9945))
-        score["coverage_95"] = float(np.mean(z < 1.9600))
+    if np.isfinite(predictions["extinction_std"]).all():
+        noise = observation_noise(stars, plan, predictions["density_mean"])
+        said = {name: predictions[f"extinction_{name}"] for name in _PREDICTED}
+        positive = plan.density == "lognormal"
+        z = predictive_z(stars.extinction, noise, said, positive=positive)
+        for found in coverage(z, _LEVELS):
+            score[f"coverage_{found.level:.0%}".rstrip("%")] = found.held
     return score
 
 

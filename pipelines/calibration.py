@@ -8,7 +8,7 @@ are the caller's to leave out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -123,6 +123,19 @@ def z_scores_lognormal(
             below < above, ndtri_exp(below.clip(max=0)), -ndtri_exp(above.clip(max=0))
         )
     return found
+
+
+def predictive_z(
+    observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
+) -> Column:
+    """z-scores of what a map ``said``: ``mean std p16 p50 p84`` of an extinction.
+
+    Of a log-normal prediction where the density is ``positive``, else of a normal one.
+    """
+    if not positive:
+        return z_scores(observed, error, said["mean"], said["std"])
+    quantiles = (said["p16"], said["p50"], said["p84"])
+    return z_scores_lognormal(observed, error, *quantiles)
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:

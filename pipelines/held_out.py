@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.assessment import observation_noise
-from pipelines.calibration import z_scores, z_scores_lognormal
+from pipelines.calibration import predictive_z
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.planning.plan import Plan
 from pipelines.predict import write_predictions
@@ -57,11 +57,9 @@ class HeldOut:
 
     def z_scores(self, *, positive: bool) -> np.ndarray:
         """Of a log-normal prediction where the density is ``positive``, else normal."""
-        said = self.predicted
-        if not positive:
-            return z_scores(self.observed, self.noise, said["mean"], said["std"])
-        quantiles = (said["p16"], said["p50"], said["p84"])
-        return z_scores_lognormal(self.observed, self.noise, *quantiles)
+        return predictive_z(
+            self.observed, self.noise, self.predicted, positive=positive
+        )
 
 
 def write_held_out(

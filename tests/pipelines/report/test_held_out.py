@@ -7,8 +7,10 @@ import pytest
 
 from pipelines.assessment import held_out_score, observation_noise
 from pipelines.catalog.schema import Stars, read_table, write_table
+from pipelines.compare.stars import compare_held_out
 from pipelines.held_out import FILE, read_held_out, write_held_out
 from pipelines.planning.plan import Plan
+from pipelines.report.material import gather
 from pipelines.run import read_run
 
 
@@ -76,6 +78,17 @@ def test_a_run_without_observations_or_stars_in_the_map_judges_nothing(tmp_path,
     assert read_held_out(tmp_path) is None
 
 
+def test_fit_report_and_comparison_tell_one_coverage(positive_run):
+    score = positive_run.summary["held_out"]
+    compared = compare_held_out(positive_run).numbers["all"]
+    held = {each["level"]: each["held"] for each in compared["coverage"]}
+    reported = gather(positive_run.path, nside=1).judged
+    assert reported is not None and reported.stars == score["stars"]
+    for each in reported.coverage:
+        assert each.held == held[each.level]
+    assert (score["coverage_68"], score["coverage_95"]) == (held[0.68], held[0.95])
+
+
 def test_a_fit_keeps_what_its_own_score_was_made_of(cloud_report):
     run = read_run(cloud_report.output)
     found = read_held_out(run.path)
@@ -84,6 +97,24 @@ def test_a_fit_keeps_what_its_own_score_was_made_of(cloud_report):
     assert cloud_report.held_out["coverage_68"] == np.mean(z < 0.9945)
     rmse = np.sqrt(np.mean(found.residual**2))
     assert cloud_report.held_out["rmse"] == pytest.approx(rmse)
+
+
+def test_the_score_of_a_positive_density_is_of_its_log_normal(plan):
+    """A star at 2.9 is within the 95% of a log-normal and without those of a normal."""
+    assert plan.density == "gaussian"
+    one = stars().select(slice(1))
+    one = dataclasses.replace(
+        one,
+        extinction=np.array([2.9]),
+        extinction_error=np.array([0.01]),
+        distance_error=None,
+    )
+    said = {name: column[:1] for name, column in predictions().items()}
+    quiet = dataclasses.replace(plan, common_noise=0.0)
+    assert held_out_score(said, one, quiet)["coverage_95"] == 0
+    positive = dataclasses.replace(quiet, density="lognormal")
+    score = held_out_score(said, one, positive)
+    assert (score["coverage_68"], score["coverage_95"]) == (0, 1)
 
 
 def test_no_held_out_stars_have_no_score(plan):
