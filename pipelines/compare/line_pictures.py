@@ -10,11 +10,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.compare.panels import label, panels
-from pipelines.figures.style import BLACK, BLUE, NORMAL, ORANGE, SMALL, length_unit
+from pipelines.figures.style import (
+    BLACK,
+    BLUE,
+    NORMAL,
+    ORANGE,
+    SMALL,
+    length_unit,
+    outline,
+)
 
 if TYPE_CHECKING:
     from pipelines.compare.clouds import JudgedCloud
     from pipelines.compare.lines import JudgedLine
+
+# Up to so many clouds are numbered; what a number takes, and how far up or down the
+# next one goes that would lie on it, as shares of the panel.
+_NAMED = 30
+_LETTERS = np.array([0.025, 0.026])
+_ROW = np.array([0.0, 0.027])
 
 
 def line_figure(judged: Sequence[JudgedLine], scale: str) -> Figure:
@@ -78,7 +92,8 @@ def _not_judged(axes: Axes, each: JudgedLine, factor: float) -> dict[str, Any]:
 
 def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
     """Where the density peaks against where the clouds are."""
-    figure, (axes,) = panels(1, 1, width=5.2, height=4.8)
+    named = len(judged) <= _NAMED
+    figure, (axes,) = panels(1, 1, width=7.1 if named else 5.2, height=4.8)
     distance = np.array([each.cloud.distance for each in judged])
     peak = np.array([each.peak for each in judged])
     found = np.array([each.hit(each.cloud.distance, each.tolerance) for each in judged])
@@ -103,9 +118,54 @@ def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
     axes.set_xlim(0, far)
     axes.set_ylim(0, far)
     axes.set_aspect("equal")
-    axes.legend(fontsize=SMALL, frameon=False, loc="upper left")
+    axes.legend(
+        fontsize=SMALL,
+        frameon=False,
+        ncols=1,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+    )
     label(axes, "distance of the cloud [pc]", "largest peak of the density [pc]")
+    if named:
+        _number(axes, judged, far)
     return figure
+
+
+def _number(axes: Axes, judged: Sequence[JudgedCloud], far: float) -> None:
+    """Number the clouds by distance, with their names beside the panel."""
+    placed: list[np.ndarray] = []
+    names = []
+    for number, each in enumerate(sorted(judged, key=lambda j: j.cloud.distance), 1):
+        names.append(f"{number:2d}  {each.cloud.name}")
+        if not np.isfinite(each.peak):
+            names[-1] += " (no peak)"
+            continue
+        place = np.array([each.cloud.distance, each.peak])
+        shifts = (
+            place + _ROW * rows * far for rows in (0, -2.4, 1, -3.4, *range(2, 99))
+        )
+        free = (
+            shifted
+            for shifted in shifts
+            if shifted[1] > 0
+            and not any((np.abs(shifted - p) < _LETTERS * far).all() for p in placed)
+        )
+        placed.append(next(free))
+        axes.annotate(
+            str(number),
+            placed[-1],
+            (0.0, 4.0),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=SMALL - 1,
+            path_effects=outline(1.6),
+        )
+    axes.text(
+        1.03, 1.0, "\n".join(names), transform=axes.transAxes, va="top",
+        fontsize=SMALL, linespacing=1.35,
+    )  # fmt: skip
 
 
 def _peaks_of_samples(axes: Axes, judged: Sequence[JudgedCloud]) -> None:

@@ -104,5 +104,12 @@ def _by_distance(axes: Axes, bins: Sequence[Bin]) -> None:
             markersize=4,
         )
     axes.axhline(0.0, color="0.6", linewidth=0.6)
-    axes.legend(fontsize=SMALL, frameon=False)
+    axes.legend(
+        fontsize=SMALL,
+        frameon=False,
+        ncols=3,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+    )
     label(axes, f"distance [{unit}]", "observed minus map [mag]")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pipelines.figures.style import CYCLE
 
@@ -23,6 +24,8 @@ _PANELS = (
 )
 # Of either sign.
 _LINEAR = ("bound",)
+# Over fewer decades than this an axis has plain numbers between the powers of ten.
+_FEW_DECADES = 2.0
 
 
 def history(records: Records) -> Figure:
@@ -83,7 +86,38 @@ def _panel(axes: Axes, key: str, records: Records, stages: list[str]) -> None:
         span = (min(asked), max(asked))
         axes.plot(span, (limit, limit), color="0.4", linewidth=0.8, linestyle="dashed")
     if drawable:
-        axes.legend(fontsize="x-small", frameon=False, ncols=3, loc="best")
+        _legend(axes)
+        if not linear:
+            _plain_numbers(axes, [r[key] for r in drawable])
+
+
+def has_tolerance(records: Records) -> bool:
+    """Whether `history` draws a tolerance."""
+    return any("tolerance" in record for record in records)
+
+
+def _legend(axes: Axes) -> None:
+    """Above the panel, where it covers no point."""
+    axes.legend(
+        fontsize="x-small",
+        frameon=False,
+        ncols=5,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+        handletextpad=0.2,
+        columnspacing=1.2,
+    )
+
+
+def _plain_numbers(axes: Axes, values: Sequence[float]) -> None:
+    """Plain numbers where an axis spans few decades, powers of ten otherwise."""
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    decades = np.log10(max(values) / min(values))
+    if decades < _FEW_DECADES:
+        steps = (1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10))
+        axes.yaxis.set_major_locator(LogLocator(subs=steps))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _kind(stage: str) -> str:

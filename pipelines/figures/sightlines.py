@@ -27,7 +27,7 @@ def lines_of_sight(
 
     A `Profile` brings its own median and quantiles; any other line is drawn as normal,
     with its mean and multiples of its std. A star outside a panel's limits is counted
-    in the panel; beyond the last star that a line passes, the curve is dashed.
+    in its title; where the last star stands that a line passes, a line is dotted.
 
     Raises
     ------
@@ -98,10 +98,10 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         handles["last star"] = axes.axvline(
             last * factor, color="0.35", linewidth=0.8, linestyle="dotted", zorder=1.5
         )
-    axes.set_title(_direction(line), fontsize=SMALL, pad=2.5)
     axes.tick_params(labelsize=SMALL)
     axes.axhline(0.0, color="0.6", linewidth=0.5, zorder=1)
-    _limit(axes, line, factor)
+    outside = _limit(axes, line, factor)
+    axes.set_title(_direction(line, outside), fontsize=SMALL, pad=2.5)
     return handles
 
 
@@ -115,8 +115,8 @@ def _curves(
     return line.mean, bands, "posterior mean"
 
 
-def _limit(axes: Axes, line: LineOfSight, factor: float) -> None:
-    """Fit the panel to the map and to all but the most extreme stars."""
+def _limit(axes: Axes, line: LineOfSight, factor: float) -> int:
+    """Fit the panel to all but the most extreme stars; returns how many are outside."""
     curve, bands, _ = _curves(line)
     curves = list(bands[0] if not isinstance(line, Profile) else bands[1])
     if line.truth is not None:
@@ -133,17 +133,8 @@ def _limit(axes: Axes, line: LineOfSight, factor: float) -> None:
         (line.star_distance > far)
         | (line.star_extinction < low - margin)
         | (line.star_extinction > high + margin)
-    ).sum()
-    if outside:
-        axes.text(
-            0.02,
-            0.97,
-            f"{outside} star{'s' if outside > 1 else ''} outside the panel",
-            transform=axes.transAxes,
-            va="top",
-            fontsize=SMALL - 1,
-            color="0.3",
-        )
+    )
+    return int(outside.sum())
 
 
 def _unexceptional(line: LineOfSight, curve: np.ndarray, far: float) -> np.ndarray:
@@ -159,8 +150,11 @@ def _unexceptional(line: LineOfSight, curve: np.ndarray, far: float) -> np.ndarr
     return stars[np.abs(residual) <= _OUTLIER * spread]
 
 
-def _direction(line: LineOfSight) -> str:
+def _direction(line: LineOfSight, outside: int) -> str:
     sign = "+" if round(line.b, 1) > 0 else ""
     latitude = f"{sign}{line.b:.1f}°".replace("-", "\N{MINUS SIGN}")
-    radius = f", stars within {line.radius:g}°" if len(line.star_distance) else ""
-    return f"$l$ = {line.l:.1f}°, $b$ = {latitude}{radius}"
+    direction = f"$l$ = {line.l:.1f}°, $b$ = {latitude}"
+    if not len(line.star_distance):
+        return direction
+    beyond = f" ({outside} outside)" if outside else ""
+    return f"{direction}; stars within {line.radius:g}°{beyond}"

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from pipelines.figures import history
+from pipelines.figures.history import has_tolerance
 from pipelines.metrics import Record
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.material import Material
@@ -33,8 +34,12 @@ def course(material: Material) -> Section:
                 history(material.records),
                 alt="Residuals of the solves, misfit of the stars and promised gains "
                 "against the time since the fit began",
-                caption="Every iteration that was reported; a dashed line is the "
-                "tolerance that was asked for.",
+                caption="Every iteration that was reported"
+                + (
+                    "; a dashed line is the tolerance that was asked for."
+                    if has_tolerance(timed)
+                    else "."
+                ),
             )
         )
         blocks.append(_stages(timed))

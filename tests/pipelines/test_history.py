@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.figures.history import history
+from pipelines.figures.history import has_tolerance, history
 
 
 def residuals(stage, seconds, tolerance=None):
@@ -38,6 +38,7 @@ def test_a_tolerance_is_drawn_only_over_the_solves_that_were_asked_for_it():
     assert labels == named
     (without,) = history(records[:3]).axes
     assert dashed(without) == []
+    assert has_tolerance(records) and not has_tolerance(records[:3])
 
 
 def test_every_kind_of_number_has_a_panel_and_none_is_refused():
@@ -49,3 +50,17 @@ def test_every_kind_of_number_has_a_panel_and_none_is_refused():
     assert len(history(records).axes) == 2
     with pytest.raises(ValueError, match="no record holds a residual"):
         history(records[-1:])
+
+
+def test_the_legend_covers_no_point_and_numbers_are_plain():
+    records = [
+        {"stage": "misfit", "seconds": float(i), "misfit": 20.0 - 3 * i}
+        for i in range(6)
+    ]
+    figure = history(records)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    legend = axes.get_legend().get_window_extent()
+    assert legend.y0 >= axes.get_window_extent().y1 - 1.0
+    texts = [label.get_text() for label in axes.get_yticklabels()]
+    assert "10" in texts and not any("times" in text for text in texts)
