@@ -17,7 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.quadrature import FixedStep, GaussLegendre, MonteCarlo, Rule
+from dustmap.quadrature import (
+    FixedStep,
+    GaussLegendre,
+    MonteCarlo,
+    Rule,
+    StepsOutwards,
+)
 
 __all__ = [
     "Combination",
@@ -31,6 +37,7 @@ __all__ = [
     "PointValues",
     "Rule",
     "Stack",
+    "StepsOutwards",
 ]
 
 

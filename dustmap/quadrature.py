@@ -69,6 +69,35 @@ class FixedStep:
         return rows, (step + 0.5) * width[rows], width[rows]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsOutwards:
+    """The midpoint rule with steps counted from where a ray begins, the last cut short.
+
+    Rays of one direction share all whole steps: their integrals rise with the length
+    wherever the field is positive and straight within a step. Of :class:`FixedStep`
+    every node moves with the length, and so does its error.
+    """
+
+    step: float
+
+    def __post_init__(self) -> None:
+        if not self.step > 0:
+            raise ValueError(f"step must be positive, got {self.step}")
+
+    def fractions(
+        self, lengths: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        counts = torch.ceil(lengths / self.step).clamp(min=1).to(torch.int64)
+        rows = torch.arange(len(lengths)).repeat_interleave(counts)
+        first = torch.cumsum(counts, 0) - counts
+        step = torch.arange(len(rows)) - first[rows]
+        # A ray shorter than a step, or without length, has one node in its middle.
+        low = step * (self.step / lengths.clamp(min=self.step))[rows]
+        high = torch.cat([low[1:], low.new_ones(min(len(low), 1))])
+        high[step == counts[rows] - 1] = 1.0
+        return rows, (low + high) / 2, high - low
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MonteCarlo:
     """Independent uniform draws for every ray (HIP-GP's rule, eq. 7–8).

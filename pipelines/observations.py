@@ -16,6 +16,7 @@ from dustmap.functionals import (
     LineIntegrals,
     MonteCarlo,
     Rule,
+    StepsOutwards,
 )
 from dustmap.grid import Grid
 from dustmap.inference.noise import Noise
@@ -59,14 +60,29 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
     """Line integrals [pc] by the quadrature of the plan's engine."""
     rule: Rule
     if plan.engine == "full-batch":
-        step = plan.ray_step * min(plan.grid.spacing) / plan.refinement
-        rule = FixedStep(step=step)
+        rule = FixedStep(step=_step(plan))
     elif plan.embedding.quadrature == "gauss-legendre":
         rule = GaussLegendre(count=plan.embedding.nodes)
     else:
         generator = torch.Generator().manual_seed(plan.embedding.seed)
         rule = MonteCarlo.draw(len(end), plan.embedding.nodes, generator)
     return LineIntegrals(end, rule, start=start)
+
+
+def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
+    """Line integrals [pc] from the observer that go evenly with distance.
+
+    Half the steps of the stars' own rays, counted from the observer: the integrals
+    that `pipelines.products.cumulative` adds up. Engine svi has its nodes as `rays`.
+    """
+    if plan.engine != "full-batch":
+        return rays(plan, end)
+    return LineIntegrals(end, StepsOutwards(step=_step(plan) / 2))
+
+
+def _step(plan: Plan) -> float:
+    """Distance [pc] of the nodes of the stars' rays, at most."""
+    return plan.ray_step * min(plan.grid.spacing) / plan.refinement
 
 
 def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:

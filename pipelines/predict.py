@@ -12,7 +12,7 @@ import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from pipelines.catalog.schema import Stars, read_stars, write_table
-from pipelines.observations import rays
+from pipelines.observations import outward_rays
 from pipelines.planning.plan import Plan
 from pipelines.run import Run, read_run
 
@@ -52,7 +52,7 @@ def predict_columns(
     ends = positions[inside]
     if len(ends):
         # One call: both share the draws behind the sub-grid variance.
-        both = Stack([rays(plan, ends), PointValues(ends)])
+        both = Stack([outward_rays(plan, ends), PointValues(ends)])
         moments = posterior.moments(both, rows=_ROWS)
         parts = {"mean": moments.mean, "std": moments.std}
         for name, probability in QUANTILES.items():

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
-import torch
 
-from dustmap.posterior import Moments
 from pipelines.export.cube import LineOfSight
 from pipelines.export.profile import Profile
-from pipelines.observations import rays
+from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.products.sightlines import lines_of_sight
 from pipelines.run import Run
 from pipelines.truth import unit_vectors
 
-_INNER, _OUTER = (0.1587, 0.8413), (0.025, 0.975)
+# Two sigma (95%), one sigma (68%) and the median between them.
+_PROBABILITIES = (0.025, 0.1587, 0.5, 0.8413, 0.975)
 
 
 def profiles(
@@ -31,22 +30,25 @@ def profiles(
     lines = lines_of_sight(run, directions, points)
     if not len(run.posterior.samples):
         return lines
-    return [_profile(run, line) for line in lines]
+    towards = unit_vectors(*np.array([(line.l, line.b) for line in lines]).T)
+    asked = RayIntegrals(run, towards, np.stack([line.distance for line in lines], 1))
+    curves = np.empty((len(_PROBABILITIES), *asked.shape))
+    for part in asked.parts():
+        moments = asked.moments(part)
+        for curve, probability in zip(curves, _PROBABILITIES):
+            curve[:, part] = moments.quantile(probability).numpy()
+    last = last_star(run, towards)
+    return [
+        _profile(line, curves[..., i], float(last[i])) for i, line in enumerate(lines)
+    ]
 
 
-def _profile(run: Run, line: LineOfSight) -> Profile:
-    towards = unit_vectors(np.array(line.l), np.array(line.b))
-    ends = torch.as_tensor(line.distance[:, None] * towards)
-    moments = run.posterior.moments(rays(run.plan, ends))
+def _profile(line: LineOfSight, curves: np.ndarray, last: float) -> Profile:
     fields = {name: getattr(line, name) for name in asdict(line)}
     return Profile(
         **fields,
-        median=_quantile(moments, 0.5),
-        inner=(_quantile(moments, _INNER[0]), _quantile(moments, _INNER[1])),
-        outer=(_quantile(moments, _OUTER[0]), _quantile(moments, _OUTER[1])),
-        last_star=float(last_star(run, towards[None])[0]),
+        median=curves[2],
+        inner=(curves[1], curves[3]),
+        outer=(curves[0], curves[4]),
+        last_star=last,
     )
-
-
-def _quantile(moments: Moments, probability: float) -> np.ndarray:
-    return moments.quantile(probability).numpy()

@@ -10,7 +10,7 @@ import torch
 from dustmap.functionals import Functionals, PointValues
 from dustmap.posterior import Moments
 from pipelines.errors import InputError
-from pipelines.observations import rays
+from pipelines.observations import outward_rays
 from pipelines.products.integrated import last_star
 from pipelines.query.places import Places
 from pipelines.query.quantiles import QUANTILES
@@ -105,10 +105,10 @@ class PosteriorAnswers:
         positions = torch.as_tensor(places.positions())
         for number, start in enumerate(range(0, len(places), _ROWS)):
             ends = positions[start : start + _ROWS]
-            yield (
-                number,
-                rays(self._plan, ends) if asked.integrated else PointValues(ends),
-            )
+            if asked.integrated:
+                yield number, outward_rays(self._plan, ends)
+            else:
+                yield number, PointValues(ends)
 
     def _moments(self, functionals: Functionals, asked: Question) -> np.ndarray:
         moments = self._posterior.moments(functionals, rows=_ROWS)

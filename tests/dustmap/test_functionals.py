@@ -20,6 +20,7 @@ from dustmap.functionals import (
     MonteCarlo,
     PointValues,
     Stack,
+    StepsOutwards,
 )
 
 CENTRE = torch.tensor([60.0, -35.0, 20.0], dtype=torch.float64)
@@ -104,6 +105,7 @@ def test_weights_of_every_rule_sum_to_the_length(generator):
     for rule in (
         GaussLegendre(count=3),
         FixedStep(step=7.0),
+        StepsOutwards(step=7.0),
         MonteCarlo.draw(11, 5, generator),
     ):
         rays = LineIntegrals(end, rule)
@@ -113,10 +115,40 @@ def test_weights_of_every_rule_sum_to_the_length(generator):
     assert torch.equal(steps, torch.ceil(rays.lengths / 7.0).long())
 
 
+def test_steps_outwards_are_those_of_shorter_rays_and_the_rest():
+    towards = torch.tensor([[0.6, 0.0, 0.8]], dtype=torch.float64)
+    lengths = torch.tensor([4.0, 13.0, 16.5, 20.0], dtype=torch.float64)
+    rays = LineIntegrals(lengths[:, None] * towards, StepsOutwards(step=7.0))
+    nodes = rays.nodes()
+    found = [
+        torch.linalg.vector_norm(nodes.points[nodes.rows == row], dim=1).tolist()
+        for row in range(4)
+    ]
+    expected = [[2.0], [3.5, 10.0], [3.5, 10.5, 15.25], [3.5, 10.5, 17.0]]
+    assert [pytest.approx(e) for e in expected] == found
+    assert nodes.weights.tolist() == pytest.approx(
+        [4.0, 7.0, 6.0, 7.0, 7.0, 2.5, 7.0, 7.0, 6.0]
+    )
+
+
+def test_integrals_by_steps_outwards_rise_with_distance():
+    """Of a density that goes straight up and down, and vanishes in between."""
+    distance = torch.linspace(1.0, 80.0, 300, dtype=torch.float64)[:, None]
+    end = distance * torch.tensor([[0.6, 0.48, 0.64]], dtype=torch.float64)
+
+    def pieces(x):
+        along = torch.linalg.vector_norm(x, dim=1)
+        return 1 - (along % 16.0 - 8.0).abs() / 8.0
+
+    jitter = see(LineIntegrals(end, FixedStep(step=4.0)), pieces).diff()
+    rising = see(LineIntegrals(end, StepsOutwards(step=4.0)), pieces).diff()
+    assert float(jitter.min()) < -0.01 and float(rising.min()) > -1e-12
+
+
 def test_a_ray_without_length_sees_nothing():
     end = torch.zeros(2, 3)
     end[1, 0] = 1.0
-    for rule in (GaussLegendre(count=3), FixedStep(step=0.5)):
+    for rule in (GaussLegendre(count=3), FixedStep(step=0.5), StepsOutwards(step=0.5)):
         seen = see(LineIntegrals(end, rule), lambda x: torch.ones_like(x[:, 0]))
         assert seen.tolist() == pytest.approx([0.0, 1.0])
 

@@ -13,6 +13,7 @@ from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
 from pipelines.errors import InputError
 from pipelines.observations import rays
 from pipelines.predict import predict, predict_columns
+from pipelines.products.profiles import profiles
 
 KINDS = ["mean", "std", "p16", "p50", "p84"]
 COLUMNS = [f"{what}_{kind}" for what in ("extinction", "density") for kind in KINDS]
@@ -81,6 +82,22 @@ def test_extinctions_agree_with_the_closed_form_within_their_errors(places, colu
     assert np.sqrt(np.mean(error**2)) < 0.15 * true[inside].std()
     z = np.abs(error) / columns["extinction_std"][inside]
     assert np.mean(z < 0.9945) > 0.6 and z.max() < 5
+
+
+def test_extinctions_rise_along_a_sight_line_as_the_curve_of_a_figure_does(
+    positive_run,
+):
+    """At distances much closer than the grid's points."""
+    towards = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
+    toward = one_cloud.at(towards[None], np.zeros(1), 0.1)
+    (line,) = profiles(positive_run, [(toward.l[0], toward.b[0])], points=150)
+    ends = line.distance[:, None] * towards
+    stars = one_cloud.at(ends, np.zeros(len(ends)), 0.1)
+    found = predict_columns(positive_run.plan, positive_run.posterior, stars)
+    for name, curve in (("mean", line.mean), ("p50", line.median)):
+        values = found[f"extinction_{name}"]
+        assert (np.diff(values) > 0).all() and (np.diff(curve) > 0).all()
+        np.testing.assert_allclose(values, curve, rtol=0.01)
 
 
 def test_densities_are_per_parsec_and_peak_in_the_cloud(cloud_run):
