@@ -109,7 +109,7 @@ class Progress(Generic[T]):
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._reported != self._count:
+        elif self._reported != self._count and (self._count or kind is None):
             self._report()
 
     def __iter__(self) -> Iterator[T]:

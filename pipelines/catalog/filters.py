@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
 
@@ -81,7 +83,8 @@ def parse_filter(text: str) -> RowFilter:
             warnings.simplefilter("ignore")
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"cannot read the filter {text!r}: {error}") from error
+        hint = "; equality is ==, e.g. band == 'G'" if _SINGLE.search(text) else ""
+        raise InputError(f"cannot read the filter {text!r}: {error}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
     kinds: dict[str, str] = {}

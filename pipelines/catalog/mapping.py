@@ -166,7 +166,9 @@ class _Choice:
         if other and self.candidates[other[0]].origin == USER:
             raise InputError("both distance and parallax are mapped: keep one")
         if name == "parallax" and "parallax_error" not in self.candidates:
-            raise self._missing("parallax_error, without which", "parallax_error")
+            raise self._missing(
+                "parallax_error, which distances from parallaxes need", "parallax_error"
+            )
         if name == "parallax":
             return ["parallax", "parallax_error"]
         return self.with_error("distance", required=False)
@@ -211,8 +213,8 @@ class _Choice:
 
     def _missing(self, what: str, name: str) -> InputError:
         return InputError(
-            f"{self._source.path} gives no {what}: it "
-            f"{describe_absence(self._source, name)}; map a column, e.g. --map "
+            f"{self._source.path} gives no {what}. It "
+            f"{describe_absence(self._source, name)}. Map a column, e.g. --map "
             f"{name}=COLUMN:{INPUT_UNITS[name]}"
         )
 

@@ -12,6 +12,9 @@ from pydantic_core import ErrorDetails
 
 from pipelines.config.base import Settings
 
+# Further keys that are named.
+_NAMED = 5
+
 EXPECTED = {
     "bool_type": "true or false",
     "finite_number": "a finite number",
@@ -33,18 +36,33 @@ def explain(
 ) -> str:
     """Return ``source: key: expected ..., got ...`` for the first error.
 
-    The number of further errors follows, so that nobody expects one mended key to be
-    enough.
+    The keys of further errors follow, so that nobody expects one mended key to be
+    enough. The same fault in all entries of a list is one, of the list.
     """
     details = error.errors(include_url=False)
     # An unknown key explains more than what its absence caused elsewhere.
     details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
     first = details[0]
-    key = _dotted(first["loc"])
+    alike = [detail for detail in details if _is_alike(detail, first)]
+    details = [first, *(other for other in details[1:] if other not in alike)]
+    key = _dotted(first["loc"][:-1] if len(alike) > 1 else first["loc"])
     source = _source(key, path, overrides)
     words = [part for part in (source, key, _describe(model, first)) if part]
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    more = ""
+    if len(details) > 1:
+        others = list(dict.fromkeys(_dotted(d["loc"]) for d in details[1:]))
+        rest = ", ..." if len(others) > _NAMED else ""
+        more = f" (wrong too: {', '.join(others[:_NAMED])}{rest})"
     return ": ".join(words) + more
+
+
+def _is_alike(detail: ErrorDetails, first: ErrorDetails) -> bool:
+    """Whether this is the same fault in an entry of the same list."""
+    return (
+        isinstance(first["loc"][-1] if first["loc"] else None, int)
+        and detail["loc"][:-1] == first["loc"][:-1]
+        and (detail["type"], detail["input"]) == (first["type"], first["input"])
+    )
 
 
 def _source(key: str, path: Path | None, overrides: Sequence[str]) -> str:

@@ -86,6 +86,11 @@ def _parse(value: str, text: str) -> Any:
         return parsed["value"]
     if re.fullmatch(r"[A-Za-z][\w.-]*", value):
         return value
+    if "," in value and "[" not in value:
+        key = text.partition("=")[0].strip()
+        raise InputError(
+            f"--set {text}: a list stands in brackets: --set '{key}=[{value}]'"
+        )
     raise InputError(
         f"--set {text}: {value!r} is neither a TOML value (number, true, false, "
         '"text", [list]) nor one word'

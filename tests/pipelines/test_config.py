@@ -96,7 +96,10 @@ def test_bare_words_are_strings(text):
         ("box.shape=[8, 8]", ["box.shape", "three integers"]),
         ("box.shape=[8, 8, 1]", ["box.shape[2]", "equal to 2", "got 1"]),
         ("box.spacing=[1, 2]", ["box.spacing", "one number or a list of three"]),
-        ("box.spacing=-1", ["box.spacing[0]", "greater than 0", "-1"]),
+        ("box.spacing=-1", [": box.spacing: expected", "greater than 0", "got -1"]),
+        ("box.spacing=[-1, 2, -1]", ["box.spacing: ", "greater than 0", "got -1"]),
+        ("box.spacing=[-1, 2, 0]", ["box.spacing[0]: ", "(wrong too: box.spacing[2])"]),
+        ("box.x=-1000,1000", ["--set 'box.x=[-1000,1000]'"]),
         ("prior.kernel=matern53", ["'matern32'", "did you mean 'matern52'?"]),
         ("prior.std=nan", ["prior.std", "finite", "nan"]),
         ("prior.std=wide", ["prior.std", "number", "'wide'"]),
@@ -194,7 +197,7 @@ def test_a_galaxy_that_its_grid_cannot_hold_is_refused(overrides, words):
         (b"\xff\xfe", ["UTF-8"]),
         (b"[bux]\nx = [0, 1]\n", ["bux", "did you mean box?"]),
         (b"[prior]\nstd = -1\n", ["prior.std", "greater than 0", "-1"]),
-        (b"[prior]\nstd = -1\nscale_height = 0\n", ["and 1 more"]),
+        (b"[prior]\nstd = -1\nscale_height = 0\n", ["(wrong too: prior.scale_height)"]),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path, content, words):

@@ -79,6 +79,16 @@ def test_an_iterator_of_unknown_length_is_counted():
     assert lines(stream)[-1].startswith("walk: 2 it, ")
 
 
+def test_a_failure_before_the_first_step_has_nothing_to_say():
+    stream = io.StringIO()
+    with (
+        pytest.raises(ValueError, match="no file"),
+        Progress(description="ingest", stream=stream),
+    ):
+        raise ValueError("no file")
+    assert stream.getvalue() == ""
+
+
 def test_a_terminal_gets_a_bar_with_the_postfix():
     stream = Terminal()
     with Progress(description="solve", total=4, stream=stream) as work:

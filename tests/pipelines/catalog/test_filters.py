@@ -81,6 +81,14 @@ def test_anything_else_is_refused(text: str) -> None:
         parse_filter(text)
 
 
+def test_a_single_equals_sign_is_told_from_a_comparison() -> None:
+    with pytest.raises(InputError, match="equality is =="):
+        parse_filter("source = 'x'")
+    with pytest.raises(InputError) as other:
+        parse_filter("source == 'x' and a <")
+    assert "equality" not in str(other.value)
+
+
 def test_huge_powers_cost_nothing() -> None:
     row_filter = parse_filter("a < 9 ** 9 ** 9 ** 9")
     np.testing.assert_array_equal(row_filter.passes({"a": A}), ~np.isnan(A))

@@ -197,7 +197,8 @@ def test_cartesian_positions_leave_no_room_for_a_distance(catalogue, run) -> Non
 
 def test_a_parallax_needs_its_error(catalogue, run) -> None:
     maps = [item for item in MAP if not item.startswith("distance")]
-    refuse(run, catalogue, "parallax_error", mappings=[*maps, "parallax=l:mas"])
+    match = r"parallax_error, which distances from parallaxes need\. It has no column"
+    refuse(run, catalogue, match, mappings=[*maps, "parallax=l:mas"])
 
 
 def test_an_extinction_needs_its_error(catalogue, run) -> None:
