@@ -155,7 +155,12 @@ def _place(options: dict[str, Any], *, directions: bool) -> Any:
     if abs(parts["b" if "b" in parts else "dec"].value) > 90:
         raise InputError("a latitude lies between -90 and 90 deg")
     if not directions:
-        if options["distance"] is None or options["distance"] < 0:
+        if options["distance"] is not None and not options["distance"] >= 0:
+            raise InputError(
+                f"a distance [pc] is not negative, got --distance "
+                f"{options['distance']:g}"
+            )
+        if options["distance"] is None:
             raise InputError(
                 "the distance is missing: --distance PC; or --total for the extinction "
                 "through the whole map, --at-extinction MAG for the distance itself"

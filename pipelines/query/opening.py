@@ -83,6 +83,14 @@ def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
 def _run(source: str | Path) -> Run:
     if Path(source).is_file():
         from pipelines.redraw import open_samples
+        from pipelines.redraw.container import is_container
+
+        if not is_container(Path(source)):
+            raise InputError(
+                f"{source} is no map to ask: expected a map store (map.zarr, by "
+                "`dustmap export RUN --zarr`), the folder of a run, or the file of its "
+                "samples (map.samples, by `dustmap samples`)"
+            )
 
         return open_samples(source).run
     from pipelines.run import read_run

@@ -66,14 +66,15 @@ def question(
         raise InputError(f"total=True goes with integrated=True only: {_BOTH}")
     if (pct is None) == (mode == "percentile"):
         raise InputError(
-            "mode='percentile' takes pct, such as pct=16 or pct=[16, 50, 84], and no "
-            f"other mode does; got mode={mode!r} and pct={pct!r}"
+            "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
+            f"and no other mode does; got mode {mode!r} and "
+            + ("none" if pct is None else f"the percentiles {pct!r}")
         )
     percentiles = np.atleast_1d(
         50.0 if mode == "median" else pct if pct is not None else []
     )
     if not ((percentiles > 0) & (percentiles < 100)).all() or percentiles.ndim > 1:
-        raise InputError(f"pct lies between 0 and 100, got {pct!r}")
+        raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
     return Question(
         integrated=bool(integrated),
         mode=mode,

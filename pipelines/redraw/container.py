@@ -78,7 +78,8 @@ def read_container(path: str | os.PathLike[str]) -> Container:
         )
     if not is_container(source):
         raise InputError(
-            f"{source} is no file of samples: it begins like another kind of file"
+            f"{source} is no file of samples: expected one that `dustmap samples RUN "
+            "-o FILE` wrote, and it begins like another kind of file"
         )
     _check_seal(source)
     with source.open("rb") as stream:

@@ -88,8 +88,8 @@ def test_what_is_meant_must_be_said(dust, points):
     ("wrong", "said"),
     [
         ({"mode": "average"}, "mode is one of"),
-        ({"mode": "percentile"}, "takes pct"),
-        ({"mode": "mean", "pct": 5}, "takes pct"),
+        ({"mode": "percentile"}, "takes percentiles"),
+        ({"mode": "mean", "pct": 5}, "takes percentiles"),
         ({"mode": "percentile", "pct": [0, 50]}, "between 0 and 100"),
         ({"integrated": False, "total": True}, "total=True goes with"),
         ({"mode": "samples"}, "needs posterior samples"),

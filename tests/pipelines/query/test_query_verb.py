@@ -141,11 +141,19 @@ def test_directions_need_no_distance(command, path, rows, tmp_path):
         ("--l 5 --b 5 --distance 10 --mode std --pct 5", "--mode percentile"),
         ("--l 5 --b 5 --total --differential", "--differential"),
         ("--l 5 --b 5 --at-extinction -1", "must be positive"),
-        ("--l 5 --b 5 --distance 10 --mode samples", "needs posterior samples"),
+        ("--l 5 --b 5 --distance 10 --mode samples", "--samples RUN"),
+        ("--l 5 --b 5 --distance 10 --mode percentile", "--pct 16,50,84"),
+        ("--l 5 --b 5 --distance -5", "not negative, got --distance -5"),
     ],
 )
 def test_what_is_wrong_with_a_place_is_said(command, path, rest, text):
     refused(command, f"query {path} {rest}", text)
+
+
+def test_a_file_that_is_no_map_is_refused_with_what_is(command, tmp_path):
+    (tmp_path / "map.fits").write_bytes(b"SIMPLE  =                    T")
+    line = f"query {tmp_path}/map.fits --l 5 --b 5 --distance 10"
+    refused(command, line, "expected a map store (map.zarr")
 
 
 @pytest.mark.parametrize(
