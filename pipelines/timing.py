@@ -30,7 +30,12 @@ class StageClock:
         self._last += seconds
 
     def so_far(self, stage: str) -> dict[str, float]:
-        """Seconds by stage as if the one at hand, ``stage``, ended now."""
+        """Seconds by stage as if the one at hand, ``stage``, ended now.
+
+        An empty ``stage`` stands for none at hand.
+        """
+        if not stage:
+            return dict(self.seconds)
         passed = time.perf_counter() - self._last
         return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
 

@@ -33,6 +33,12 @@ from pipelines.store import MANIFEST, MARKER, check_manifest
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"
+# What a folder is, by the record in it.
+_FOLDERS = {
+    RUN_RECORD: "run",
+    _REGRESSION_RECORD: "run",
+    "comparison.json": "comparison",
+}
 _SUFFIXES = {
     ".zarr": "zarr",
     ".fits": "fits",
@@ -42,7 +48,7 @@ _SUFFIXES = {
 _PROVENANCE = b"dustmap"
 _KNOWN = (
     "a zarr store, a FITS cube, HEALPix maps, a parquet table, a file of samples, a "
-    "checkpoint or the folder of a run"
+    "checkpoint or the folder of a run or a comparison"
 )
 
 
@@ -68,6 +74,11 @@ def verify(path: str | os.PathLike[str]) -> str:
     if not source.exists():
         raise InputError(f"{source} does not exist")
     kind = _kind(source)
+    if kind is None and source.suffix in (".csv", ".ecsv", ".png", ".pdf", ".html"):
+        raise InputError(
+            f"{source} is none of the outputs that can be verified: tables as text, "
+            "pictures and pages carry no checks. Name a table .parquet to have some"
+        )
     if kind is None:
         raise InputError(f"{source} is none of the outputs: expected {_KNOWN}")
     return _CHECKS[kind](source)
@@ -179,8 +190,8 @@ def _verify_parquet(path: Path) -> str:
 
 def _verify_run(path: Path) -> str:
     listed = check_manifest(path, allow_extra=True)
-    is_run = RUN_RECORD in listed or _REGRESSION_RECORD in listed
-    what = "run" if is_run else "folder of partitions"
+    records = [name for name in _FOLDERS if name in listed]
+    what = _FOLDERS[records[0]] if records else "folder of partitions"
     lines = [f"{path}: {what}, {len(listed)} files match their SHA-256"]
     return "\n".join(lines + [verify(item) for item in _exports(path)])
 

@@ -29,6 +29,7 @@ def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch, clock):
         "checkpoints": 3.0,
         "inference": 4.0,
     }
+    assert stages.so_far("") == {"plan": 2.0, "checkpoints": 3.0}
     clock.now += 1.0
     stages.lap("inference")
     assert stages.seconds["inference"] == 5.0

@@ -155,6 +155,12 @@ def test_what_is_no_output_is_refused(tmp_path, name):
         verify(tmp_path / name)
 
 
+def test_tables_as_text_carry_no_checks(tmp_path):
+    (tmp_path / "answers.csv").write_text("l,b\n1,2\n")
+    with pytest.raises(InputError, match="carry no checks"):
+        verify(tmp_path / "answers.csv")
+
+
 def test_a_canonical_table_passes(tmp_path):
     columns = {"l": np.arange(3.0)}
     catalog_tables.write_table(

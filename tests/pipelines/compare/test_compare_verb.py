@@ -55,7 +55,7 @@ def test_references_are_told_apart(desk, positive_run):
 def test_each_makes_a_whole_folder(desk, positive_run, command, name):
     result = command(f"compare {positive_run.path} {name} -o found --points 60")
     assert result.exit_code == 0, result.output
-    verify(desk / "found")
+    assert ": comparison, " in verify(desk / "found")
     found = json.loads((desk / "found" / "comparison.json").read_text())
     assert found["kind"] == REFERENCES[name]
     assert all(sentence in result.output for sentence in found["words"])
