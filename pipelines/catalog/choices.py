@@ -35,6 +35,7 @@ class Wanted:
     max_bad: float = 0.5
     min_parallax_snr: float | None = None
     band: str | None = None
+    any_range: bool = False
 
     def __post_init__(self) -> None:
         if self.band is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from pipelines.catalog.rows import Tally
+from pipelines.catalog.spread import RANGES, Spread
 from pipelines.errors import InputError
 
 FEWEST_POSITIONS = 5
@@ -22,7 +23,8 @@ class Counts:
 
     ``largest_angles`` are longitude and latitude [deg] as the source has them,
     ``farthest`` the largest distance [pc], ``places`` the first few distinct positions,
-    shape ``(k, 3)``, ``identifier_kind`` text, integers or nothing so far.
+    shape ``(k, 3)``, ``identifier_kind`` text, integers or nothing so far, ``spreads``
+    how distances [pc] and extinctions [mag] are spread.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -34,6 +36,7 @@ class Counts:
     farthest: float = 0.0
     places: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     identifier_kind: str = ""
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
     @property
     def distinct_positions(self) -> int:
@@ -57,6 +60,7 @@ class Counts:
         if "extinction" in columns:
             self.negative_extinctions += int((columns["extinction"] < 0).sum())
         self.farthest = max(self.farthest, float(columns["distance"].max()))
+        self._add_spreads(spreads_of(columns))
         longitude = next((values[n] for n in ("l", "ra") if n in values), None)
         latitude = next((values[n] for n in ("b", "dec") if n in values), None)
         if longitude is not None and latitude is not None:
@@ -85,9 +89,32 @@ class Counts:
         if other.largest_angles is not None:
             self._note_angles(other.largest_angles)
         self._note_places(other.places)
+        self._add_spreads(other.spreads)
 
-    def refuse_unsound(self, max_bad: float, *, positions_only: bool) -> None:
-        """Raise `InputError` if the rows are none, mostly faulty or in one place."""
+    def recount(self, spreads: Iterable[Mapping[str, Spread]]) -> None:
+        """Take spreads anew, without rows that were dropped after they were noted."""
+        self.spreads = {}
+        for each in spreads:
+            self._add_spreads(each)
+
+    def ranges(self) -> dict[str, tuple[float, ...]]:
+        """The quantiles of distance and extinction; see `spread.LEVELS`."""
+        found = {name: spread.quantiles() for name, spread in self.spreads.items()}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def doubts(self) -> list[str]:
+        """Which quantities are as large as if they were in another unit."""
+        found = [RANGES[name].doubt(name, q) for name, q in self.ranges().items()]
+        return [doubt for doubt in found if doubt is not None]
+
+    def refuse_unsound(
+        self, max_bad: float, *, positions_only: bool, any_range: bool = False
+    ) -> None:
+        """Raise `InputError` if the rows are none, mostly faulty or in one place.
+
+        Or if their unit looks wrong, unless ``any_range``: of positions alone, which
+        may lie anywhere, that is only told.
+        """
         if not self.rows_read:
             raise InputError("the input has no rows")
         faults: Counter[str] = self.tally.faults
@@ -111,6 +138,11 @@ class Counts:
                 f"{faulty:,} faulty): a map needs at least {fewest}"
             )
         self._refuse_radians()
+        doubts = self.doubts()
+        if doubts and not (any_range or positions_only):
+            raise InputError(
+                " ".join(doubts) + ". If it is right as it is, pass --any-range"
+            )
 
     def _refuse_radians(self) -> None:
         angles = self.largest_angles
@@ -123,6 +155,10 @@ class Counts:
                 "field is really so small, map ra and dec instead of l and b"
             )
 
+    def _add_spreads(self, spreads: Mapping[str, Spread]) -> None:
+        for name, spread in spreads.items():
+            self.spreads.setdefault(name, Spread()).add(spread)
+
     def _note_angles(self, angles: tuple[float, float]) -> None:
         before = self.largest_angles or (0.0, 0.0)
         self.largest_angles = (max(before[0], angles[0]), max(before[1], angles[1]))
@@ -131,3 +167,11 @@ class Counts:
         if len(self.places) < FEWEST_POSITIONS:
             joined = np.concatenate([self.places, places])
             self.places = np.unique(joined, axis=0)[:FEWEST_POSITIONS]
+
+
+def spreads_of(columns: Mapping[str, np.ndarray]) -> dict[str, Spread]:
+    """How canonical columns, shape ``(n,)`` each, are spread."""
+    spreads = {name: Spread() for name in RANGES if name in columns}
+    for name, spread in spreads.items():
+        spread.note(columns[name])
+    return spreads

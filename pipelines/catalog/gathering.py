@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from pipelines.catalog.counts import spreads_of
 from pipelines.catalog.parquet_reader import to_numpy
 from pipelines.catalog.repeats import rows_of
 from pipelines.catalog.spill import PIXEL, joined, read_rows
+from pipelines.catalog.spread import Spread
 from pipelines.catalog.tables import write_table
 from pipelines.catalog.tiles import Tile
 from pipelines.merge import Cells, merge_rows
@@ -43,12 +45,16 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Stars of a partition, rows written, negative extinctions, outlying members."""
+    """Stars of a partition, rows written, negative extinctions, outlying members.
+
+    ``spreads`` are those of the stars' distances and extinctions.
+    """
 
     stars: int
     rows: int
     negative: int
     outlying: int = 0
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
 
 def gather(part: Partition) -> Gathered:
@@ -59,7 +65,7 @@ def gather(part: Partition) -> Gathered:
         return Gathered(stars=0, rows=0, negative=0)
     columns = {n: to_numpy(table[n].combine_chunks()) for n in table.column_names}
     negative = int((columns.get("extinction", np.zeros(1)) < 0).sum())
-    outlying = 0
+    outlying, spreads = 0, spreads_of(columns)
     if part.cells is not None:
         columns, outlying = merge_rows(columns, part.cells)
     write_table(
@@ -71,7 +77,13 @@ def gather(part: Partition) -> Gathered:
         overwrite=False,
     )
     rows = len(columns["l"])
-    return Gathered(stars=stars, rows=rows, negative=negative, outlying=outlying)
+    return Gathered(
+        stars=stars,
+        rows=rows,
+        negative=negative,
+        outlying=outlying,
+        spreads=spreads,
+    )
 
 
 def _sorted_rows(part: Partition) -> pa.Table:

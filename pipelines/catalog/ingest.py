@@ -30,6 +30,7 @@ def ingest(
     max_bad: float = 0.5,
     min_parallax_snr: float | None = None,
     band: str | None = None,
+    any_range: bool = False,
     overwrite: bool = False,
     workers: int = 1,
     merge: str | None = None,
@@ -63,6 +64,9 @@ def ingest(
     band
         What the extinctions are of, e.g. ``A_V`` or ``E(B-V)``
         (`pipelines.bands.passbands.parse_band`); default the preset's.
+    any_range
+        Whether to take medians of distance and extinction that look as if the unit
+        were another (`pipelines.catalog.spread.RANGES`).
     overwrite
         Whether an existing output may be replaced.
     workers
@@ -92,6 +96,7 @@ def ingest(
         max_bad=max_bad,
         min_parallax_snr=min_parallax_snr,
         band=band,
+        any_range=any_range,
     )
     single = Path(output).suffix in _FILE_SUFFIXES
     cells = parse_cells(merge) if merge is not None else None
@@ -130,7 +135,9 @@ def _write_file(
                 if progress is not None:
                     progress(rows)
         intake.counts.refuse_unsound(
-            wanted.max_bad, positions_only=wanted.positions_only
+            wanted.max_bad,
+            positions_only=wanted.positions_only,
+            any_range=wanted.any_range,
         )
         report = make_report(choices, intake.counts)
         inputs = [identify(path) for path in choices.files]

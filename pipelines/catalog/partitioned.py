@@ -94,7 +94,11 @@ def fill_folder(
         if len(repeated):
             sky.counts.tally.faults[REPEATED] += len(repeated)
             sky.counts.rows_kept -= len(repeated)
-        sky.counts.refuse_unsound(wanted.max_bad, positions_only=wanted.positions_only)
+        sky.counts.refuse_unsound(
+            wanted.max_bad,
+            positions_only=wanted.positions_only,
+            any_range=wanted.any_range,
+        )
         if cells is not None:
             cells = cells.reaching(sky.counts.farthest)
         np.save(spilled / "repeated.npy", repeated)
@@ -103,6 +107,7 @@ def fill_folder(
         parts = _partitions(tiles, sky.spills, choices.units, cells, folder)
         written = list(run(gather, parts))
         shutil.rmtree(spilled)
+        sky.counts.recount([item.spreads for item in written])
         sky.counts.negative_extinctions = sum(item.negative for item in written)
         notes = _notes(tiles, written, cells)
         report = make_report(choices, sky.counts, notes)

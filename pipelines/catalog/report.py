@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipelines.catalog.schema import CANONICAL_UNITS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
@@ -24,6 +26,8 @@ class IngestReport:
         How many of the kept rows have a negative extinction, which is noise.
     origins
         Canonical quantity to the column it came from.
+    ranges
+        Canonical quantity to the 1%, 50% and 99% quantiles of the rows kept, to 1%.
     notes
         What was assumed.
     """
@@ -35,6 +39,7 @@ class IngestReport:
     cuts: dict[str, int] = field(default_factory=dict)
     negative_extinctions: int = 0
     origins: dict[str, str] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -58,11 +63,22 @@ class IngestReport:
         if self.negative_extinctions:
             lines.append(f"{self.negative_extinctions:,} negative extinctions kept")
         lines += [f"{name} from {origin}" for name, origin in self.origins.items()]
+        for name, (low, median, high) in self.ranges.items():
+            unit = CANONICAL_UNITS[name]
+            lines.append(
+                f"{name}: median {_short(median)} {unit}, 1% to 99%: {_short(low)} to "
+                f"{_short(high)} {unit}"
+            )
         return "\n".join([*lines, *self.notes])
 
     def to_meta(self) -> dict[str, Any]:
         """Return the report as JSON-serialisable values."""
         return asdict(self)
+
+
+def _short(value: float) -> str:
+    """Two digits, as far as it is known."""
+    return f"{float(f'{value:.2g}'):,g}"
 
 
 def _listing(title: str, total: int, reasons: dict[str, int]) -> list[str]:

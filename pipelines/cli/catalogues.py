@@ -90,6 +90,11 @@ def simulate(
 )
 @click.option("--positions", is_flag=True, help="Positions only, for predict.")
 @click.option(
+    "--any-range",
+    is_flag=True,
+    help="Take distances and extinctions whose median looks like another unit's.",
+)
+@click.option(
     "--workers",
     type=int,
     default=1,
@@ -114,6 +119,7 @@ def ingest(
     max_bad: float,
     band: str | None,
     positions: bool,
+    any_range: bool,
     workers: int,
     merge: str | None,
     overwrite: bool,
@@ -142,6 +148,7 @@ def ingest(
             positions_only=positions,
             max_bad=max_bad,
             band=band,
+            any_range=any_range,
             workers=workers,
             merge=merge,
             overwrite=overwrite,
@@ -179,6 +186,8 @@ def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) 
             output,
             workers=workers,
             merge=cells,
+            # Of what was taken once.
+            any_range=True,
             overwrite=overwrite,
             progress=progress.update,
         )

@@ -282,6 +282,46 @@ def test_angles_in_radians_are_refused_unless_said(catalogue, run) -> None:
     np.testing.assert_allclose(stars.b, truth[1])
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "factor", "said"),
+    [
+        ("distance", "pc", 1e-3, "median is 1.3 pc .*below 20 pc"),
+        ("distance", "kpc", 1e3, "median is 1.3e.06 pc .*beyond 100000 pc"),
+        ("extinction", "mag", 1e3, "extinction looks .*beyond 30 mag"),
+    ],
+)
+def test_a_unit_that_cannot_be_meant_is_refused_unless_said(
+    catalogue, run, name, unit, factor, said
+) -> None:
+    if unit != "kpc":
+        catalogue[name] = catalogue[name] * factor
+    options = {"mappings": mapping(**{name: f"{name}:{unit}"})}
+    with pytest.raises(InputError, match=f"{said}.*--any-range"):
+        run(catalogue, **options)
+    stars, report = run(catalogue, any_range=True, **options)
+    np.testing.assert_allclose(
+        getattr(stars, name), catalogue[name] * (factor if unit == "kpc" else 1)
+    )
+    assert any(note.startswith(f"warning: {name} looks") for note in report.notes)
+
+
+def test_positions_may_lie_anywhere(catalogue, run) -> None:
+    catalogue["distance"] /= 1000
+    _, report = run(catalogue, positions_only=True, mappings=MAP[:3])
+    assert "warning: distance looks" in str(report)
+
+
+def test_the_range_is_told_as_it_is(catalogue, run) -> None:
+    catalogue["extinction"] -= 0.3
+    _, report = run(catalogue)
+    for name, quantiles in report.ranges.items():
+        expected = np.quantile(
+            catalogue[name], [0.01, 0.5, 0.99], method="inverted_cdf"
+        )
+        np.testing.assert_allclose(quantiles, expected, rtol=0.011, atol=1e-5)
+    assert "distance: median 1,300 pc, 1% to 99%: 250 to 1,800 pc" in str(report)
+
+
 def test_other_columns_are_kept_with_their_units(tmp_path: Path, catalogue) -> None:
     table = Table(
         {**catalogue, "teff": np.full(20, 5000, np.int32), "name": ["a"] * 20}
