@@ -62,7 +62,7 @@ class Learning:
     prior_std: float | None = 1.0
     residual: float = 0.1
     solver: ConjugateGradients = field(
-        default_factory=lambda: ConjugateGradients(rtol=1e-2, max_steps=1000)
+        default_factory=lambda: ConjugateGradients(rtol=1e-2, max_steps=4000)
     )
     preconditioner_rank: int = 200
 
