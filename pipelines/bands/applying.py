@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pipelines.bands.conversion import Conversion
 from pipelines.bands.curves import CURVES, PACKAGE, Curve
+from pipelines.catalog.references import parse_references, plain
 from pipelines.export.cube import Cube, SkyMaps, field_unit
 from pipelines.export.integrated import Integrated
 from pipelines.export.shells import ShellMaps
@@ -58,5 +59,7 @@ def converted(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
     return changed
 
 
-def _plain(curve: Curve) -> dict[str, str]:
-    return {"title": curve.title, "reference": curve.reference, "doi": curve.doi}
+def _plain(curve: Curve) -> dict[str, Any]:
+    papers = parse_references(curve.reference, curve.doi)
+    entitled = [paper.model_copy(update={"title": curve.title}) for paper in papers]
+    return {"title": curve.title, "references": plain(entitled)}

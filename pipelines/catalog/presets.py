@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
+from pipelines.catalog.references import Reference, references_of
 from pipelines.catalog.units import INPUT_UNITS, parse_unit
 from pipelines.errors import InputError
 
@@ -59,8 +60,11 @@ class Preset(_Strict):
 
     Parameters
     ----------
-    name, title, reference, doi
-        What it is and whom to cite.
+    name, title
+        What it is.
+    references
+        Whom to cite, paper by paper. Instead there may be ``reference``, one line such
+        as ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``, and ``doi`` of the first.
     band
         The extinction's band or wavelength.
     tested_on
@@ -82,8 +86,9 @@ class Preset(_Strict):
 
     name: str
     title: str
-    reference: str
-    doi: str
+    references: list[Reference] = []
+    reference: str = ""
+    doi: str = ""
     band: str
     tested_on: Literal["real", "generated"]
     notes: str
@@ -92,6 +97,19 @@ class Preset(_Strict):
     cuts: dict[str, str] = {}
     keep: dict[str, KeptColumn] = {}
     min_parallax_snr: pydantic.PositiveFloat = MINIMUM_PARALLAX_SNR
+
+    @pydantic.model_validator(mode="after")
+    def _one_way_to_cite(self) -> Preset:
+        if len({"references", "reference"} & self.model_fields_set) != 1:
+            raise ValueError("give either references or reference")
+        if self.references and self.doi:
+            raise ValueError("give each of the references its doi")
+        return self
+
+    @property
+    def cited(self) -> str:
+        """Whom to cite, in one line."""
+        return "; ".join(map(str, references_of(self.model_dump())))
 
     @pydantic.field_validator("columns")
     @classmethod

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from pipelines.catalog.choices import Choices
 from pipelines.catalog.counts import Counts
+from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
 
-_TOLD: tuple[str, ...] = ("name", "title", "reference", "doi", "band")
+_TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
 _DEPTH = 4
 
@@ -39,7 +40,7 @@ def make_report(
     if "ra" in recipe.bindings:
         assumed.append("ra and dec taken as ICRS")
     if preset is not None:
-        assumed.append(f"{preset.title} ({preset.reference}); band: {preset.band}")
+        assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
         if preset.tested_on == "generated":
             assumed.append("this preset was not tested on a sample of the real survey")
     return IngestReport(
@@ -50,8 +51,7 @@ def make_report(
         cuts=dict(counts.tally.cuts),
         negative_extinctions=counts.negative_extinctions,
         origins=recipe.describe(),
-        ranges=counts.ranges(),
-        notes=(*assumed, *notes, *(f"warning: {text}" for text in counts.doubts())),
+        notes=(*assumed, *notes),
     )
 
 
@@ -84,29 +84,34 @@ def identify(path: Path) -> dict[str, Any]:
     return found if record is None else {**found, "surveys": surveys(record)}
 
 
-def surveys(record: dict[str, Any]) -> list[dict[str, str]]:
-    """Name, title, reference, DOI and band of every survey in a table's provenance.
+def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Name, title, band and references of every survey in a table's provenance.
 
     ``record`` is by `make_record`, or that of a folder of such tables. A table whose
-    survey is not known has an entry of empty strings, and a band is empty where the
+    survey is not known has an entry of empty values, and a band is empty where the
     extinction was taken from another column than the survey's own and nobody said of
     which band that is.
     """
     if "partitions" in record:
         told = [one for part in record["partitions"].values() for one in surveys(part)]
     elif record.get("preset") is not None:
-        told = [{key: str(record["preset"].get(key, "")) for key in _TOLD}]
+        told = [_told(record["preset"])]
     else:
-        unknown = [dict.fromkeys(_TOLD, "")]
         inputs = record.get("inputs", [])
-        told = [one for item in inputs for one in item.get("surveys", unknown)]
-        told = told or unknown
+        told = [_told(one) for item in inputs for one in item.get("surveys", [{}])]
+        told = told or [_told({})]
     mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
     if record.get("band"):
         told = [{**one, "band": record["band"]} for one in told]
     elif "extinction" in mapped:
         told = [{**one, "band": ""} for one in told]
-    return list({tuple(one.values()): one for one in told}.values())
+    return list({json.dumps(one): one for one in told}.values())
+
+
+def _told(survey: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a preset, also of one as an earlier version recorded it."""
+    told: dict[str, Any] = {key: str(survey.get(key, "")) for key in _TOLD}
+    return {**told, "references": plain(references_of(survey))}
 
 
 def _own_record(path: Path) -> dict[str, Any] | None:

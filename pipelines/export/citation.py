@@ -7,11 +7,14 @@ and cards of a FITS file):
 ``message``           one sentence for people
 ``software``          name, title, version, license, authors
 ``references``        papers of the method, as CITATION.cff has them
-``catalogues``        name, title, reference, doi and band of each
-``extinction_curve``  title, reference, doi, where a band was converted
+``catalogues``        name, title and band of each, and its ``references``
+``extinction_curve``  title and ``references``, where a band was converted
 ``band``              of the extinction
 ``inputs``            name and SHA-256 of the tables that were fitted
 ====================  =================================================================
+
+The ``references`` of a catalogue or curve are papers: authors, year, title, journal,
+volume, pages, doi, note, each only where it is known.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import dustmap
+from pipelines.catalog.references import OTHERS, Reference, references_of
 from pipelines.errors import InputError
 from pipelines.store import atomic_file
 
@@ -56,13 +60,14 @@ _MESSAGE = (
     "If you use this map, please cite the software, the method's paper and the "
     "catalogues that it was made from."
 )
-_REFERENCE = re.compile(r"(?P<who>[^\d]+?) (?P<year>\d{4}), (?P<where>.+)")
 _UNSTATED = "not stated"
+# Characters of LaTeX's own.
+_SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
 SUFFIXES = (".cff", ".bib")
 
 
 def citation_block(
-    catalogues: list[dict[str, str]], band: str, inputs: list[dict[str, str]]
+    catalogues: list[dict[str, Any]], band: str, inputs: list[dict[str, str]]
 ) -> dict[str, Any]:
     """The block of a map that was made from these catalogues."""
     return {
@@ -74,6 +79,12 @@ def citation_block(
         "band": band,
         "inputs": inputs,
     }
+
+
+def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], Reference]]:
+    """Every catalogue and curve of a block with each of its papers."""
+    works = [*block.get("catalogues", []), *block.get("extinction_curve", [])]
+    return [(work, paper) for work in works for paper in references_of(work)]
 
 
 def write_citation(
@@ -105,7 +116,8 @@ def check_suffix(path: Path) -> None:
 def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
     software = block["software"]
-    references = [*block["references"], *map(_as_reference, _works(block))]
+    papers = [_as_reference(*cited) for cited in cited_papers(block)]
+    references = [*block["references"], *_distinct(papers)]
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
@@ -143,74 +155,61 @@ def to_bibtex(block: dict[str, Any]) -> str:
                 year=str(work["year"]),
             )
         )
-    for work in _works(block):
-        who, year, where = _parsed(work["reference"])
-        entries.append(
-            _entry(
-                "misc" if "name" in work else "article",
-                _key(who[0] if year else work.get("name", "map"), year),
-                author=" and ".join("others" if n == "et al." else n for n in who),
-                title=f"{{{work['title']}}}",
-                year=year,
-                note=where,
-                doi=work["doi"],
-            )
-        )
-    return "\n".join(_distinct(entries))
+    papers = [_as_entry(*cited) for cited in cited_papers(block)]
+    return "\n".join(_with_letters(_distinct([*entries, *papers])))
 
 
-def _works(block: dict[str, Any]) -> list[dict[str, str]]:
-    """Catalogues and curves, one entry for every paper; a DOI is that of the first.
-
-    A catalogue has a ``name`` and a title of its own, not its paper's.
-    """
-    works = []
-    for work in [*block["catalogues"], *block["extinction_curve"]]:
-        papers = work["reference"].split("; ")
-        works += [
-            {**work, "reference": paper, "doi": work["doi"] if not number else ""}
-            for number, paper in enumerate(papers)
-        ]
-    return works
-
-
-def _parsed(reference: str) -> tuple[list[str], str, str]:
-    """Surnames, year and journal of ``A & B 2023, A&A 1, 2``, ``C et al. 2020, …``.
-
-    What is written otherwise has no year, and the whole of it for a journal.
-    """
-    found = _REFERENCE.fullmatch(reference)
-    if found is None:
-        return [_UNSTATED], "", reference
-    who = found["who"].replace(" et al.", " & et al.")
-    names = [name.strip() for name in re.split(r" & |, ", who)]
-    return names, found["year"], found["where"]
+def _as_entry(work: dict[str, Any], paper: Reference) -> str:
+    """A paper without authors is known by the catalogue it is of."""
+    title = paper.title if paper.authors else work["title"]
+    who = paper.surnames[0] if paper.authors else work.get("name", "map")
+    return _entry(
+        "article" if paper.journal else "misc",
+        _key(who, paper.year or ""),
+        author=" and ".join(paper.authors),
+        title=f"{{{title}}}" if title else "",
+        journal=paper.journal,
+        volume=paper.volume,
+        pages=paper.pages,
+        year=str(paper.year or ""),
+        doi=paper.doi,
+        note=paper.note,
+    )
 
 
-def _as_reference(work: dict[str, str]) -> dict[str, Any]:
-    who, year, where = _parsed(work["reference"])
-    authors = [
-        {"name": name} if name in ("et al.", _UNSTATED) else {"family-names": name}
-        for name in who
-    ]
+def _as_reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
+    """The format wants a title: that of a paper we have none of is its citation."""
+    title = paper.title or (str(paper) if paper.authors else work["title"])
     reference: dict[str, Any] = {
-        "type": "data" if "name" in work else "article",
-        "title": work["title"],
-        "authors": authors,
+        "type": "article" if paper.authors else "data",
+        "title": title,
+        "authors": [_person(name) for name in paper.authors] or [{"name": _UNSTATED}],
     }
-    if year:
-        reference["year"] = int(year)
-    if where:
-        reference["notes"] = where
-    if work["doi"]:
-        reference["doi"] = work["doi"]
-    return reference
+    told = {
+        "year": paper.year,
+        "journal": paper.journal,
+        "volume": paper.volume,
+        "start": paper.pages,
+        "doi": paper.doi,
+        "notes": paper.note,
+    }
+    return reference | {key: value for key, value in told.items() if value}
+
+
+def _person(name: str) -> dict[str, str]:
+    if name == OTHERS:
+        return {"name": "et al."}
+    family, _, given = name.partition(", ")
+    return {"family-names": family, **({"given-names": given} if given else {})}
 
 
 def _entry(kind: str, key: str, **fields: str) -> str:
-    lines = [f"  {name} = {{{text}}}," for name, text in fields.items() if text]
-    body = [line.replace("&", r"\&") for line in lines]
-    return "\n".join([f"@{kind}{{{key},", *body, "}", ""])
+    lines = [
+        f"  {name} = {{{text if name == 'doi' else _SPECIAL.sub(_ESCAPED, text)}}},"
+        for name, text in fields.items()
+        if text
+    ]
+    return "\n".join([f"@{kind}{{{key},", *lines, "}", ""])
 
 
 def _key(name: str, year: object) -> str:
@@ -218,11 +217,16 @@ def _key(name: str, year: object) -> str:
     return re.sub(r"[^a-z0-9]", "", plain.lower())[:20] + str(year)
 
 
-def _distinct(entries: list[str]) -> list[str]:
-    """Without repetitions; of other works with one key each gets a letter."""
+def _distinct(entries: list[Any]) -> list[Any]:
+    """Without repetitions: a paper may stand for several catalogues."""
+    return [one for i, one in enumerate(entries) if one not in entries[:i]]
+
+
+def _with_letters(entries: list[str]) -> list[str]:
+    """Of other works with one key each gets a letter."""
     seen: dict[str, int] = {}
     kept = []
-    for entry in dict.fromkeys(entries):
+    for entry in entries:
         key = entry.split("{", 1)[1].split(",", 1)[0]
         seen[key] = seen.get(key, 0) + 1
         letter = "" if seen[key] == 1 else chr(ord("a") + seen[key] - 1)

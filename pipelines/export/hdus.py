@@ -16,6 +16,7 @@ from astropy.io import fits
 from astropy.io.fits.verify import VerifyError
 
 from pipelines.errors import InputError
+from pipelines.export.citation import cited_papers
 from pipelines.store import atomic_file
 
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
@@ -72,17 +73,13 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
         yield "LICENSE", _ascii(software["license"]), "of the program"
     for number, work in enumerate(citation.get("references", []), start=1):
         yield f"PAPER{number}", _ascii(work["title"]), "please cite"
-    for number, work in enumerate(_sources(citation), start=1):
-        yield f"CITE{number}", _ascii(work["reference"] or work["title"]), "please cite"
-        if work["doi"]:
-            yield f"DOI{number}", _ascii(work["doi"]), f"of CITE{number}"
+    for number, (_, paper) in enumerate(cited_papers(citation), start=1):
+        yield f"CITE{number}", _ascii(str(paper)), "please cite"
+        if paper.doi:
+            yield f"DOI{number}", _ascii(paper.doi), f"of CITE{number}"
     for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
         yield f"INPUT{number}", _ascii(item["name"]), "table that was fitted"
         yield f"SHA{number}", _ascii(item["sha256"]), ""
-
-
-def _sources(citation: dict[str, Any]) -> list[dict[str, str]]:
-    return [*citation.get("catalogues", []), *citation.get("extinction_curve", [])]
 
 
 def _ascii(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.export.citation import to_bibtex
+from pipelines.export.citation import cited_papers, to_bibtex
 from pipelines.report.blocks import Block, Listing, Section, Table, Text, facts
 from pipelines.report.material import Material
 from pipelines.report.numbers import count, plain, significant
@@ -104,7 +104,8 @@ def _citation_rows(block: dict[str, Any]) -> list[tuple[str, str]]:
         who = ", ".join(name["family-names"] for name in work["authors"])
         where = work.get("conference", {}).get("name", "")
         rows.append(("method", f"{who} ({work['year']}): {work['title']}. {where}"))
-    for work in (*block["catalogues"], *block["extinction_curve"]):
-        said = (work["title"], work["reference"], work["doi"])
-        rows.append((str(work.get("name", "")), "; ".join(filter(None, said))))
+    for work, paper in cited_papers(block):
+        said = (str(paper), paper.title, paper.doi)
+        label = str(work.get("name", "extinction curve"))
+        rows.append((label, "; ".join(filter(None, said))))
     return rows

@@ -167,7 +167,8 @@ def test_products_are_scaled_and_say_so():
     np.testing.assert_array_equal(found.arrays["support"], values)
     assert found.meta["extinction_band"] == found.meta["citation"]["band"] == "A_G"
     assert found.meta["band_conversion"]["factor"] == change.factor
-    assert found.meta["citation"]["extinction_curve"][0]["doi"] == CURVES["G23"].doi
+    curve, _ = found.meta["citation"]["extinction_curve"]
+    assert curve["references"][0]["doi"] == CURVES["G23"].doi
     assert cube.meta == meta
     rays = np.ones((12, 2), dtype=np.float32)
     integrated = Integrated(

@@ -12,6 +12,7 @@ from astropy.table import MaskedColumn, Table
 
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.presets import Preset, list_presets, load_preset
+from pipelines.catalog.provenance import surveys
 from pipelines.catalog.schema import read_stars
 from pipelines.config import SimulateConfig
 from pipelines.errors import InputError
@@ -110,7 +111,8 @@ def test_a_survey_is_read_in_its_published_layout(name: str, tmp_path: Path) -> 
     np.testing.assert_allclose(stars.extinction, EXTINCTION[rows], rtol=1e-6)
     assert stars.distance_error is not None
     assert (stars.distance_error / stars.distance < 0.11).all()
-    assert stars.meta["preset"]["doi"] == load_preset(name).doi
+    told = surveys(stars.meta)[0]["references"]
+    assert told[0]["doi"] == load_preset(name).references[0].doi
 
 
 def test_the_simulator_and_its_preset_are_in_step(tmp_path: Path) -> None:
@@ -156,7 +158,10 @@ def test_every_preset_is_tested_and_says_on_what() -> None:
         preset = load_preset(name)
         assert preset.name == name
         assert preset.tested_on == ("generated" if name in GENERATED else "real")
-        assert preset.reference and preset.band and preset.notes
+        assert preset.cited and preset.band and preset.notes
+        for paper in preset.references:
+            assert paper.title and paper.doi.startswith("10.")
+            assert paper.title != preset.title
 
 
 @pytest.mark.parametrize(("extra", "preset"), [(0, "zhang-green25"), (1, "zgr23")])
@@ -221,6 +226,9 @@ l = { column = "l", unit = "deg" }
         (('column = "l"', 'value = "l"'), "value"),
         (("[columns]", "[columns"), "no TOML"),
         (('column = "l", ', ""), "either column or value"),
+        (('reference = "me"\ndoi = ""\n', ""), "either references or reference"),
+        (('"me"', '"me"\nreferences = []'), "either references or reference"),
+        (("[columns]", "[[references]]\nauthors = ['A']\n[columns]"), "references"),
     ],
 )
 def test_a_faulty_preset_is_refused(change, match: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import yaml
 
 from pipelines.bands import conversion, converted
 from pipelines.catalog.presets import list_presets, load_preset
+from pipelines.catalog.provenance import surveys
+from pipelines.catalog.references import parse_references
 from pipelines.errors import InputError
 from pipelines.export.citation import (
     METHOD,
@@ -19,16 +21,29 @@ from pipelines.export.citation import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-TOLD = ("name", "title", "reference", "doi", "band")
 # What version 1.2.0 of the format asks for and allows of that which is written here.
 REQUIRED = {"cff-version", "message", "title", "authors"}
 DOI = re.compile(r"10\.\d{4,9}(\.\d+)?/[A-Za-z0-9:/_;\-.()\[\]\\]+")
 
 
 def block_of(*names):
-    presets = [load_preset(name).model_dump() for name in names]
-    catalogues = [{key: preset[key] for key in TOLD} for preset in presets]
+    presets = [load_preset(name).model_dump(mode="json") for name in names]
+    return block_from(*presets)
+
+
+def block_from(*presets):
+    catalogues = [one for preset in presets for one in surveys({"preset": preset})]
     return citation_block(catalogues, "A_V", [{"name": "stars", "sha256": "ab"}])
+
+
+def entries_of(block):
+    """BibTeX entries by key, each its fields."""
+    entries = re.split(r"^@", to_bibtex(block), flags=re.MULTILINE)[1:]
+    parsed = {}
+    for entry in entries:
+        key = re.match(r"\w+\{(\S+),", entry)[1]
+        parsed[key] = dict(re.findall(r"^  (\w+) = \{(.*)\},$", entry, re.MULTILINE))
+    return parsed
 
 
 def assert_valid(content):
@@ -62,37 +77,78 @@ def test_the_file_is_valid_for_every_survey():
     content = yaml.safe_load(to_cff(block_of(*list_presets())))
     assert_valid(content)
     found = {work.get("doi") for work in content["references"]}
-    assert {load_preset(n).doi for n in list_presets()} - {""} <= found
+    presets = [load_preset(name) for name in list_presets()]
+    assert {paper.doi for one in presets for paper in one.references} <= found
 
 
-def test_a_catalogue_of_several_papers_cites_each():
-    content = yaml.safe_load(to_cff(block_of("stars-av")))
+def test_a_catalogue_of_several_papers_cites_each_by_its_own_title():
+    block = block_of("stars-av")
+    content = yaml.safe_load(to_cff(block))
     _, first, second, third = content["references"]
-    assert first["authors"] == [{"family-names": "Miglio"}, {"name": "et al."}]
-    assert (first["year"], first["notes"]) == (2021, "A&A 645, A85")
-    assert first["doi"] == "10.1051/0004-6361/202038307"
-    assert (second["year"], third["year"]) == (2017, 2022)
-    assert "doi" not in second and "doi" not in third
-
-
-def test_two_authors_are_two():
-    content = yaml.safe_load(to_cff(block_of("hunt2023")))
-    assert content["references"][1]["authors"] == [
-        {"family-names": "Hunt"},
-        {"family-names": "Reffert"},
+    assert first["authors"] == [
+        {"family-names": "Miglio", "given-names": "A."},
+        {"name": "et al."},
     ]
+    assert (first["year"], first["journal"], first["volume"]) == (2021, "A&A", "645")
+    assert first["start"] == "A85" and first["type"] == "article"
+    papers = {"miglio2021": first, "anders2017": second, "zinn2022": third}
+    entries = entries_of(block)
+    assert list(entries) == ["dustmap", "wu2021", *papers]
+    titles = {paper["title"] for paper in papers.values()}
+    assert len(titles) == 3 and load_preset("stars-av").title not in titles
+    for key, paper in papers.items():
+        assert entries[key]["title"] == f"{{{paper['title']}}}"
+        assert entries[key]["doi"] == paper["doi"]
+    assert entries["miglio2021"]["author"] == "Miglio, A. and others"
+    assert entries["zinn2022"]["doi"] == "10.3847/1538-4357/ac2c83"
 
 
-def test_bibtex_has_one_entry_each_with_keys_that_differ():
-    text = to_bibtex(block_of("hunt2023", "hunt2023-cds", "starhorse-edr3"))
-    keys = re.findall(r"^@\w+\{(\S+),$", text, re.MULTILINE)
-    assert keys == ["dustmap", "wu2021", "hunt2023", "hunt2023b", "anders2022"]
-    assert "author = {Hunt and Reffert}" in text
-    assert "author = {Anders and others}" in text
-    assert r"A\&A 673, A114" in text and "doi = {10.1051/0004-6361/202142369}" in text
+def test_a_line_of_an_older_preset_is_cited_without_titles_that_it_does_not_give():
+    line = "Green & Rix 2019, ApJ 887, 93; Zinn et al. 2022, a letter"
+    one = {"name": "mine", "title": "My stars", "reference": line, "doi": "10.1/x_y"}
+    block = block_from({**one, "band": "A_V"})
+    entries = entries_of(block)
+    green, zinn = entries["green2019"], entries["zinn2022"]
+    assert green == {
+        "author": "Green and Rix",
+        "journal": "ApJ",
+        "volume": "887",
+        "pages": "93",
+        "year": "2019",
+        "doi": "10.1/x_y",
+    }
+    assert zinn == {"author": "Zinn and others", "year": "2022", "note": "a letter"}
+    content = yaml.safe_load(to_cff(block))
+    # The format wants titles: these are nobody's.
+    said = [work["title"] for work in content["references"][1:]]
+    assert said == ["Green & Rix 2019, ApJ 887, 93", "Zinn et al. 2022, a letter"]
+    # What an earlier version kept of the survey of a table is read alike.
+    earlier = surveys({"inputs": [{"surveys": [{**one, "band": "A_V"}]}]})
+    assert earlier == block["catalogues"]
+
+
+def test_references_are_told_as_articles_cite():
+    told = {name: load_preset(name).cited for name in list_presets()}
+    assert told["hunt2023"] == "Hunt & Reffert 2023, A&A 673, A114"
+    assert told["zgr23"] == "Zhang, Green & Rix 2023, MNRAS 524, 1855"
+    assert told["stars-av"].startswith("Miglio et al. 2021, A&A 645, A85; Anders et al")
+    for name in set(told) - {"mock"}:
+        for paper in told[name].split("; "):
+            assert str(*parse_references(paper)) == paper
+
+
+def test_bibtex_has_one_entry_for_each_paper_with_keys_that_differ():
+    names = "hunt2023", "hunt2023-cds", "starhorse-edr3"
+    other = {"name": "o", "title": "O", "reference": "Hunt 2023, AJ 1, 2", "band": ""}
+    block = block_from(*(load_preset(name).model_dump() for name in names), other)
+    entries = entries_of(block)
+    keys = ["dustmap", "wu2021", "hunt2023", "anders2022", "hunt2023b"]
+    assert list(entries) == keys
+    assert entries["hunt2023"]["author"] == "Hunt, Emily L. and Reffert, Sabine"
+    assert entries["hunt2023"]["journal"] == r"A\&A"
+    text = to_bibtex(block)
     assert text.count("{") == text.count("}")
-    # Their titles are the catalogues', not those of the papers.
-    assert "@article" not in text and text.count("@misc") == 3
+    assert len(yaml.safe_load(to_cff(block))["references"]) == 4
 
 
 def test_a_converted_band_cites_its_curve():
@@ -110,7 +166,10 @@ def test_a_converted_band_cites_its_curve():
 
 def test_awkward_names_survive(tmp_path):
     block = block_of("hunt2023")
-    block["catalogues"][0] |= {"title": 'A: "b" # é', "reference": "Maíz: 1", "doi": ""}
+    block["catalogues"][0] |= {
+        "title": 'A: "b" # é',
+        "references": [{"note": "Maíz: 1"}],
+    }
     write_citation(tmp_path / "CITATION.cff", block)
     content = yaml.safe_load((tmp_path / "CITATION.cff").read_text(encoding="utf-8"))
     assert content["references"][1]["title"] == 'A: "b" # é'

@@ -105,7 +105,7 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
     assert attributes["attributes"]["provenance"]["band_conversion"]["r_v"] == 3.3
     cited = yaml.safe_load((folder / "CITATION.cff").read_text())
     assert cited["references"][1]["doi"] == "10.3847/1538-4357/accb59"
-    assert "dust_extinction" in (folder / "map.bib").read_text()
+    assert r"dust\_extinction" in (folder / "map.bib").read_text()
 
 
 def test_verify_knows_every_file(plain):
