@@ -51,7 +51,8 @@ def make_report(
         cuts=dict(counts.tally.cuts),
         negative_extinctions=counts.negative_extinctions,
         origins=recipe.describe(),
-        notes=(*assumed, *notes),
+        ranges=counts.ranges(),
+        notes=(*assumed, *notes, *(f"warning: {text}" for text in counts.doubts())),
     )
 
 
