@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
 from pipelines.planning import cost
-from pipelines.planning.plan import Plan, memory_limit
+from pipelines.planning.plan import Plan, memory_limit, round_spacing
 from pipelines.progress import Progress, say
 from pipelines.timing import TimeLeft
+
+# What a fit may need beyond its memory before a mistake is more likely than a wish.
+_ABSURD = 100
 
 
 def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) -> None:
@@ -47,18 +50,52 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
     say(f"memory: {total / 2**30:.2f} GiB{each} ({listing})")
     say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
-    refuse_too_large(work, config)
+    refuse_too_large(plan, work, config)
 
 
-def refuse_too_large(work: cost.Work, config: FitConfig) -> None:
+def refuse_too_large(plan: Plan, work: cost.Work, config: FitConfig) -> None:
     """Learning, too, would fill the memory with a grid that cannot fit into it."""
-    total = cost.foreseen(work)
-    if total > memory_limit(config):
+    total, limit = cost.foreseen(work), memory_limit(config)
+    if total <= limit:
+        return
+    spacing, points = max(plan.grid.spacing), " x ".join(map(str, plan.grid.shape))
+    text = (
+        f"this grid of {points} points every {spacing:.4g} pc needs "
+        f"{total / 2**30:,.2f} GiB, the budget is {limit / 2**30:.2f} GiB: "
+    )
+    coarser = _coarser(work, limit)
+    if coarser is None:
         raise InputError(
-            f"this grid needs {total / 2**30:.2f} GiB, the budget is "
-            f"{memory_limit(config) / 2**30:.2f} GiB: raise budget.memory_gib, lower "
-            "inference.samples, or leave box.spacing to be chosen"
+            f"{text}no spacing fits. Raise budget.memory_gib, or fit fewer stars"
         )
+    fitting = f"box.spacing={round_spacing(coarser * spacing):g}"
+    if total > _ABSURD * limit:
+        size = " x ".join(
+            f"{b - a:.6g}"
+            for a, b in zip(plan.grid.lower, plan.grid.upper, strict=True)
+        )
+        raise InputError(
+            f"{text}are box ({size} pc) and spacing meant to be that, and in pc? The "
+            f"finest spacing that fits into this box is about {fitting}"
+        )
+    raise InputError(
+        f"{text}raise budget.memory_gib, lower inference.samples, or choose a coarser "
+        f"grid, at the finest about {fitting}; without box.spacing it is chosen"
+    )
+
+
+def _coarser(work: cost.Work, limit: float) -> float | None:
+    """By how much the spacing has to grow for a fit into ``limit`` bytes."""
+    for step in range(1, 8 * 20):
+        factor = 2 ** (step / 8)
+        less = replace(
+            work,
+            torus_points=max(int(work.torus_points / factor**3), 1),
+            ray_cells=work.ray_cells / factor,
+        )
+        if cost.foreseen(less) <= limit:
+            return factor
+    return None
 
 
 # What the number that comes with a stage is, where it is no relative residual.

@@ -123,7 +123,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
             here=group.here,
         )
         if plan.engine == "full-batch":
-            refuse_too_large(work, config)
+            refuse_too_large(plan, work, config)
         return FitState(
             stage="planned", plan=plan, speed=speed, generator=session.generator_state()
         )

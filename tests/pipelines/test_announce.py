@@ -1,10 +1,17 @@
 """What is kept of every iteration, and what is shown."""
 
+import dataclasses
 import io
+import re
 
 import pytest
 
-from pipelines.announce import Expected, recorder
+from dustmap.grid import Grid
+from pipelines.announce import Expected, recorder, refuse_too_large
+from pipelines.config import FitConfig
+from pipelines.errors import InputError
+from pipelines.planning import cost
+from pipelines.planning.plan import MeanPlan, Plan, memory_limit
 from pipelines.progress import Progress
 
 KNOWN = Expected(seconds=1e6, samples=32, tolerances={"samples": 1e-2, "mean": 1e-4})
@@ -51,3 +58,42 @@ def test_time_goes_on_from_the_records_of_before():
     with Progress(description="scales", stream=(plain := io.StringIO())) as progress:
         recorder([], progress)("mean", 0, 0.5)
     assert "left=" not in plain.getvalue()
+
+
+GRID = Grid(shape=(40, 40, 20), spacing=(10.0,) * 3, origin=(-200.0, -200.0, -100.0))
+PLAN = Plan(
+    grid=GRID,
+    torus_shape=(48, 48, 32),
+    kernel="matern32",
+    lengthscale=(20.0,) * 3,
+    std=0.8,
+    mean=MeanPlan(kind="constant", value=0.01),
+    common_noise=0.0,
+    density="lognormal",
+)
+
+
+def refusal(points, gib):
+    work = cost.Work(torus_points=points, stars=100, ray_cells=10.0, lognormal=True)
+    config = FitConfig.model_validate({"budget": {"memory_gib": gib}})
+    with pytest.raises(InputError) as refused:
+        refuse_too_large(PLAN, work, config)
+    return work, config, str(refused.value)
+
+
+def test_a_grid_too_large_is_refused_with_the_finest_that_fits():
+    work, config, said = refusal(10**8, 4.0)
+    found = re.search(r"at the finest about box.spacing=(\S+); without", said)
+    assert found is not None and "raise budget.memory_gib" in said
+    factor = float(found[1]) / 10.0
+    for by, fits in ((factor, True), (0.8 * factor, False)):
+        less = dataclasses.replace(
+            work, torus_points=int(10**8 / by**3), ray_cells=10.0 / by
+        )
+        assert (cost.foreseen(less) <= memory_limit(config)) == fits
+
+
+def test_a_grid_too_large_by_far_is_asked_about():
+    _, _, said = refusal(10**12, 4.0)
+    assert "meant to be that, and in pc?" in said and "(390 x 390 x 190 pc)" in said
+    assert "no spacing fits" in refusal(10**8, 0.5)[2]

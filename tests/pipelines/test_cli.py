@@ -150,7 +150,7 @@ MISTAKES = {
     ),
     "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
     "fit stars.parquet -o x --set inference.search=false --set box.spacing=0.1": (
-        "raise budget.memory_gib"
+        "meant to be that, and in pc?"
     ),
     "fit stars.parquet": "Missing option '-o'",
     "fit stars.parquet -o x --colour red": "No such option",
