@@ -70,7 +70,8 @@ def describe(found: dict[str, Any]) -> str:
     if found["silent_seconds"] is not None:
         lines.append(f"last sign of life: {found['silent_seconds']:.0f} s ago")
     if found["state"] in ("stopped", "failed", "dead"):
-        lines.append("go on with the command it was begun with and --resume")
+        other = "the command it was begun with and --resume"
+        lines.append(f"go on with: {found['command'] or other}")
     return "\n".join(lines)
 
 
@@ -96,6 +97,7 @@ def _of_unfinished(work: Workspace) -> dict[str, Any]:
         "peak_memory_bytes": told.get("peak_memory_bytes"),
         "pid": told.get("pid"),
         "host": told.get("host"),
+        "command": told.get("command"),
         "silent_seconds": silent,
     }
 
@@ -119,6 +121,7 @@ def _of_run(path: Path) -> dict[str, Any]:
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
         "pid": None,
         "host": None,
+        "command": None,
         "silent_seconds": None,
     }
 

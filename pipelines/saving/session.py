@@ -18,6 +18,7 @@ from pipelines.errors import InputError, Stopped
 from pipelines.metrics import Metrics
 from pipelines.progress import say
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
+from pipelines.saving.command import command_of
 from pipelines.saving.fit_state import FitState, Stage, restored
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
@@ -144,6 +145,8 @@ def opened(
         journal = None if state is None else state.journal
         state = None if state is None else replace(state, journal=None)
         keeper.heart.tell(state=_NEXT[_stage_of(state)])
+        if group.size == 1:
+            keeper.heart.tell(command=command_of(source, output, config))
         session = Session(
             source=source,
             output=output,

@@ -1,11 +1,14 @@
 """How far a fit is, whether it lives, has ended, or was killed."""
 
+import itertools
 import json
+import shlex
 
 import interrupted
 import pytest
 
 import pipelines.saving.keeper
+from pipelines.config import FitConfig, load_config
 from pipelines.errors import InputError
 from pipelines.status import describe, status_of
 
@@ -23,6 +26,7 @@ KEYS = {
     "peak_memory_bytes",
     "pid",
     "host",
+    "command",
     "silent_seconds",
 }
 
@@ -44,7 +48,14 @@ def test_a_stopped_fit_says_what_it_knows(stopped):
     assert {"read", "plan", "scales", "inference"} <= set(found["seconds"])
     assert found["peak_memory_bytes"] > 2**26
     said = describe(found)
-    assert "--resume" in said and "last checkpoint: 000005" in said
+    assert "last checkpoint: 000005" in said
+    line = said.splitlines()[-1]
+    assert line == f"go on with: {found['command']}"
+    words = shlex.split(found["command"])
+    assert words[:3] == ["dustmap", "fit", str(stopped.source)]
+    sets = [text for flag, text in itertools.pairwise(words) if flag == "--set"]
+    config = FitConfig.model_validate(stopped.plain)
+    assert sets and load_config(FitConfig, None, sets) == config
 
 
 def test_a_fit_that_ended_without_a_word_is_dead(stopped):
