@@ -17,6 +17,8 @@ from pipelines.planning.plan import Plan
 from pipelines.selection import placing_errors
 
 _LEVELS = (0.68, 0.95)
+# Of the cells, below which a map is told to be mostly prior.
+_FEW = 0.1
 _PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 
@@ -84,6 +86,19 @@ def sight_line_lengths(
     field_ = total.reshape(fine)
     block = tuple(slice(0, n * step, step) for n in plan.grid.shape)
     return field_[block] / float(np.mean(plan.grid.spacing))
+
+
+def crossed(support: torch.Tensor) -> str:
+    """In words, how much of the grid stars look through, by their `support`."""
+    share = float((support > 0).to(torch.float64).mean())
+    told = f"{share:.0%}" if share >= _FEW else f"{share:.1%}"
+    text = f"sight lines cross {told} of the cells, the others show the prior"
+    if share >= _FEW:
+        return text
+    return (
+        f"{text}: with so few stars or narrow fields a smaller map (box.x, box.y, "
+        "box.z or data.max_distance) can be finer"
+    )
 
 
 def _counting_plan(plan: Plan) -> Plan:

@@ -257,7 +257,7 @@ def run_engine(
         samples=result.samples if slabs is None else slabs.to_first(result.samples),
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result),
+        messages=_messages(model, result, config.inference.tolerance),
         facts={
             **_torus_facts(model),
             **_outlier_facts(result),
@@ -266,9 +266,11 @@ def run_engine(
     )
 
 
-def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
+def _messages(
+    model: ForwardModel, result: FullBatchResult, tolerance: float
+) -> tuple[str, ...]:
     """What the solves, the steps and the share say of themselves."""
-    messages = [f"mean: {result.mean_solution.message}"]
+    messages = [f"mean: {result.mean_solution.message}{_rule(result, tolerance)}"]
     if not model.linear and not result.converged:
         messages.append(
             f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
@@ -284,6 +286,19 @@ def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
             "intervals may be off by that much"
         )
     return tuple(messages)
+
+
+def _rule(result: FullBatchResult, tolerance: float) -> str:
+    """By what the last solve of several steps ended, if not by ``tolerance``."""
+    solution = result.mean_solution
+    ended = bool(solution.converged.all())
+    if not ended or not bool((solution.residual > 1.01 * tolerance).any()):
+        return ""
+    return (
+        f", as small as the last of {result.newton_steps} Gauss-Newton steps needs; "
+        f"these end when one promises less than {_NEWTON_TOLERANCE:g} nats per star "
+        f"(inference.tolerance = {tolerance:g} is of fits in one step)"
+    )
 
 
 def full_batch_settings(config: FitConfig, size: int) -> FullBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.assessment import held_out_score, sight_line_lengths
+from pipelines.assessment import crossed, held_out_score, sight_line_lengths
 from pipelines.held_out import FILE as HELD_OUT
 from pipelines.held_out import write_held_out
 from pipelines.predict import predict_columns
@@ -49,7 +49,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         seconds=clock.seconds,
         memory=peak_memory(),
         converged=result.converged,
-        messages=result.messages,
+        messages=(*result.messages, crossed(support)),
     )
     if not session.group.first:
         return report

@@ -249,7 +249,11 @@ def _ending(found: Learnt, allowance: Allowance, config: FitConfig) -> tuple[str
         "out of steps": f"after {_STEPS} points",
         "solve failed": "at a solve that did not converge",
     }[found.status]
-    return (f"learning the scales stopped {why}, before it converged",)
+    return (
+        f"learning the scales stopped {why}: the fit takes the best found until then. "
+        "For others give prior.lengthscale and prior.std, or a coarser box.spacing or "
+        "smaller box, whose scales are learnt more easily",
+    )
 
 
 def _facts(found: Learnt, stars: int, allowance: Allowance) -> dict[str, Any]:

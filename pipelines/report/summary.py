@@ -21,7 +21,7 @@ _KERNELS = {
     "matern52": "Matérn-5/2",
 }
 # Lines in which the solvers of a fit say how they ended.
-_STATUS = ("mean: ", "samples: ")
+_STATUS = ("mean: ", "samples: ", "sight lines ")
 
 
 def summary(material: Material) -> Section:
@@ -56,10 +56,12 @@ def fit_warnings(run: Run) -> list[str]:
         )
     learning = facts_.get("learning") or {}
     if not learning.get("converged", True):
+        fit = "The fit converged, with" if facts_["converged"] else "The fit has"
         found.append(
-            "The prior's scales were not learnt to the end "
-            f"({learning.get('status', 'no reason is recorded')}): lengthscale and "
-            "amplitude are those of the last step."
+            f"{fit} the prior's scales as far as they were learnt: that stopped before "
+            f"its end ({learning.get('status', 'no reason is recorded')}). Lengthscale "
+            "and amplitude are the best found until then; a fit with prior.lengthscale "
+            "and prior.std given tells how much they matter."
         )
     if facts_["converged"]:
         found += [m for m in facts_.get("messages", ()) if _warns(m, run)]
