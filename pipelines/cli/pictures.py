@@ -33,7 +33,17 @@ _KINDS = ("face-on", "edge-on", "sky", "los", "slice", "compare", "convergence")
     default=180.0,
     help="Of the page [mm]: 88 is a journal's column, 180 (the default) two.",
 )
-@click.option("--log", is_flag=True, help="Logarithmic colours.")
+@click.option(
+    "--log/--linear",
+    default=None,
+    help="Colours; linear, but edge-on logarithmic where the plane outshines the rest.",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="PC",
+    help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc.",
+)
 @click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
 @click.option("--distance", "distances", multiple=True, type=float, metavar="PC",
               help="sky: how far out [pc]; may be repeated.")  # fmt: skip

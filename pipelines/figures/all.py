@@ -20,6 +20,7 @@ from pipelines.figures import (
     sky,
 )
 from pipelines.figures.agreement import shared_height
+from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
 
@@ -46,7 +47,10 @@ class Choice:
     width
         Of the page [mm].
     log
-        Logarithmic colours.
+        Logarithmic colours; if ``None`` only where the edge-on view needs them.
+    within
+        How far the edge-on view looks on either side of the Sun [pc]; the whole box,
+        or 500 pc where that is wide, if ``None``.
     dpi
         Dots per inch of what is no line or letter.
     """
@@ -60,7 +64,8 @@ class Choice:
     factor: float = 1.0
     band: str | None = None
     width: float = DOUBLE
-    log: bool = False
+    log: bool | None = None
+    within: float | None = None
     dpi: float = 300.0
 
 
@@ -77,7 +82,16 @@ def _face_on(source: Source, choice: Choice) -> Figure:
 
 
 def _edge_on(source: Source, choice: Choice) -> Figure:
-    return edge_on(source.cube(), source.columns("y"), **_look(choice))
+    cube = source.cube()
+    ends = near_the_sun(cube, "y", choice.within)
+    return edge_on(
+        cube,
+        source.columns("y", ends),
+        width=choice.width,
+        log=choice.log,
+        band=choice.band,
+        within=choice.within,
+    )
 
 
 def _sky(source: Source, choice: Choice) -> Figure:
@@ -117,7 +131,7 @@ def _convergence(source: Source, choice: Choice) -> Figure:
 
 
 def _look(choice: Choice) -> dict:
-    return {"width": choice.width, "log": choice.log, "band": choice.band}
+    return {"width": choice.width, "log": bool(choice.log), "band": choice.band}
 
 
 # Name on the command line: name of the file, and what draws it.

@@ -30,6 +30,9 @@ TOWARDS = {
 _ARRAY_AXIS = {"z": 0, "y": 1, "x": 2}
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _CIRCLES = 4
+# How opaque the white is over what no sight line passes, and what headers say of it.
+_PALE = 0.68
+UNSEEN = "pale, hatched: no sight line passes, only the prior"
 # Below this ratio of height to width panels are stacked.
 FLAT = 0.55
 
@@ -171,32 +174,42 @@ def _tick_decades(axes: Axes, norm: LogNorm) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray, *, hatch: bool) -> bool:
-    """Mark where no sight line passes; returns whether there is anything to mark.
-
-    ``hatch`` fills it, or else only its outline is dotted.
-    """
+def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray) -> bool:
+    """Pale and hatch what no sight line passes; returns whether there is any."""
     if seen.all():
         return False
     factor, _ = plane.unit
-    places = (plane.horizontal * factor, plane.vertical * factor)
-    if hatch:
-        with mpl.rc_context({"hatch.linewidth": HATCH}):
-            drawn = axes.contourf(
-                *places, ~seen, levels=[0.5, 1.5], colors="none", hatches=["//////"]
-            )
-        drawn.set_edgecolor((0.45, 0.45, 0.45, 0.8))
-        drawn.set_linewidth(0.0)
-    elif seen.any():
-        axes.contour(
-            *places,
-            seen,
-            levels=[0.5],
-            colors="black",
-            linewidths=0.6,
-            linestyles="dotted",
-        )
+    left, right, bottom, top = (edge * factor for edge in plane.edges)
+    veil(axes, ~seen, (left, right, bottom, top), clip=None)
     return True
+
+
+def veil(
+    axes: Axes, hidden: np.ndarray, extent: tuple[float, float, float, float], clip: Any
+) -> None:
+    """Pale and hatch where ``hidden`` (up, across); ``clip`` bounds it if given."""
+    white = np.ones((*hidden.shape, 4))
+    white[..., 3] = _PALE * hidden
+    drawn = axes.imshow(
+        white, origin="lower", extent=extent, interpolation="nearest", zorder=0.5
+    )
+    left, right, bottom, top = extent
+    rows, columns = hidden.shape
+    # Twice every edge: hatching begins where cells do, not at their centres.
+    places = (
+        np.repeat(np.linspace(left, right, columns + 1), 2)[1:-1],
+        np.repeat(np.linspace(bottom, top, rows + 1), 2)[1:-1],
+    )
+    doubled = hidden.repeat(2, axis=0).repeat(2, axis=1)
+    with mpl.rc_context({"hatch.linewidth": HATCH}):
+        hatched = axes.contourf(
+            *places, doubled, levels=[0.5, 1.5], colors="none", hatches=["////"]
+        )
+    hatched.set_edgecolor((0.5, 0.5, 0.5, 0.7))
+    hatched.set_linewidth(0.0)
+    if clip is not None:
+        drawn.set_clip_path(clip)
+        hatched.set_clip_path(clip)
 
 
 def _draw_circles(axes: Axes, plane: Plane) -> None:

@@ -186,7 +186,7 @@ def _draw_row(row: list[Axes], pair: _Pair, names: tuple[str, str], log: bool) -
     for number, (axes, panel) in enumerate(zip(row, panels)):
         draw_plane(axes, pair.plane, *panel, first=number == 0, hints=False, small=True)
         if pair.seen is not None:
-            draw_unseen(axes, pair.plane, pair.seen, hatch=True)
+            draw_unseen(axes, pair.plane, pair.seen)
     if pair.deviation is None:
         _say(row[-1], f"no std of the\nintegral in {names[0]}")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
@@ -10,6 +13,44 @@ from pipelines.figures.style import UNMAPPED, Scale
 
 _ROBUST = 99.0
 _DECADES = 3.0
+# The 99th percentile over the median above which colours are logarithmic.
+_LARGE = 15.0
+_EXTEND = {
+    (False, False): "neither",
+    (True, False): "min",
+    (False, True): "max",
+    (True, True): "both",
+}
+
+
+def scale_where(
+    make: Callable[..., Scale], seen: np.ndarray | None, *images: np.ndarray
+) -> Scale:
+    """The scale of what lies where ``seen``; arrows of its bar tell of all the rest.
+
+    A few samples of a prior have single cells far above all that was measured: they
+    must not set the colours of a map.
+    """
+    if seen is None or not seen.any():
+        return make(*images)
+    scale = make(*(np.where(seen, image, np.nan) for image in images))
+    finite = np.concatenate([image[np.isfinite(image)] for image in images])
+    low, high = scale.norm.vmin, scale.norm.vmax
+    if not finite.size or low is None or high is None:
+        return scale
+    below = scale.extend in ("min", "both") or finite.min() < low
+    beyond = scale.extend in ("max", "both") or finite.max() > high
+    return replace(scale, extend=_EXTEND[bool(below), bool(beyond)])
+
+
+def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
+    """Whether what is seen spans so much that linear colours show little of it."""
+    shown = image if seen is None or not seen.any() else image[seen]
+    shown = shown[np.isfinite(shown)]
+    if not shown.size or shown.min() <= 0:
+        return False
+    low, high = np.percentile(shown, (50, 99))
+    return bool(high > _LARGE * low)
 
 
 def difference_scale(*images: np.ndarray) -> Scale:
@@ -83,7 +124,5 @@ def log_scale(*images: np.ndarray, spread: bool = False) -> Scale:
     return Scale(
         cmap=listed.with_extremes(bad=UNMAPPED, under=listed(0)),
         norm=LogNorm(low, high),
-        extend={(0, 0): "neither", (1, 0): "min", (0, 1): "max"}.get(
-            (int(below), int(beyond)), "both"
-        ),
+        extend=_EXTEND[bool(below), bool(beyond)],
     )

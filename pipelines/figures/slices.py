@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pipelines.export.cube import Cube
-from pipelines.figures.box import FLAT, Plane, array_axis, draw_plane, draw_unseen
+from pipelines.figures.box import (
+    FLAT,
+    UNSEEN,
+    Plane,
+    array_axis,
+    draw_plane,
+    draw_unseen,
+)
 from pipelines.figures.labels import band_of, density_label
 from pipelines.figures.page import (
     DOUBLE,
@@ -18,7 +26,7 @@ from pipelines.figures.page import (
     sheet,
     write_header,
 )
-from pipelines.figures.scales import error_scale, log_scale, ratio_scale
+from pipelines.figures.scales import error_scale, log_scale, ratio_scale, scale_where
 from pipelines.figures.style import Scale, signed_scale, signed_text
 from pipelines.figures.views import density_name
 
@@ -47,8 +55,8 @@ def density_slice(
     """Draw the density in the plane of cells nearest to ``axis = at``.
 
     Truth (if given), map, std and relative error. The map is the median where the cube
-    has it, else the mean. Truth and map have one colour scale. Hatched is what no
-    sight line passes through: there the map is its prior.
+    has it, else the mean. Truth and map have one colour scale. Pale and hatched is what
+    no sight line passes through: there the map is its prior, and does not set colours.
 
     Parameters
     ----------
@@ -75,7 +83,7 @@ def density_slice(
         f"${axis}$ = {signed_text(getattr(cube, axis)[_index(cube, axis, at)])} pc"
     ]
     if any(panel.seen is not None and not panel.seen.all() for panel in panels):
-        notes.append("hatched: no sight line passes, only the prior")
+        notes.append(UNSEEN)
     header = header_height(header_lines(len(notes), width))
     page, every = sheet(
         len(panels), aspect, columns=columns, width=width, header=header
@@ -91,7 +99,7 @@ def density_slice(
             hints=columns < 3,
         )
         if panel.seen is not None:
-            draw_unseen(axes, panel.plane, panel.seen, hatch=True)
+            draw_unseen(axes, panel.plane, panel.seen)
     write_header(page, notes)
     return page
 
@@ -105,10 +113,12 @@ def _panels(
     planes = [] if truth is None else [(truth, density_name(truth), "true ")]
     planes.append((cube, name, "median " if name == "p50" else ""))
     images = [plane_of(one, array, axis, at) * factor for one, array, _ in planes]
-    scale = log_scale(*images) if log else signed_scale(*images)
     seen = None
     if "support" in cube.arrays:
         seen = plane_of(cube, "support", axis, at) > 0
+    # A truth's own grid may be another: it is known everywhere.
+    own = seen if truth is None else None
+    scale = scale_where(log_scale if log else signed_scale, own, *images)
     panels = [
         _Panel(
             plane=Plane.of(one, axis),
@@ -122,7 +132,8 @@ def _panels(
     if "std" in cube.arrays:
         std = plane_of(cube, "std", axis, at)
         own, label = density_label(std, cube.unit, "", "std of the density")
-        spread = log_scale(std * own, spread=True) if log else error_scale(std * own)
+        make = partial(log_scale, spread=True) if log else error_scale
+        spread = scale_where(make, seen, std * own)
         ratio, what = _relative(cube, axis, at)
         plane = panels[-1].plane
         panels += [

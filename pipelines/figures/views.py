@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-from astropy import units as u
 
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube
 from pipelines.figures.box import (
     FLAT,
+    UNSEEN,
     Plane,
-    array_axis,
     draw_plane,
     draw_unseen,
-    edges_of,
 )
+from pipelines.figures.integrals import Through, near_the_sun
 from pipelines.figures.labels import band_of, extinction_label
 from pipelines.figures.page import (
     DOUBLE,
@@ -25,7 +26,12 @@ from pipelines.figures.page import (
     sheet,
     write_header,
 )
-from pipelines.figures.scales import error_scale, log_scale
+from pipelines.figures.scales import (
+    error_scale,
+    log_scale,
+    scale_where,
+    spans_decades,
+)
 from pipelines.figures.style import Scale, signed_scale, signed_text
 
 
@@ -55,7 +61,8 @@ def face_on(
     band
         Name of the extinction; that of the provenance if ``None``.
     """
-    return _integrated(cube, columns, "z", width=width, log=log, band=band)
+    through = Through.of(cube, "z", columns)
+    return _integrated(through, columns, width=width, log=log, band=band)
 
 
 def edge_on(
@@ -63,40 +70,46 @@ def edge_on(
     columns: Columns | None = None,
     *,
     width: float = DOUBLE,
-    log: bool = False,
+    log: bool | None = None,
     band: str | None = None,
     along: str = "y",
+    within: float | None = None,
 ) -> Page:
     """Draw the extinction through the box along y (or x), with z upwards.
 
-    Parameters are those of `face_on`.
+    Parameters are those of `face_on`, but colours are logarithmic by themselves where
+    linear ones would show the plane alone. Without columns a box that is wider than
+    2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
-    return _integrated(cube, columns, along, width=width, log=log, band=band)
+    ends = columns or near_the_sun(cube, along, within)
+    through = Through.of(cube, along, ends)
+    return _integrated(through, columns, width=width, log=log, band=band)
 
 
 def _integrated(
-    cube: Cube,
+    through: Through,
     columns: Columns | None,
-    along: str,
     *,
     width: float,
-    log: bool,
+    log: bool | None,
     band: str | None,
 ) -> Page:
+    cube, along, seen = through.cube, through.along, through.seen
     plane = Plane.of(cube, along)
     named = band_of(cube.meta) if band is None else band
-    panels = _of_cube(cube, along) if columns is None else _of_columns(columns, along)
+    panels = _of_cube(through) if columns is None else _of_columns(columns, along)
+    notes = [
+        f"{signed_text(through.low)} pc < ${along}$ < {signed_text(through.high)} pc"
+    ]
+    if log is None and (log := spans_decades(panels[0][0], seen)):
+        notes.append("logarithmic colours")
     drawn = [
-        (image, _scale(image, number > 0, log), extinction_label(named, what))
+        (image, _scale(image, seen, number > 0, log), extinction_label(named, what))
         for number, (image, what) in enumerate(panels)
     ]
     beside = plane.aspect > FLAT and width >= NARROW
-    notes = [_extent_note(cube, columns, along)]
-    seen = None
-    if "support" in cube.arrays:
-        seen = cube.arrays["support"].sum(axis=array_axis(along)) > 0
-        if not seen.all():
-            notes.append("dotted: beyond it no sight line passes, only the prior")
+    if seen is not None and not seen.all():
+        notes.append(UNSEEN)
     page, every = sheet(
         len(drawn),
         plane.aspect,
@@ -108,7 +121,7 @@ def _integrated(
         first = number == 0 or not beside
         draw_plane(axes, plane, image, scale, label, first=first)
         if seen is not None:
-            draw_unseen(axes, plane, seen, hatch=False)
+            draw_unseen(axes, plane, seen)
     write_header(page, notes)
     return page
 
@@ -124,31 +137,21 @@ def _of_columns(columns: Columns, along: str) -> list[tuple[np.ndarray, str]]:
     return panels
 
 
-def _of_cube(cube: Cube, along: str) -> list[tuple[np.ndarray, str]]:
-    name = density_name(cube)
-    step = cube.spacing["xyz".index(along)]
-    to_mag = (u.Unit(cube.unit) * u.pc).to(u.mag) * step
-    axis = array_axis(along)
+def _of_cube(through: Through) -> list[tuple[np.ndarray, str]]:
+    name = density_name(through.cube)
     what = "extinction of the median density" if name == "p50" else "extinction"
-    panels = [(cube.arrays[name].sum(axis=axis, dtype=np.float64) * to_mag, what)]
-    if "std" in cube.arrays:
-        most = cube.arrays["std"].sum(axis=axis, dtype=np.float64) * to_mag
-        panels.append((most, "std of the extinction at most"))
+    panels = [(through.integral(name), what)]
+    if "std" in through.cube.arrays:
+        panels.append((through.integral("std"), "std of the extinction at most"))
     return panels
 
 
-def _scale(image: np.ndarray, spread: bool, log: bool) -> Scale:
+def _scale(
+    image: np.ndarray, seen: np.ndarray | None, spread: bool, log: bool
+) -> Scale:
     if log:
-        return log_scale(image, spread=spread)
-    return error_scale(image) if spread else signed_scale(image)
-
-
-def _extent_note(cube: Cube, columns: Columns | None, along: str) -> str:
-    if columns is None:
-        low, high = edges_of(getattr(cube, along))
-    else:
-        low, high = columns.low, columns.high
-    return f"{signed_text(low)} pc < ${along}$ < {signed_text(high)} pc"
+        return scale_where(partial(log_scale, spread=spread), seen, image)
+    return scale_where(error_scale if spread else signed_scale, seen, image)
 
 
 def density_name(cube: Cube) -> str:

@@ -40,8 +40,8 @@ def maps(material: Material) -> Section:
             edge_on(cube, material.columns.get("y")),
             alt="Map of the extinction through the box seen along y, the Galactic "
             "plane horizontal",
-            caption="Edge-on: extinction through the whole box along y, and its "
-            "standard deviation.",
+            caption="Edge-on: extinction along y, between the ends that the picture "
+            "names, and its standard deviation.",
         ),
         picture(
             density_slice(cube),

@@ -15,6 +15,7 @@ from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
 from pipelines.figures.agreement import shared_height
+from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.sources import open_source
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics
@@ -85,7 +86,7 @@ def gather(
                 if maps.exists() and nside is None
                 else sky_maps(run, nside=nside)
             ),
-            columns=_columns(run),
+            columns=_columns(run, cube),
             lines=profiles(run),
             records=read_metrics(run.path / "metrics.jsonl"),
             origin=provenance(run),
@@ -95,11 +96,12 @@ def gather(
     )
 
 
-def _columns(run: Run) -> dict[str, Columns]:
+def _columns(run: Run, cube: Cube) -> dict[str, Columns]:
     """None by the published engine, which pays a solve for every column."""
     if run.plan.engine == "svi":
         return {}
-    return {along: columns(run, along) for along in ("y", "z")}
+    ends = {"y": near_the_sun(cube, "y"), "z": None}
+    return {along: columns(run, along, between) for along, between in ends.items()}
 
 
 def _beside(run: Run, cube: Cube, path: Path) -> Beside:
