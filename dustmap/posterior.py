@@ -113,7 +113,23 @@ class Posterior:
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
-        residual = model.residual_draws(self.samples, generator)
+        return self._seen(model, model.residual_draws(self.samples, generator))
+
+    def draws_from(
+        self, functionals: Functionals, white: Float[Tensor, "s n"]
+    ) -> Float[Tensor, "s n"]:
+        """Draws whose sub-grid residual is made of given standard normals.
+
+        Of a model that scatters every functional by itself: with equal numbers for
+        functionals that have what they see in common, such as the places along one
+        ray, each still has the moments that `moments` tells.
+        """
+        model = self.model.at(functionals)
+        return self._seen(model, model.residual_from(self.samples, white))
+
+    def _seen(
+        self, model: ForwardModel, residual: Float[Tensor, "s n"]
+    ) -> Float[Tensor, "s n"]:
         values = torch.stack([model.apply(sample) for sample in self.samples])
         return (values + residual).to(torch.float64).cpu()
 

@@ -95,6 +95,14 @@ class ForwardModel(ABC):
     ) -> Float[Tensor, "s n"]:
         """A draw of ``L_n ρ − E[L_n ρ | ε_s]`` per ε, joint in all observations."""
 
+    def residual_from(
+        self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
+    ) -> Float[Tensor, "s n"]:
+        """The same made of these standard normals, each row of its own alone."""
+        raise ValueError(
+            f"{type(self).__name__} draws what its observations have in common"
+        )
+
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
         """The same field seen through other functionals."""

@@ -242,13 +242,20 @@ class LogNormal(ForwardModel):
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
         """Draws that leave every prediction positive; independent between rows."""
+        shape = (len(eps), len(self._functionals))
+        white = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return self.residual_from(eps, white)
+
+    def residual_from(
+        self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
+    ) -> Float[Tensor, "s n"]:
+        """``W ρ (e^{τ z − τ²/2} − 1)`` with ``τ² = ln(1 + v / (W ρ)²)``."""
         density = self.density(eps)
         prediction = self.weights.matvec(density)
         variance = self._variance(density, prediction)
         # A ray without length sees nothing, with no relative scatter of it.
         size = prediction.clamp(min=torch.finfo(self.dtype).tiny)
         scatter = torch.log1p((variance.sqrt() / size) ** 2).sqrt()
-        white = torch.randn(scatter.shape, generator=generator, dtype=torch.float64)
         exponent = scatter * white.to(scatter) - scatter**2 / 2
         return prediction * torch.expm1(exponent)
 

@@ -41,12 +41,11 @@ class Modulated(LogNormal):
     ) -> Float[Tensor, " p"]:
         return eps + length * step
 
-    def residual_draws(
-        self, eps: Float[Tensor, "s p"], generator: torch.Generator
+    def residual_from(
+        self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
+        """``√v z``."""
         variance = self.linearise(eps[0]).variance if len(eps) else self._factors()[0]
-        shape = (len(eps), len(variance))
-        white = torch.randn(shape, generator=generator, dtype=torch.float64)
         return white.to(variance) * variance.sqrt()
 
 

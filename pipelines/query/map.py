@@ -59,6 +59,15 @@ class DustMap:
     ) -> Any:
         """Ask for the extinction to, or the density at, some coordinates.
 
+        A sample of the extinction along one direction is one curve, whatever else is
+        asked in whatever order: what the grid cannot resolve of a positive density
+        scatters by one number for each sample and direction (within 2 milliarcsec),
+        with the scatter of each distance. Almost everywhere it rises (in 99.9% of
+        steps of a cell's quarter); where a ray enters a cloud much denser than all
+        before, its relative scatter grows, and a low sample may fall. Of the density,
+        the number is that of a sample and a cell. Each direction, or cell, scatters by
+        itself.
+
         Parameters
         ----------
         coords

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 
 from dustmap.functionals import Functionals, PointValues
+from dustmap.keyed_noise import keyed_normals
 from dustmap.posterior import Moments
 from pipelines.errors import InputError
 from pipelines.observations import outward_rays
 from pipelines.products.integrated import last_star
+from pipelines.query.keys import cell_keys, direction_keys
 from pipelines.query.places import Places
 from pipelines.query.quantiles import QUANTILES
 from pipelines.query.question import Question
@@ -63,10 +65,10 @@ class PosteriorAnswers:
             alone = sample is not None or not (asked.drawn or asked.quantiles)
             return np.empty((0,) if alone else (0, *axis))
         parts = [
-            self._draws(functionals, block, sample)
+            self._draws(functionals, ends, asked, sample)
             if asked.drawn
             else self._moments(functionals, asked)
-            for block, functionals in self._blocks(asked, places)
+            for ends, functionals in self._blocks(asked, places)
         ]
         return np.concatenate(parts)
 
@@ -101,14 +103,16 @@ class PosteriorAnswers:
 
     def _blocks(
         self, asked: Question, places: Places
-    ) -> Iterator[tuple[int, Functionals]]:
-        positions = torch.as_tensor(places.positions())
-        for number, start in enumerate(range(0, len(places), _ROWS)):
+    ) -> Iterator[tuple[np.ndarray, Functionals]]:
+        """Some places [pc] at a time, and what is seen of them."""
+        positions = places.positions()
+        for start in range(0, len(places), _ROWS):
             ends = positions[start : start + _ROWS]
+            there = torch.as_tensor(ends)
             if asked.integrated:
-                yield number, outward_rays(self._plan, ends)
+                yield ends, outward_rays(self._plan, there)
             else:
-                yield number, PointValues(ends)
+                yield ends, PointValues(there)
 
     def _moments(self, functionals: Functionals, asked: Question) -> np.ndarray:
         moments = self._posterior.moments(functionals, rows=_ROWS)
@@ -118,14 +122,26 @@ class PosteriorAnswers:
         return np.stack(quantiles, axis=-1)
 
     def _draws(
-        self, functionals: Functionals, block: int, sample: int | None
+        self,
+        functionals: Functionals,
+        ends: np.ndarray,
+        asked: Question,
+        sample: int | None,
     ) -> np.ndarray:
-        # A linear model draws the field below the grid, which must be the same one for
-        # all blocks; the others scatter every row by itself, each block otherwise.
-        linear = self._posterior.model.linear
-        generator = torch.Generator().manual_seed(_SEED + (0 if linear else block))
-        draws = self._posterior.draws(functionals, generator).numpy().T
-        return draws if sample is None else draws[:, sample]
+        if self._posterior.model.linear:
+            # The field below the grid is drawn: the same one for all blocks.
+            generator = torch.Generator().manual_seed(_SEED)
+            draws = self._posterior.draws(functionals, generator)
+        else:
+            keys = direction_keys(ends) if asked.integrated else self._cells(ends)
+            white = keyed_normals(torch.from_numpy(keys), self.count, _SEED)
+            draws = self._posterior.draws_from(functionals, white)
+        return draws.numpy().T if sample is None else draws[sample].numpy()
+
+    def _cells(self, ends: np.ndarray) -> np.ndarray:
+        grid = self._plan.grid
+        spacing = np.array(grid.spacing) / self._plan.refinement
+        return cell_keys(ends, np.array(grid.origin), spacing)
 
 
 def _summary(moments: Moments) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
+from dustmap.keyed_noise import keyed_normals
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.posterior import Moments, Posterior
@@ -109,3 +110,21 @@ def test_rows_at_a_time_change_nothing_of_a_positive_model():
         torch.testing.assert_close(
             getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-12
         )
+
+
+def test_draws_from_one_normal_for_all_rows_have_the_moments_told():
+    """Rows share their number in each draw: each by itself is as it was."""
+    posterior, others = positive_posterior(samples=4000)
+    moments = posterior.moments(others)
+    one = keyed_normals(torch.zeros(1, 1, dtype=torch.int64), len(posterior.samples), 3)
+    draws = posterior.draws_from(others, one.expand(-1, len(others)))[:, :-1]
+    error = moments.std[:-1] / len(draws) ** 0.5
+    assert bool(((draws.mean(dim=0) - moments.mean[:-1]).abs() < 4 * error).all())
+    np.testing.assert_allclose(draws.std(dim=0), moments.std[:-1], rtol=0.1)
+    # What is left of the samples' own predictions is one sign for all rows.
+    seen = torch.stack(
+        [posterior.model.at(others).apply(eps) for eps in posterior.samples[:50]]
+    )[:, :-1]
+    loud = one[:50, 0].abs() > 1
+    rise = (draws[:50] - seen)[loud].sign()
+    assert bool((rise == one[:50, 0][loud].sign()[:, None]).all())

@@ -88,6 +88,48 @@ def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(
     np.testing.assert_array_equal(again, draws)
 
 
+def along(direction, distances):
+    lon, lat = (np.full(len(distances), angle) for angle in direction)
+    return SkyCoord(
+        l=lon * u.deg, b=lat * u.deg, distance=distances * u.pc, frame="galactic"
+    )
+
+
+def test_samples_along_one_direction_are_curves(positive_run):
+    """Another order, another frame, another query: the same curves, which rise."""
+    dust = open_map(positive_run.path)
+    distances = np.arange(5.0, 480.0, 5.0)
+    places = along((18.4, -9.0), distances)
+    draws = dust.query(places, integrated=True, mode="samples").value
+    falls = np.diff(draws, axis=0) < 0
+    assert falls.mean() < 0.01
+    order = np.random.default_rng(1).permutation(len(places))[:20]
+    for again in (places[order], places[order].icrs):
+        some = dust.query(again, integrated=True, mode="samples").value
+        np.testing.assert_allclose(some, draws[order], rtol=1e-6)
+    one = dust.query(
+        places, integrated=True, mode="random_sample", rng=np.random.default_rng(2)
+    )
+    assert (draws == one.value[:, None]).all(axis=0).sum() == 1
+    near = along((18.4, -9.0 + 1e-3), distances)
+    other = dust.query(near, integrated=True, mode="samples").value
+    assert not np.allclose(other, draws, rtol=1e-3)
+
+
+def test_scatter_below_the_grid_is_one_number_within_a_cell(positive_run):
+    dust, grid = open_map(positive_run.path), positive_run.plan.grid
+    centre = np.array(grid.origin) + (np.array([5, 4, 3]) + 0.5) * grid.spacing
+    step = 0.02 * np.array(grid.spacing)
+    x, y, z = np.stack([centre, centre + step, centre + 40 * step]).T
+    places = SkyCoord(
+        u=x, v=y, w=z, unit="pc", representation_type="cartesian", frame="galactic"
+    )
+    one, near, beyond = np.log(
+        dust.query(places, integrated=False, mode="samples").value
+    )
+    assert np.abs(near - one).max() < 0.2 < np.abs(beyond - one).max()
+
+
 def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
     dust = open_map(store, samples=positive_run.path)
     draws = dust.query(coords, integrated=False, mode="samples")
