@@ -75,6 +75,7 @@ def compare(
     """
     from pipelines.compare.held_against import Asked
     from pipelines.compare.held_against import compare as compare_
+    from pipelines.compare.held_against import taken_for
 
     asked = Asked(
         kind=kind,
@@ -86,6 +87,7 @@ def compare(
         seed=seed,
     )
     found, written = compare_(run, reference, output, asked, overwrite=overwrite)
+    click.echo(taken_for(found, reference, asked))
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

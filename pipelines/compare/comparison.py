@@ -16,6 +16,8 @@ from pipelines.figures.style import save_figure
 from pipelines.measurement import Row, plain, table
 from pipelines.store import atomic_directory, write_manifest
 
+# Rows that are printed of a table.
+_MOST_ROWS = 20
 SUMMARY = "comparison.json"
 
 
@@ -47,8 +49,18 @@ class Comparison:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        parts = [table(self.tables[name]) for name in self.shown if self.tables[name]]
-        return "\n".join([*parts, *self.words])
+        parts = [_shown(name, self.tables[name]) for name in self.shown]
+        return "\n".join([*filter(None, parts), *self.words])
+
+
+def _shown(name: str, rows: list[Row]) -> str:
+    """The first rows of a table, and where the others are."""
+    if len(rows) <= _MOST_ROWS:
+        return table(rows) if rows else ""
+    return (
+        f"{table(rows[:_MOST_ROWS])}{_MOST_ROWS} of {len(rows):,} rows; all are in "
+        f"{name}.csv\n"
+    )
 
 
 def check_folder(path: Path, *, overwrite: bool) -> None:

@@ -26,6 +26,12 @@ from pipelines.export.zarr import read_zarr
 from pipelines.run import Run, read_run
 
 KINDS = ("auto", "stars", "lines", "clouds", "map")
+_CALLED = {
+    "stars": "a table of stars",
+    "lines": "lines of sight",
+    "clouds": "distances of dust clouds",
+    "map": "another map",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,20 @@ def _opened(path: Path, factor: float) -> Any:
         return CubeMap(cube=read_npz(path), factor=factor)
     read = read_zarr if path.is_dir() else read_fits
     return CubeMap(cube=read(path), factor=factor)
+
+
+def taken_for(comparison: Comparison, reference: str, asked: Asked) -> str:
+    """In words, what a reference was taken for, and how to choose if nobody did."""
+    what = _CALLED[comparison.kind]
+    if reference == HELD_OUT:
+        what = "the stars that were kept back from the fit"
+    said = f"{reference} is taken for {what}"
+    if asked.kind != "auto" or comparison.kind not in ("lines", "clouds"):
+        return said
+    return (
+        f"{said}, by its columns: if it is something else, choose with --kind; stars "
+        "and star clusters are to be ingested first (dustmap ingest)"
+    )
 
 
 _COMPARED = {"stars": _stars, "lines": _lines, "clouds": _clouds, "map": _map}

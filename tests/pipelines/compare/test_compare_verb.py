@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from matplotlib.image import imread
 
 from pipelines.catalog.schema import write_stars
+from pipelines.compare.comparison import Comparison
 from pipelines.compare.references import kind_of
 from pipelines.errors import InputError
 from pipelines.verify import verify
@@ -59,6 +61,9 @@ def test_each_makes_a_whole_folder(desk, positive_run, command, name):
     found = json.loads((desk / "found" / "comparison.json").read_text())
     assert found["kind"] == REFERENCES[name]
     assert all(sentence in result.output for sentence in found["words"])
+    first = result.output.splitlines()[0]
+    assert first.startswith(f"{name} is taken for ")
+    assert ("--kind" in first) == name.endswith(".csv")
     figures = list((desk / "found").glob("*.png"))
     assert len(figures) == 1
     assert imread(figures[0]).std() > 0.05
@@ -111,3 +116,14 @@ def test_folders_of_others_are_left_alone(desk, positive_run, command):
     assert command(f"{line} --overwrite").exit_code == 0
     assert "exists" in command(line).output
     assert command(f"{line} --overwrite").exit_code == 0
+
+
+def test_of_a_long_table_the_first_rows_are_shown():
+    rows = [{"name": f"cloud {n}"} for n in range(746)]
+    found = Comparison(
+        kind="clouds", numbers={}, tables={"clouds": rows}, shown=("clouds",), words=()
+    )
+    assert "cloud 19 " in str(found) and "cloud 20 " not in str(found)
+    assert "20 of 746 rows; all are in clouds.csv" in str(found)
+    short = dataclasses.replace(found, tables={"clouds": rows[:20]})
+    assert "cloud 19 " in str(short) and "clouds.csv" not in str(short)
