@@ -17,14 +17,14 @@ from pipelines.export.fits import read_fits
 from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.integrated import Integrated
+from pipelines.export.shells import TABLE as SHELLS
 from pipelines.export.zarr import read_integrated, read_zarr
 from pipelines.figures.labels import band_of
-from pipelines.figures.stored_rays import along_rays, ray_of
+from pipelines.figures.stored_rays import along_rays, informed_rays, ray_of
 from pipelines.run import Run, read_run
 from pipelines.saving.workspace import unfinished
 
 Directions = Sequence[tuple[float, float]]
-_DIRECTIONS = tuple((l, b) for b in (0.0,) for l in range(0, 360, 60))  # noqa: E741
 _SKY_DISTANCES = 6
 
 
@@ -154,11 +154,18 @@ class CubeSource(Source):
                 f"choose distances up to that, got {wanted.tolist()}"
             )
         values = {n: along_rays(stored, n, wanted) for n in ("mean", "std")}
-        return SkyMaps(distances=wanted, **values, meta=self.density.meta)
+        positive = "p50" in stored.arrays
+        return SkyMaps(
+            distances=wanted,
+            **values,
+            median=along_rays(stored, "p50", wanted) if positive else None,
+            last_star=stored.last_star,
+            meta=self.density.meta,
+        )
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         stored = self._integrated("lines")
-        return [ray_of(stored, *one) for one in directions or _DIRECTIONS]
+        return [ray_of(stored, *one) for one in directions or informed_rays(stored)]
 
     def _integrated(self, method: str) -> Integrated:
         if self.integrated is None:
@@ -212,6 +219,13 @@ def read_map(path: Path) -> Cube | SkyMaps:
         return read_zarr(path)
     with open_checked(path) as hdus:
         is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
+        is_shells = any(hdu.name == SHELLS for hdu in hdus)
+    if is_shells:
+        raise InputError(
+            f"{path} holds densities in HEALPix shells, which are not drawn: name the "
+            "run, or its map.zarr, map.fits or map.healpix.fits. (healpy reads the "
+            "shells: one column each)"
+        )
     return read_healpix(path) if is_table else read_fits(path)
 
 

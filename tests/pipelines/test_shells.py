@@ -11,6 +11,7 @@ from astropy.io import fits
 
 from pipelines.errors import InputError
 from pipelines.export.shells import ShellMaps, read_shells, write_shells
+from pipelines.figures.sources import open_source
 from pipelines.observations import rays
 from pipelines.products import cumulative
 from pipelines.products.shells import rays_across, shell_maps
@@ -132,6 +133,12 @@ def test_shells_no_ray_reaches_are_refused(cloud_run):
             shell_maps(cloud_run, edges=np.array(edges), nside=1)
     with pytest.raises(InputError, match="power of 2"):
         shell_maps(cloud_run, edges=EDGES, nside=12)
+
+
+def test_shells_are_not_drawn_and_that_is_said(positive_shells, tmp_path):
+    write_shells(tmp_path / "shells.fits", positive_shells)
+    with pytest.raises(InputError, match=r"shells, which are not drawn: name the run"):
+        open_source(tmp_path / "shells.fits")
 
 
 def test_shells_come_back(positive_shells, tmp_path):
