@@ -142,7 +142,7 @@ class _Choice:
     def position(self) -> list[str]:
         complete = [s for s in POSITIONS if len(self.present(*s)) == len(s)]
         if not complete:
-            raise self._missing("a position: l and b, ra and dec, or x, y and z", "l")
+            raise self._missing("position (l and b, ra and dec, or x, y and z)", "l")
         ranked = sorted(complete, key=self._rank)
         first = ranked[0]
         rivals = [s for s in ranked if self._rank(s) == self._rank(first)]
