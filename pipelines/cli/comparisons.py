@@ -73,9 +73,8 @@ def compare(
     or extinction), a table of clouds (name, dist_pc, l_approx, b_approx), another map
     (zarr, FITS, npz or run), or dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare.held_against import Asked
+    from pipelines.compare.held_against import Asked, taken_for
     from pipelines.compare.held_against import compare as compare_
-    from pipelines.compare.held_against import taken_for
 
     asked = Asked(
         kind=kind,

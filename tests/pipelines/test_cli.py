@@ -187,7 +187,7 @@ MISTAKES = {
     "ingest mock.parquet --preset mock -o stars.parquet": "stars.parquet exists",
     "ingest mock.parquet --preset mock -o x --map distance": "CANONICAL=COLUMN",
     "ingest mock.parquet --preset mock -o x --max-bad 7": "fraction from 0 to 1",
-    "ingest text.csv -o x": "it has no column 'l'",
+    "ingest text.csv -o x": "or x, y and z). It has no column 'l'",
 }
 
 
