@@ -124,8 +124,18 @@ def _exists(name: str) -> bool:
     return any(hasattr(place, last) for place in [*places, *owners])
 
 
+def _own_branch(
+    app: Any, page: str, template: str, context: dict[str, Any], tree: Any
+) -> None:
+    """The sidebar opens the branch of its page: the API has hundreds of modules."""
+    whole = context.get("toctree")
+    if whole is not None:
+        context["toctree"] = lambda **wanted: whole(**{**wanted, "collapse": True})
+
+
 def setup(app: Any) -> None:
-    """Before napoleon, whose listener has the priority 500."""
+    """Before napoleon and the theme, whose listeners have the priority 500."""
+    app.connect("html-page-context", _own_branch, priority=400)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)
     app.connect("autodoc-process-signature", _short_settings)
     app.connect("autodoc-skip-member", _skip_borrowed)
