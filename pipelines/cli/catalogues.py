@@ -55,7 +55,17 @@ def simulate(
     click.echo(str(run(settings, output, truth=truth, overwrite=overwrite)))
 
 
-@click.command()
+class _NamingPresets(click.Command):
+    """Its help ends with the surveys that have a preset."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from pipelines.catalog.presets import list_presets, load_preset
+
+        with formatter.section("Presets"):
+            formatter.write_dl([(n, load_preset(n).title) for n in list_presets()])
+
+
+@click.command(cls=_NamingPresets)
 @click.argument("sources", nargs=-1, required=True, type=OUT, metavar="SRC...")
 @click.option(
     "-o",
@@ -64,7 +74,7 @@ def simulate(
     type=OUT,
     help="Table to make: NAME.parquet, or a folder of partitions, sorted over the sky.",
 )
-@click.option("--preset", help="Survey preset, by name or as a TOML file.")
+@click.option("--preset", help="Survey preset, by name (see below) or as TOML.")
 @click.option(
     "--map",
     "mappings",

@@ -35,10 +35,16 @@ from pipelines.errors import InputError
 @click.option("--curve", help="Extinction curve of dust_extinction.  [default: G23]")
 @click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]")
 @click.option(
-    "--box", metavar="x=LO:HI,y=...", help="Only the density in this box [pc]."
+    "--box",
+    metavar="x=LO:HI,y=...",
+    help="Only the density in this box [pc]; extinction of the zarr only as far as the "
+    "box's farthest corner.",
 )
 @click.option(
-    "--sphere", type=float, metavar="PC", help="Only the density within this distance."
+    "--sphere",
+    type=float,
+    metavar="PC",
+    help="Only what is within this distance: density, and extinction of the zarr.",
 )
 @OVERWRITE
 @reporting

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
 
+from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.schema import read_stars, read_table, write_stars
 from pipelines.config import FitConfig, SimulateConfig
 from pipelines.export.zarr import read_zarr
@@ -104,6 +105,13 @@ def test_help_of_ingest_names_the_canonical_columns(command):
     ]:
         assert name in said
     assert "CANONICAL=COLUMN[:UNIT]" in said
+
+
+def test_help_of_ingest_names_every_preset_with_its_survey(command):
+    _, presets = command("ingest --help").output.split("Presets:")
+    said = "".join(presets.split())  # Lines may be broken anywhere.
+    for name in list_presets():
+        assert name + load_preset(name).title.replace(" ", "") in said
 
 
 def test_the_version_is_printed(command):
