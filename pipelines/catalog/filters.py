@@ -84,7 +84,8 @@ def parse_filter(text: str) -> RowFilter:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         hint = "; equality is ==, e.g. band == 'G'" if _SINGLE.search(text) else ""
-        raise InputError(f"cannot read the filter {text!r}: {error}{hint}") from error
+        why = error.msg if isinstance(error, SyntaxError) else error
+        raise InputError(f"cannot read the filter {text!r}: {why}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
     kinds: dict[str, str] = {}

@@ -71,13 +71,13 @@ RANGES = {
         least=20.0,
         most=1e5,
         unit="pc",
-        advice="Say the unit that the column has, e.g. --map distance=COLUMN:kpc",
+        advice="Check the column and the unit that --map distance=COLUMN:UNIT says",
     ),
     "extinction": Range(
         least=-30.0,
         most=30.0,
         unit="mag",
-        advice="Check the column and its unit, e.g. --map extinction=COLUMN:mag",
+        advice="Check the column and the unit that --map extinction=COLUMN:UNIT says",
     ),
 }
 """Dust maps reach from tens of parsecs to the Galaxy's end; stars behind 30 mag are
