@@ -126,12 +126,18 @@ class SkyMaps:
         the map before the distance.
     meta
         Provenance: JSON-serialisable.
+    median
+        Of the integral, like ``mean``; only of a positive density.
+    last_star
+        How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
     """
 
     distances: np.ndarray
     mean: np.ndarray
     std: np.ndarray
     meta: dict[str, Any] = field(default_factory=dict)
+    median: np.ndarray | None = None
+    last_star: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         distances = self.distances

@@ -95,7 +95,11 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     distances, maps, meta = _read(Path(path))
     try:
         return SkyMaps(
-            distances=distances, mean=maps["mean"], std=maps["std"], meta=meta
+            distances=distances,
+            mean=maps["mean"],
+            std=maps["std"],
+            median=maps.get("p50"),
+            meta=meta,
         )
     except ValueError as error:
         raise InputError(f"{path} holds no sky maps: {error}") from error

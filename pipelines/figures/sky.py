@@ -27,6 +27,9 @@ def sky(
 ) -> Page:
     """Draw the cumulative extinction and, beside it, its std, out to some distances.
 
+    The value is the median where the maps have it, else the mean. Pale and hatched is
+    where the last star stands nearer than the distance, if the maps know of it.
+
     Parameters
     ----------
     distances
@@ -43,23 +46,33 @@ def sky(
         If the maps have no such distance.
     """
     named = band_of(skymaps.meta) if band is None else band
-    panels = []
+    value = skymaps.mean if skymaps.median is None else skymaps.median
+    name = "mean" if skymaps.median is None else "median"
+    panels, notes = [], []
     for index in _chosen(skymaps.distances, distances):
         title = f"out to {length_text(float(skymaps.distances[index]))}"
+        seen = _seen(skymaps, index)
+        if not np.isfinite(value[index]).all() and not notes:
+            notes.append("grey: the map ends before that")
         for array, what, kind in (
-            (skymaps.mean, "mean extinction", "value"),
+            (value, f"{name} extinction", "value"),
             (skymaps.std, "std of the extinction", "error"),
         ):
             if np.isfinite(array[index]).any():
                 panels.append(
                     SkyPanel(
-                        values=healpix_sky(array[index]),
+                        values=healpix_sky(array[index], smooth=True),
                         title=title,
                         label=extinction_label(named, what),
                         kind=kind,
+                        seen=seen,
                     )
                 )
-    return sky_panels(panels, width=width, log=log, dpi=dpi)
+    if any(panel.seen is not None for panel in panels):
+        notes.append(
+            "pale, hatched: no star looks that far, beyond the last is only the prior"
+        )
+    return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)
 
 
 def sky_slice(
@@ -68,6 +81,17 @@ def sky_slice(
     """Draw any quantity on the sky in one panel."""
     panel = SkyPanel(values=values, title=title, label=label)
     return sky_panels([panel], projection=projection)
+
+
+def _seen(skymaps: SkyMaps, index: int) -> Sky | None:
+    """How much further than a distance stars look [pc]; ``None`` if they all do."""
+    known = np.isfinite(skymaps.mean[index])
+    if skymaps.last_star is None:
+        return None
+    beyond = skymaps.last_star - skymaps.distances[index]
+    if (beyond[known] > 0).all():
+        return None
+    return healpix_sky(np.where(known, beyond, np.nan))
 
 
 def _chosen(present: np.ndarray, wanted: Sequence[float] | None) -> list[int]:

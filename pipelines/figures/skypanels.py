@@ -12,9 +12,19 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Ellipse, Patch, Rectangle
 
-from pipelines.figures.box import label_bar
+from pipelines.figures.box import label_bar, veil
 from pipelines.figures.graticule import draw_graticule
-from pipelines.figures.page import DOUBLE, NARROW, SINGLE, Page, below, sheet
+from pipelines.figures.page import (
+    DOUBLE,
+    NARROW,
+    SINGLE,
+    Page,
+    below,
+    header_height,
+    header_lines,
+    sheet,
+    write_header,
+)
 from pipelines.figures.projections import Gnomonic, Mollweide, Projection
 from pipelines.figures.scales import (
     difference_scale,
@@ -30,6 +40,8 @@ Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 _INCH = 25.4
 _SIGMAS = 3.0
+# Points across a panel in which its veil is drawn.
+_VEIL = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +49,8 @@ class SkyPanel:
     """A quantity on the sky, its title, its label and its kind of colours.
 
     ``kind`` is ``value``, ``error``, ``ratio``, ``difference`` or ``deviation`` (a
-    difference in standard deviations). Panels of one ``group`` share their scale.
+    difference in standard deviations). Panels of one ``group`` share their scale. Where
+    ``seen`` is given and not positive the panel is pale and hatched.
     """
 
     values: Sky
@@ -45,6 +58,7 @@ class SkyPanel:
     label: str
     kind: str = "value"
     group: str = ""
+    seen: Sky | None = None
 
 
 def sky_panels(
@@ -55,8 +69,9 @@ def sky_panels(
     width: float = DOUBLE,
     log: bool = False,
     dpi: float = 300.0,
+    notes: Sequence[str] = (),
 ) -> Page:
-    """Draw quantities on the sky side by side.
+    """Draw quantities on the sky side by side, with ``notes`` above them all.
 
     ``projection`` is Mollweide's of the whole sky if ``None``; ``columns`` two if the
     page is wide enough; ``log`` takes logarithmic colours for values and errors;
@@ -74,7 +89,10 @@ def sky_panels(
         width=width,
         bare=True,
         numbered=isinstance(seen, Gnomonic),
+        header=header_height(header_lines(len(notes), width)),
     )
+    if notes:
+        write_header(page, list(notes))
     count = max(1, int(width / columns / _INCH * dpi))
     images = [_sampled(panel.values, seen, count) for panel in panels]
     for axes, panel, image in zip(every, panels, images):
@@ -85,15 +103,26 @@ def sky_panels(
         ]
         scale = _scale(alike or [image], panel.kind, log)
         _draw(axes, panel, seen, image, scale)
+        if panel.seen is not None:
+            _veil(axes, panel.seen, seen, count)
     return page
 
 
-def healpix_sky(pixels: np.ndarray) -> Sky:
-    """See a NESTED Galactic HEALPix map as values by direction (nearest pixel)."""
+def healpix_sky(pixels: np.ndarray, *, smooth: bool = False) -> Sky:
+    """See a NESTED Galactic HEALPix map as values by direction.
+
+    That of the nearest pixel, or if ``smooth`` bilinear between pixels, but for
+    those beside a pixel without value.
+    """
     nside = healpy.npix2nside(len(pixels))
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        return pixels[healpy.ang2pix(nside, l, b, lonlat=True, nest=True)]
+        nearest = pixels[healpy.ang2pix(nside, l, b, lonlat=True, nest=True)]
+        if not smooth:
+            return nearest
+        between = healpy.get_interp_val(pixels, l, b, nest=True, lonlat=True)
+        known = np.isfinite(nearest) & np.isfinite(between)
+        return np.where(known, between, nearest)
 
     return values
 
@@ -140,6 +169,16 @@ def _draw(
         extendfrac=0.03,
     )
     label_bar(bar, scale, panel.label)
+
+
+def _veil(axes: Axes, seen: Sky, projection: Projection, count: int) -> None:
+    """Pale and hatch the sky where stars do not look."""
+    shown = _sampled(seen, projection, min(count, _VEIL))
+    half = projection.half
+    rim = _rim(projection, transform=axes.transData)
+    hidden = np.isfinite(shown) & (shown <= 0)
+    if hidden.any():
+        veil(axes, hidden, (-half[0], half[0], -half[1], half[1]), clip=rim)
 
 
 def _rim(projection: Projection, **options: Any) -> Patch:

@@ -51,3 +51,25 @@ def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
     inner = (arrays["p16"], arrays["p84"])
     median = arrays["p50"]
     return Profile(**common, median=median, inner=inner, outer=outer, last_star=last)
+
+
+def informed_rays(stored: Integrated, count: int = 6) -> list[tuple[float, float]]:
+    """Directions ``l, b`` [deg] of much extinction that stars look far along.
+
+    One of every stretch of longitude: where the extinction out to the last star, times
+    its distance, is largest; ``b = 0`` in the middle where no star looks.
+    """
+    pixels = np.arange(len(stored.last_star))
+    l, b = healpy.pix2ang(stored.nside, pixels, nest=True, lonlat=True)  # noqa: E741
+    upper = np.searchsorted(stored.distance, stored.last_star)
+    upper = np.minimum(upper, len(stored.distance) - 1)
+    worth = stored.last_star * stored.arrays["mean"][pixels, upper]
+    worth = np.where(np.isfinite(worth), worth, 0.0)
+    width = 360.0 / count
+    chosen = []
+    for number in range(count):
+        own = np.flatnonzero((l // width).astype(int) % count == number)
+        best = own[np.argmax(worth[own])]
+        found = (float(l[best]), float(b[best]))
+        chosen.append(found if worth[best] > 0 else ((number + 0.5) * width, 0.0))
+    return chosen

@@ -1,0 +1,82 @@
+"""The sky shows the median and how far stars look; rays are informed ones."""
+
+from dataclasses import replace
+
+import healpy
+import numpy as np
+import pytest
+
+from pipelines.export.cube import SkyMaps
+from pipelines.export.integrated import Integrated
+from pipelines.figures import sky
+from pipelines.figures.skypanels import healpix_sky
+from pipelines.figures.stored_rays import informed_rays
+
+NSIDE = 8
+PIXELS = np.arange(12 * NSIDE**2)
+L, B = healpy.pix2ang(NSIDE, PIXELS, nest=True, lonlat=True)
+
+
+def make_maps():
+    distances = np.array([100.0, 200.0])
+    mean = np.outer(distances, np.ones(len(PIXELS))) * 1e-3
+    last = np.where(B > 0, 150.0, 50.0)
+    return SkyMaps(
+        distances=distances, mean=mean, std=mean, median=mean / 2, last_star=last
+    )
+
+
+def paled(axes):
+    return np.asarray(axes.images[1].get_array())[..., 3] > 0
+
+
+def test_the_sky_is_pale_where_stars_do_not_look_so_far():
+    figure = sky(make_maps(), dpi=40)
+    near, far = figure.axes[0], figure.axes[2]
+    half = len(paled(near)) // 2
+    assert not paled(near)[half + 8 :].any()
+    assert paled(near)[: half - 8].any()
+    assert paled(far)[half + 8 :].any()
+    assert "no star looks that far" in figure.texts[0].get_text()
+    plain = sky(replace(make_maps(), last_star=None), dpi=40)
+    assert all(len(axes.images) < 2 for axes in plain.axes)
+
+
+def test_the_median_is_drawn_where_there_is_one():
+    value = sky(make_maps(), dpi=40).axes[0].images[0]
+    assert np.nanmedian(np.asarray(value.get_array())) == pytest.approx(0.05)
+    assert value.colorbar.ax.get_xlabel().startswith("median")
+
+
+def test_grey_is_explained_where_there_is_some():
+    maps = replace(make_maps(), last_star=None)
+    assert not sky(maps, dpi=40).texts
+    maps.median[1, :5] = np.nan
+    assert "grey" in sky(maps, dpi=40).texts[0].get_text()
+
+
+def test_a_smooth_map_is_bilinear_but_beside_pixels_without_value():
+    rise = np.sin(np.radians(B))
+    fine = np.linspace(-60.0, 60.0, 500)
+    shown = healpix_sky(rise, smooth=True)(np.full(500, 33.0), fine)
+    assert np.abs(shown - np.sin(np.radians(fine))).max() < 0.02
+    rise[B > 30] = np.nan
+    nearest = healpix_sky(rise)(np.full(500, 33.0), fine)
+    shown = healpix_sky(rise, smooth=True)(np.full(500, 33.0), fine)
+    np.testing.assert_array_equal(np.isnan(shown), np.isnan(nearest))
+
+
+def test_rays_are_chosen_where_stars_look_far_through_dust():
+    distance = np.array([100.0, 200.0, 400.0])
+    mean = np.outer(np.ones(len(PIXELS)), distance) * 1e-3
+    last = np.zeros(len(PIXELS))
+    wanted = healpy.ang2pix(NSIDE, [10, 200], [20, 20], lonlat=True, nest=True)
+    last[wanted] = 300.0
+    last[healpy.ang2pix(NSIDE, 40.0, -10.0, lonlat=True, nest=True)] = 120.0
+    stored = Integrated(
+        distance=distance, arrays={"mean": mean, "std": mean}, last_star=last
+    )
+    chosen = informed_rays(stored)
+    expected = [(L[p], B[p]) for p in wanted]
+    np.testing.assert_allclose([chosen[0], chosen[3]], expected)
+    assert chosen[1] == (90.0, 0.0)
