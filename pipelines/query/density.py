@@ -20,7 +20,9 @@ def densities(
 
     Positions must lie in the box. Only the chunks around them are read. The mean is
     what the fit itself has between the centres; std and quantiles are those of the
-    centres, interpolated.
+    centres, interpolated. Not their logarithms: draws from a fit have 0.49 below the
+    interpolated median and 0.15 and 0.84 below p16 and p84; by logarithms 0.47, 0.14
+    and 0.83 (a log-normal fit on a 94 pc grid).
     """
     found = {name: np.zeros(len(positions)) for name in names}
     for rows, index in _blocks(store, positions):

@@ -62,11 +62,14 @@ class DustMap:
         A sample of the extinction along one direction is one curve, whatever else is
         asked in whatever order: what the grid cannot resolve of a positive density
         scatters by one number for each sample and direction (within 2 milliarcsec),
-        with the scatter of each distance. Almost everywhere it rises (in 99.9% of
-        steps of a cell's quarter); where a ray enters a cloud much denser than all
-        before, its relative scatter grows, and a low sample may fall. Of the density,
-        the number is that of a sample and a cell. Each direction, or cell, scatters by
-        itself.
+        with the scatter of each distance. Nearly everywhere it rises; where a ray
+        enters a cloud much denser than all before, its relative scatter grows, and a
+        low sample may fall. Of the density, the number is that of a sample and a cell.
+        Each direction, or cell, scatters by itself.
+
+        Between grid points a store interpolates mean, std and quantiles, trilinearly;
+        a run without a store takes quantiles over the samples at the place itself,
+        which are higher there.
 
         Parameters
         ----------
