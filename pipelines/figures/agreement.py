@@ -98,6 +98,33 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
     )
 
 
+def common_cells(on_grid: Cube, axes: str) -> dict[str, slice]:
+    """Which cells along ``axes`` hold all that `regridded` has filled.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two along one of them.
+    """
+    known = np.isfinite(on_grid.arrays["density"])
+    found = {}
+    for axis in axes:
+        others = tuple(i for i in range(3) if i != array_axis(axis))
+        filled = np.flatnonzero(known.any(axis=others))
+        if len(filled) < 2:
+            raise ValueError(f"the maps share {len(filled)} planes of cells in {axis}")
+        found[axis] = slice(int(filled[0]), int(filled[-1]) + 1)
+    return found
+
+
+def cropped(cube: Cube, cells: dict[str, slice]) -> Cube:
+    """The same cube without cells outside of these."""
+    place = tuple(cells.get(axis, slice(None)) for axis in "zyx")
+    centres = {a: getattr(cube, a)[cells.get(a, slice(None))] for a in "xyz"}
+    arrays = {name: array[place] for name, array in cube.arrays.items()}
+    return Cube(**centres, arrays=arrays, unit=cube.unit, meta=cube.meta)
+
+
 def _merged(other: Cube, cube: Cube) -> list[int]:
     """How many of the other's cells make one of the first's, along x, y, z."""
     sizes = zip("xyz", cube.spacing, other.spacing, strict=True)

@@ -112,7 +112,7 @@ def draw_plane(
         lowest = float(scale.norm.vmin or 1.0)
         image = np.where(image <= 0, lowest / 10, image)
     drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
-    _draw_circles(axes, plane)
+    _draw_circles(axes, plane, named=not small)
     axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
     axes.plot(0, 0, "o", color="black", ms=1.2)
     axes.set_xlim(left, right)
@@ -174,14 +174,13 @@ def _tick_decades(axes: Axes, norm: LogNorm) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray) -> bool:
-    """Pale and hatch what no sight line passes; returns whether there is any."""
+def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray) -> None:
+    """Pale and hatch what no sight line passes."""
     if seen.all():
-        return False
+        return
     factor, _ = plane.unit
     left, right, bottom, top = (edge * factor for edge in plane.edges)
     veil(axes, ~seen, (left, right, bottom, top), clip=None)
-    return True
 
 
 def veil(
@@ -196,10 +195,8 @@ def veil(
     left, right, bottom, top = extent
     rows, columns = hidden.shape
     # Twice every edge: hatching begins where cells do, not at their centres.
-    places = (
-        np.repeat(np.linspace(left, right, columns + 1), 2)[1:-1],
-        np.repeat(np.linspace(bottom, top, rows + 1), 2)[1:-1],
-    )
+    edges = np.linspace(left, right, columns + 1), np.linspace(bottom, top, rows + 1)
+    places = [np.repeat(each, 2)[1:-1] for each in edges]
     doubled = hidden.repeat(2, axis=0).repeat(2, axis=1)
     with mpl.rc_context({"hatch.linewidth": HATCH}):
         hatched = axes.contourf(
@@ -212,7 +209,13 @@ def veil(
         hatched.set_clip_path(clip)
 
 
-def _draw_circles(axes: Axes, plane: Plane) -> None:
+def circle_text(plane: Plane) -> str:
+    """How far the circles are apart, with the unit."""
+    factor, unit = plane.unit
+    return f"{nice_step(max(map(abs, plane.edges))) * factor:.4g} {unit}"
+
+
+def _draw_circles(axes: Axes, plane: Plane, *, named: bool) -> None:
     left, right, bottom, top = plane.edges
     factor, unit = plane.unit
     reach = max(-left, right, -bottom, top)
@@ -229,7 +232,7 @@ def _draw_circles(axes: Axes, plane: Plane) -> None:
         )
         height = min(radius * np.sin(np.pi / 4), 0.65 * top)
         width = np.sqrt(radius**2 - height**2)
-        if 0 < width < 0.86 * right and 0 < height < 0.93 * top:
+        if named and 0 < width < 0.86 * right and 0 < height < 0.93 * top:
             axes.annotate(
                 f"{radius * factor:.4g} {unit}",
                 (width * factor, height * factor),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from astropy import units as u
@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube
-from pipelines.figures.agreement import regridded, shared_height
-from pipelines.figures.box import Plane, draw_plane, draw_unseen
+from pipelines.figures.agreement import common_cells, cropped, regridded, shared_height
+from pipelines.figures.box import Plane, circle_text, draw_plane, draw_unseen
 from pipelines.figures.labels import band_of, density_label, extinction_label
 from pipelines.figures.page import (
     DOUBLE,
@@ -25,6 +25,7 @@ from pipelines.figures.scales import (
     difference_scale,
     fixed_difference_scale,
     log_scale,
+    scale_where,
 )
 from pipelines.figures.slices import plane_of
 from pipelines.figures.style import SMALL, signed_scale, signed_text
@@ -71,10 +72,10 @@ def compare(
 ) -> Page:
     """Draw two maps, their difference, and that over the first one's std.
 
-    First row: extinction along z through what both cover, over the first one's own std
-    of the integral (from ``columns``; there is none without them). Second row: density
-    in a plane. Third row: pairs of values where sight lines of the first pass, with
-    statistics, and the differences in standard deviations.
+    All of it within the box that both cover. First row: extinction along z, over the
+    first one's own std of the integral (from ``columns``; none without). Second row:
+    density in a plane. Third row: pairs of values where sight lines of the first pass,
+    with statistics, and the differences in standard deviations.
 
     Parameters
     ----------
@@ -100,6 +101,10 @@ def compare(
     on_grid = regridded(other, cube, factor)
     if not np.isfinite(on_grid.arrays["density"]).any():
         raise ValueError(f"{names[1]} covers no cell of {names[0]}")
+    cells = common_cells(on_grid, "xyz".replace(axis, ""))
+    cube, on_grid = cropped(cube, cells), cropped(on_grid, cells)
+    if columns is not None:
+        columns = _cropped_columns(columns, cells)
     pairs = [
         _through(cube, other, on_grid, columns, named),
         _in_plane(cube, on_grid, axis, at, named),
@@ -114,12 +119,20 @@ def compare(
     )
     note = f"differences: {names[0]} minus {names[1]}"
     note += f" × {factor:g}" if factor != 1.0 else ""
-    write_header(page, [note, f"σ: std of {names[0]}", pairs[0].title, pairs[1].title])
+    circles = " and ".join(dict.fromkeys(circle_text(pair.plane) for pair in pairs))
+    notes = [note, f"σ: std of {names[0]}", pairs[0].title, pairs[1].title]
+    write_header(page, [*notes, f"circles every {circles}"])
     for number, pair in enumerate(pairs):
         row = every[_COLUMNS * number : _COLUMNS * (number + 1)]
         _draw_row(row, pair, names, log)
     _draw_last(every[2 * _COLUMNS :], pairs, names)
     return page
+
+
+def _cropped_columns(columns: Columns, cells: dict[str, slice]) -> Columns:
+    place = cells.get("y", slice(None)), cells.get("x", slice(None))
+    arrays = {name: array[place] for name, array in columns.arrays.items()}
+    return replace(columns, arrays=arrays)
 
 
 def _through(
@@ -173,12 +186,16 @@ def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair
 
 def _draw_row(row: list[Axes], pair: _Pair, names: tuple[str, str], log: bool) -> None:
     images = [pair.first, pair.second]
-    scale = log_scale(*images) if log else signed_scale(*images)
+    scale = scale_where(log_scale if log else signed_scale, pair.seen, *images)
     difference = pair.first - pair.second
     panels = [
         (pair.first, scale, f"{names[0]}: {pair.label}"),
         (pair.second, scale, f"{names[1]}: {pair.label}"),
-        (difference, difference_scale(difference), f"difference {_unit(pair.label)}"),
+        (
+            difference,
+            scale_where(difference_scale, pair.seen, difference),
+            f"difference {_unit(pair.label)}",
+        ),
     ]
     if pair.deviation is not None:
         reach = fixed_difference_scale(pair.deviation, _SIGMAS)

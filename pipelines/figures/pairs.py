@@ -45,12 +45,8 @@ def draw_pairs(
         interpolation="nearest",
     )
     axes.plot((low, high), (low, high), color=ORANGE, linewidth=0.8)
-    axes.text(
-        0.04, 0.96, _statistics(agreement), transform=axes.transAxes,
-        va="top", fontsize=SMALL - 1.5, linespacing=1.3,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
-    )  # fmt: skip
-    axes.set_title(label, fontsize=SMALL, pad=2.5)
+    title = f"{label}\n{_statistics(agreement)}"
+    axes.set_title(title, fontsize=SMALL - 0.5, pad=2.5, linespacing=1.25)
     axes.set_xlabel(names[1], fontsize=NORMAL, labelpad=2.0)
     axes.set_ylabel(names[0], fontsize=NORMAL, labelpad=1.0)
     _ticks(axes)
@@ -69,18 +65,18 @@ def draw_deviations(axes: Axes, deviations: np.ndarray, label: str) -> None:
               linewidth=0.8)  # fmt: skip
     inside = np.abs(finite) < 1
     text = (
-        f"mean {signed_text(finite.mean(), 2)}\nstd {finite.std():.2f}\n$<1\\sigma$: "
-        f"{inside.mean():.0%}"
+        f"mean {signed_text(finite.mean(), 2)}, std {finite.std():.2f}\n"
+        f"{inside.mean():.0%} within 1 $\\sigma$"
         if finite.size
         else "none"
     )
-    axes.text(0.04, 0.96, text, transform=axes.transAxes, va="top",
-              fontsize=SMALL - 1.5, linespacing=1.3)  # fmt: skip
     axes.set_box_aspect(1)
-    axes.set_title(label, fontsize=SMALL, pad=2.5)
+    title = f"{label}\n{text}"
+    axes.set_title(title, fontsize=SMALL - 0.5, pad=2.5, linespacing=1.25)
     axes.set_xlabel("difference / $\\sigma$", fontsize=NORMAL, labelpad=2.0)
     axes.set_xlim(-_REACH, _REACH)
     _ticks(axes)
+    axes.set_xticks([-4, -2, 0, 2, 4])
 
 
 def _ticks(axes: Axes) -> None:
@@ -91,7 +87,7 @@ def _ticks(axes: Axes) -> None:
 
 def _statistics(agreement: Agreement) -> str:
     return (
-        f"$n$ = {agreement.count:,}\n$r$ = {agreement.correlation:.2f}\n"
-        f"slope {agreement.slope:.2f}\noffset {agreement.offset:+.2g}\n"
+        f"of these $n$ = {agreement.count:,}: $r$ = {agreement.correlation:.2f},\n"
+        f"slope {agreement.slope:.2f}, offset {agreement.offset:+.2g}, "
         f"rms {agreement.rms:.2g}"
     ).replace("-", "\N{MINUS SIGN}")

@@ -6,7 +6,7 @@ from matplotlib.colors import LogNorm
 
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube
-from pipelines.figures import density_slice, edge_on, face_on
+from pipelines.figures import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import Through, near_the_sun
 
 X, Y, Z = (np.arange(-n, n + 1) * 250.0 for n in (12, 10, 6))
@@ -83,3 +83,22 @@ def test_the_plane_of_a_wide_box_does_not_hide_the_rest():
     assert isinstance(figure.axes[0].images[0].norm, LogNorm)
     assert "logarithmic" in figure.texts[0].get_text()
     assert not isinstance(edge_on(cube, log=False).axes[0].images[0].norm, LogNorm)
+
+
+def test_maps_are_compared_in_the_box_that_both_cover():
+    cube = make_cube()
+    small = Cube(
+        x=X[10:20], y=Y[2:9], z=Z, arrays={"mean": cube.arrays["mean"][:, 2:9, 10:20]}
+    )
+    image = np.arange(float(len(Y) * len(X))).reshape(len(Y), len(X))
+    arrays = {"mean": image, "std": image}
+    columns = Columns(along="z", low=Z[0], high=Z[-1], arrays=arrays)
+    figure = compare(cube, small, columns=columns)
+    for axes in figure.axes[:8]:
+        expected = (X[10] - 125.0, X[19] + 125.0, Y[2] - 125.0, Y[8] + 125.0)
+        extent = np.array(axes.images[0].get_extent())
+        np.testing.assert_allclose(extent, np.array(expected) / 1e3 ** (extent[1] < 10))
+        assert not axes.texts
+    shown = np.asarray(figure.axes[0].images[0].get_array())
+    np.testing.assert_array_equal(shown, image[2:9, 10:20])
+    assert "circles every" in figure.texts[0].get_text()
