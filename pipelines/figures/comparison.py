@@ -15,8 +15,10 @@ from pipelines.figures.box import Plane, circle_text, draw_plane, draw_unseen
 from pipelines.figures.labels import band_of, density_label, extinction_label
 from pipelines.figures.page import (
     DOUBLE,
+    NARROW,
     Page,
     header_height,
+    header_lines,
     sheet,
     write_header,
 )
@@ -109,19 +111,20 @@ def compare(
         _through(cube, other, on_grid, columns, named),
         _in_plane(cube, on_grid, axis, at, named),
     ]
-    page, every = sheet(
-        3 * _COLUMNS,
-        pairs[0].plane.aspect,
-        columns=_COLUMNS,
-        width=width,
-        header=header_height(1),
-        labelled=True,
-    )
     note = f"differences: {names[0]} minus {names[1]}"
     note += f" × {factor:g}" if factor != 1.0 else ""
     circles = " and ".join(dict.fromkeys(circle_text(pair.plane) for pair in pairs))
     notes = [note, f"σ: std of {names[0]}", pairs[0].title, pairs[1].title]
-    write_header(page, [*notes, f"circles every {circles}"])
+    notes.append(f"circles every {circles}")
+    page, every = sheet(
+        3 * _COLUMNS,
+        pairs[0].plane.aspect,
+        columns=_COLUMNS if width >= NARROW else _COLUMNS // 2,
+        width=width,
+        header=header_height(header_lines(len(notes), width)),
+        labelled=True,
+    )
+    write_header(page, notes)
     for number, pair in enumerate(pairs):
         row = every[_COLUMNS * number : _COLUMNS * (number + 1)]
         _draw_row(row, pair, names, log)

@@ -69,9 +69,7 @@ def sky(
                     )
                 )
     if any(panel.seen is not None for panel in panels):
-        notes.append(
-            "pale, hatched: no star looks that far, beyond the last is only the prior"
-        )
+        notes.append("pale, hatched: no star looks that far, only the prior")
     return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)
 
 
