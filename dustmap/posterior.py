@@ -135,26 +135,46 @@ class Posterior:
 
 
 def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> Moments:
-    """Moments over samples, each with the scatter of what the grid cannot resolve."""
+    """Moments over samples, each with the scatter of what the grid cannot resolve.
+
+    Of a positive density a sample's value A with its conditional variance v stands for
+    a log-normal with these two moments, whose logarithm has the variance τ² =
+    ln(1 + v/A²) and the mean ln A − τ²/2.
+    """
     count = len(samples)
     shape = (count, len(model.functionals))
     values = torch.zeros(shape, dtype=torch.float64, device=model.device)
-    variance = torch.zeros_like(values[0])
+    logarithms = torch.zeros_like(values)
+    variance, scatter = torch.zeros_like(values[0]), torch.zeros_like(values[0])
     for row, sample in enumerate(samples):
         tangent = model.linearise(sample)
         values[row] = tangent.prediction.to(torch.float64)
-        variance += tangent.variance.to(torch.float64) / count
+        unresolved = tangent.variance.to(torch.float64)
+        variance += unresolved / count
+        if model.positive:
+            logarithms[row], squared = log_moments(values[row], unresolved)
+            scatter += squared / count
     mean = values.mean(dim=0)
     std = (values.var(dim=0) + variance).sqrt()
     if not model.positive:
         return Moments(mean=mean.cpu(), std=std.cpu())
-    logarithm = values.log()
-    dark = mean <= 0
-    relative = torch.where(dark, 0.0, variance / torch.where(dark, 1.0, mean) ** 2)
-    scatter = torch.where(dark, 0.0, logarithm.var(dim=0)) + torch.log1p(relative)
+    spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter
     return Moments(
         mean=mean.cpu(),
         std=std.cpu(),
-        log_mean=logarithm.mean(dim=0).cpu(),
-        log_std=scatter.sqrt().cpu(),
+        log_mean=logarithms.mean(dim=0).cpu(),
+        log_std=spread.sqrt().cpu(),
     )
+
+
+def log_moments(
+    mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Mean and variance of the logarithm of a log-normal with these two moments.
+
+    Of what is zero (a ray without length) they are −∞ and 0.
+    """
+    dark = mean <= 0
+    relative = torch.where(dark, 0.0, variance / torch.where(dark, 1.0, mean) ** 2)
+    squared = torch.log1p(relative)
+    return mean.log() - squared / 2, squared

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dustmap.posterior import Moments
+from dustmap.posterior import Moments, log_moments
 
 
 class RaySums:
@@ -34,26 +34,28 @@ class LogMoments:
     """Moments of positive quantities and of their logarithms, sample by sample.
 
     The rule of `Posterior.moments`: over samples, with the mean of the conditional
-    variances added, relative to the mean for the logarithm.
+    variances added; logarithms by `dustmap.posterior.log_moments`.
     """
 
     def __init__(self, size: int) -> None:
         self._count = 0
         self._first: Tensor | None = None
-        self._sums = torch.zeros(5, size, dtype=torch.float64)
+        self._sums = torch.zeros(6, size, dtype=torch.float64)
 
     def add(self, values: Float[Tensor, " i"], variance: Float[Tensor, " i"]) -> None:
         """One more sample of the quantities, with their conditional variances."""
+        logarithm, scatter = log_moments(values, variance)
         if self._first is None:
             # Squares of differences from the first sample: of the values themselves
             # they would cancel.
-            self._first = torch.stack([values, values.log()])
+            self._first = torch.stack([values, logarithm])
         self._count += 1
-        for row, now in enumerate((values, values.log())):
+        for row, now in enumerate((values, logarithm)):
             apart = now - self._first[row]
             self._sums[2 * row] += apart
             self._sums[2 * row + 1] += apart**2
         self._sums[4] += variance
+        self._sums[5] += scatter
 
     def moments(self) -> Moments:
         """Mean and std of the quantities and of their logarithms."""
@@ -65,11 +67,10 @@ class LogMoments:
             means.append(self._first[row] + first)
             share = self._count / (self._count - 1)
             spreads.append((second - first**2).clamp(min=0.0) * share)
-        unresolved = self._sums[4] / self._count
-        scatter = spreads[1] + torch.log1p(unresolved / means[0] ** 2)
+        unresolved, scatter = self._sums[4:] / self._count
         return Moments(
             mean=means[0],
             std=(spreads[0] + unresolved).sqrt(),
             log_mean=means[1],
-            log_std=scatter.sqrt(),
+            log_std=(spreads[1] + scatter).sqrt(),
         )

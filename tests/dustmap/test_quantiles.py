@@ -63,21 +63,21 @@ def test_moments_of_a_positive_model_are_those_over_its_samples():
     posterior, others = positive_posterior()
     moments = posterior.moments(others)
     values = posterior.model.apply(posterior.samples).numpy()
-    v = np.mean(
-        [posterior.model.linearise(one).variance.numpy() for one in posterior.samples],
-        axis=0,
+    each = np.stack(
+        [posterior.model.linearise(one).variance.numpy() for one in posterior.samples]
     )
+    v = each.mean(axis=0)
     assert (v[:-1] > 1e-3 * values.var(axis=0)[:-1]).all()
     # Another mean than that of the mode, which is not what samples average to.
     np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-10)
     std = np.sqrt(values.var(axis=0, ddof=1) + v)
     np.testing.assert_allclose(moments.std, std, rtol=1e-10)
-    log_values = np.log(values[:, :-1])
+    squared = np.log1p(each[:, :-1] / values[:, :-1] ** 2)
+    log_values = np.log(values[:, :-1]) - squared / 2
     np.testing.assert_allclose(
         moments.log_mean[:-1], log_values.mean(axis=0), rtol=1e-10
     )
-    unresolved = np.log1p(v[:-1] / values.mean(axis=0)[:-1] ** 2)
-    log_std = np.sqrt(log_values.var(axis=0, ddof=1) + unresolved)
+    log_std = np.sqrt(log_values.var(axis=0, ddof=1) + squared.mean(axis=0))
     np.testing.assert_allclose(moments.log_std[:-1], log_std, rtol=1e-10)
 
 
@@ -100,7 +100,7 @@ def test_quantiles_of_a_positive_model_are_those_of_its_draws():
     for p in (0.16, 0.5, 0.84):
         below = (draws < moments.quantile(p)[:-1].numpy()).mean(axis=0)
         # Integrals of a log-normal density are not quite log-normal themselves.
-        assert np.abs(below - p).max() < 0.04
+        assert np.abs(below - p).max() < 0.025
 
 
 def test_rows_at_a_time_change_nothing_of_a_positive_model():
