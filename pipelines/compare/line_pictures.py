@@ -154,7 +154,7 @@ def _number(axes: Axes, judged: Sequence[JudgedCloud], far: float) -> None:
         placed.append(next(free))
         axes.annotate(
             str(number),
-            placed[-1],
+            (float(placed[-1][0]), float(placed[-1][1])),
             (0.0, 4.0),
             textcoords="offset points",
             ha="center",
