@@ -55,16 +55,12 @@ class FixedStep:
     step: float
 
     def __post_init__(self) -> None:
-        if not self.step > 0:
-            raise ValueError(f"step must be positive, got {self.step}")
+        _check_step(self.step)
 
     def fractions(
         self, lengths: Tensor, index: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        counts = torch.ceil(lengths / self.step).clamp(min=1).to(torch.int64)
-        rows = torch.arange(len(lengths)).repeat_interleave(counts)
-        first = torch.cumsum(counts, 0) - counts
-        step = torch.arange(len(rows)) - first[rows]
+        counts, rows, step = _steps(lengths, self.step)
         width = 1.0 / counts.to(torch.float64)
         return rows, (step + 0.5) * width[rows], width[rows]
 
@@ -81,16 +77,12 @@ class StepsOutwards:
     step: float
 
     def __post_init__(self) -> None:
-        if not self.step > 0:
-            raise ValueError(f"step must be positive, got {self.step}")
+        _check_step(self.step)
 
     def fractions(
         self, lengths: Tensor, index: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        counts = torch.ceil(lengths / self.step).clamp(min=1).to(torch.int64)
-        rows = torch.arange(len(lengths)).repeat_interleave(counts)
-        first = torch.cumsum(counts, 0) - counts
-        step = torch.arange(len(rows)) - first[rows]
+        counts, rows, step = _steps(lengths, self.step)
         # A ray shorter than a step, or without length, has one node in its middle.
         low = step * (self.step / lengths.clamp(min=self.step))[rows]
         high = torch.cat([low[1:], low.new_ones(min(len(low), 1))])
@@ -128,3 +120,16 @@ class MonteCarlo:
         rows = torch.arange(n).repeat_interleave(count)
         weights = torch.full((n * count,), 1.0 / count, dtype=torch.float64)
         return rows, chosen.reshape(-1), weights
+
+
+def _check_step(step: float) -> None:
+    if not step > 0:
+        raise ValueError(f"step must be positive, got {step}")
+
+
+def _steps(lengths: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
+    """How many steps every ray takes; the ray of each step, and its number there."""
+    counts = torch.ceil(lengths / step).clamp(min=1).to(torch.int64)
+    rows = torch.arange(len(lengths)).repeat_interleave(counts)
+    first = torch.cumsum(counts, 0) - counts
+    return counts, rows, torch.arange(len(rows)) - first[rows]
