@@ -18,7 +18,7 @@ from dustmap.functionals import (
 from dustmap.grid import Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
-from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.journal import Journal
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
@@ -37,6 +37,13 @@ from dustmap.whitening import (
     TorusWhitening,
 )
 from pipelines.config import FitConfig
+from pipelines.engine_report import (
+    NEWTON_TOLERANCE,
+    messages_of,
+    outlier_facts,
+    torus_facts,
+    white_facts,
+)
 from pipelines.errors import InputError
 from pipelines.observations import (
     Data,
@@ -49,9 +56,6 @@ from pipelines.observations import (
 from pipelines.planning.plan import Plan
 from pipelines.progress import say
 
-# What a step may still promise when a lognormal fit is done [nats per star]: an error
-# of 0.14 posterior standard deviations in each direction that a star fixes.
-_NEWTON_TOLERANCE = 1e-2
 # Of Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
 _NEWTON_STEPS = 50
 
@@ -257,47 +261,12 @@ def run_engine(
         samples=result.samples if slabs is None else slabs.to_first(result.samples),
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result, config.inference.tolerance),
+        messages=messages_of(model, result, config.inference.tolerance),
         facts={
-            **_torus_facts(model),
-            **_outlier_facts(result),
-            **_white_facts(model, result, slabs=slabs is not None),
+            **torus_facts(model),
+            **outlier_facts(result),
+            **white_facts(model, result, slabs=slabs is not None),
         },
-    )
-
-
-def _messages(
-    model: ForwardModel, result: FullBatchResult, tolerance: float
-) -> tuple[str, ...]:
-    """What the solves, the steps and the share say of themselves."""
-    messages = [f"mean: {result.mean_solution.message}{_rule(result, tolerance)}"]
-    if not model.linear and not result.converged:
-        messages.append(
-            f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
-            "and those of every sample, stopped while steps still promised more than "
-            f"{_NEWTON_TOLERANCE} nats per star"
-        )
-    if result.sample_solution is not None:
-        messages.append(f"samples: {result.sample_solution.message}")
-    if not result.share_settled:
-        messages.append(
-            "the share of the unresolved variance still moved when its rounds ended, "
-            f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
-            "intervals may be off by that much"
-        )
-    return tuple(messages)
-
-
-def _rule(result: FullBatchResult, tolerance: float) -> str:
-    """By what the last solve of several steps ended, if not by ``tolerance``."""
-    solution = result.mean_solution
-    ended = bool(solution.converged.all())
-    if not ended or not bool((solution.residual > 1.01 * tolerance).any()):
-        return ""
-    return (
-        f", as small as the last of {result.newton_steps} Gauss-Newton steps needs; "
-        f"these end when one promises less than {_NEWTON_TOLERANCE:g} nats per star "
-        f"(inference.tolerance = {tolerance:g} is of fits in one step)"
     )
 
 
@@ -314,49 +283,8 @@ def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
         subgrid_noise=config.model.subgrid_noise,
         preconditioner_rank=min(rank, size),
         newton_steps=_NEWTON_STEPS,
-        newton_tolerance=_NEWTON_TOLERANCE,
+        newton_tolerance=NEWTON_TOLERANCE,
     )
-
-
-def _outlier_facts(result: FullBatchResult) -> dict[str, Any]:
-    facts: dict[str, Any] = {"newton_steps": result.newton_steps}
-    if result.degrees is not None:
-        down = result.weights < 0.3
-        facts["student_degrees"] = result.degrees
-        facts["stars_weighed_down"] = int(down.sum())
-    return facts
-
-
-def _white_facts(
-    model: ForwardModel, result: FullBatchResult, *, slabs: bool
-) -> dict[str, Any]:
-    """What draws the white noise of the samples again."""
-    if result.white_seed is None:
-        return {}
-    noise = WhiteNoise(
-        seed=result.white_seed,
-        sampler="independent" if model.linear else "pairs",
-        observations=len(model.functionals),
-        slabs=slabs,
-    )
-    return {"white_noise": asdict(noise)}
-
-
-def _torus_facts(model: ForwardModel) -> dict[str, Any]:
-    assert isinstance(model, TorusGaussian | LogNormal)
-    report = model.whitening.report
-    if isinstance(model, LogNormal):
-        subgrid = {"subgrid_line_variance": model.local.line}
-    else:
-        median = model.variance.to(torch.float64).sqrt().median()
-        subgrid = {"median_subgrid_std": float(median)}
-    return {
-        "torus_shape": list(report.shape),
-        "wrap_error": report.wrap_error,
-        "dropped_modes": report.dropped_modes,
-        "entries_of_W": model.weights.nonzeros,
-        **subgrid,
-    }
 
 
 def _run_svi(
@@ -380,15 +308,7 @@ def _run_svi(
     observed = GaussianData.of(
         model, data.extinction, variance, subgrid_noise=plan.subgrid_noise
     )
-    settings = SviSettings(
-        family=config.svi.family,
-        block=config.svi.block,
-        rank=config.svi.rank,
-        batch_size=min(config.svi.batch_size, len(observed)),
-        epochs=config.svi.epochs,
-        learning_rate=config.svi.learning_rate,
-        hyperparameter_rate=config.svi.hyperparameter_rate,
-    )
+    settings = _svi_settings(config, len(observed))
     try:
         say(str(estimate_cost(model, observed, settings)))
         result = fit_svi(
@@ -421,6 +341,20 @@ def _run_svi(
             "bound": result.elbo,
             "white_noise": asdict(noise),
         },
+    )
+
+
+def _svi_settings(config: FitConfig, count: int) -> SviSettings:
+    """The engine's settings for so many observations."""
+    svi = config.svi
+    return SviSettings(
+        family=svi.family,
+        block=svi.block,
+        rank=svi.rank,
+        batch_size=min(svi.batch_size, count),
+        epochs=svi.epochs,
+        learning_rate=svi.learning_rate,
+        hyperparameter_rate=svi.hyperparameter_rate,
     )
 
 
