@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dustmap.corner_weights import Lattice
 from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_rows import Rows
-from dustmap.weight_rows import RecomputedProjection, stored_within
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.weight_rows import RecomputedProjection, stored_within
 
 
 def slab_projection(

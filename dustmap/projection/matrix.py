@@ -11,13 +11,13 @@ from typing import Literal, overload
 
 import torch
 
-from dustmap.corner_weights import Lattice
 from dustmap.distributed.group import Group
 from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.weight_rows import RecomputedProjection, stored_within
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.weight_rows import RecomputedProjection, stored_within
 
 Interpolation = Literal["linear", "cubic"]
 # W in all its forms: kept, computed anew in every product, shared out over processes.

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dustmap.corner_weights import Lattice, node_entries, ray_nodes
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
 from dustmap.linalg.compiled_merge import merged
 from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each): of rays it should stay in the processor's
 # cache; functionals that are asked for their nodes may take long for every question.
