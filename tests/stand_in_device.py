@@ -11,13 +11,13 @@ torch knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 _aten = torch.ops.aten
 # Operands may be on the CPU: copies between devices, and indices of elements.
@@ -42,6 +42,11 @@ _WAITS = {
 
 
 STAND_IN = torch.device("meta")
+# Conjugates and negatives that are only marked would be lost below the dispatcher.
+_AT_ONCE = {
+    _aten._conj.default: _aten._conj_physical.default,
+    _aten._neg_view.default: _aten.neg.default,
+}
 
 
 class Elsewhere(torch.Tensor):
@@ -71,7 +76,7 @@ class Elsewhere(torch.Tensor):
 
 def _computed(func, args, kwargs, waits: Counter):
     """The operation on the CPU, its results on the device where its operands are."""
-    flat = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    flat = list(_tensors((*args, *kwargs.values())))
     there = any(isinstance(t, Elsewhere) for t in flat)
     named = kwargs.get("device")
     target = there if named is None else torch.device(named) == STAND_IN
@@ -89,7 +94,7 @@ def _computed(func, args, kwargs, waits: Counter):
     ):
         raise RuntimeError("indices must be on the CPU where what they index is")
     generator = kwargs.get("generator")
-    if target and generator is not None and not hasattr(generator, "stand_in"):
+    if target and generator is not None:
         raise RuntimeError(
             "expected a generator of the device, but found one of the CPU"
         )
@@ -99,16 +104,18 @@ def _computed(func, args, kwargs, waits: Counter):
         waits["to the CPU"] += 1
     if func is _aten._local_scalar_dense.default:
         return args[0].held.item()
-    inner = tree_map(_real, (args, kwargs))
+    inner = _held(args), {name: _held(value) for name, value in kwargs.items()}
     if named is not None:
         inner[1]["device"] = torch.device("cpu")
     inner[1].pop("pin_memory", None)
-    found = func(*inner[0], **inner[1])
+    found = _AT_ONCE.get(func, func)(*inner[0], **inner[1])
     if func is _aten._to_copy.default and named is not None and found is inner[0][0]:
         found = found.clone()
     written = [a for a in flat if isinstance(a, Elsewhere)]
 
     def wrapped(value):
+        if isinstance(value, list | tuple):
+            return type(value)(wrapped(each) for each in value)
         if not isinstance(value, torch.Tensor):
             return value
         for operand in written:
@@ -116,11 +123,23 @@ def _computed(func, args, kwargs, waits: Counter):
                 return operand
         return Elsewhere(value) if target else value
 
-    return tree_map(wrapped, found)
+    return wrapped(found)
 
 
-def _real(value):
-    return value.held if isinstance(value, Elsewhere) else value
+def _tensors(values: Iterable) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _held(value):
+    if isinstance(value, Elsewhere):
+        return value.held
+    if isinstance(value, list | tuple):
+        return type(value)(_held(each) for each in value)
+    return value
 
 
 class _Mode(TorchDispatchMode):
@@ -132,11 +151,27 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        flat = tree_flatten((args, kwargs))[0]
         named = kwargs.get("device")
-        ours = any(isinstance(t, Elsewhere) for t in flat)
+        ours = any(isinstance(t, Elsewhere) for t in _tensors(args))
         if ours or (named is not None and torch.device(named) == STAND_IN):
             return _computed(func, args, kwargs, self.waits)
+        return func(*args, **kwargs)
+
+
+class _Lists(TorchFunctionMode):
+    """Tensors of lists are made on the CPU and carried over; a meta tensor is empty."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.new_tensor and isinstance(args[0], Elsewhere):
+            kwargs.setdefault("dtype", args[0].dtype)
+            return torch.tensor(args[1], **kwargs).to(STAND_IN)
+        if func is torch.Tensor.tolist and isinstance(args[0], Elsewhere):
+            return args[0].held.tolist()
+        named = kwargs.get("device")
+        there = named is not None and torch.device(named) == STAND_IN
+        if func is torch.tensor and there:
+            return torch.tensor(*args, **{**kwargs, "device": "cpu"}).to(STAND_IN)
         return func(*args, **kwargs)
 
 
@@ -144,12 +179,5 @@ class _Mode(TorchDispatchMode):
 def stand_in_device() -> Iterator[Counter]:
     """``STAND_IN`` works here; what made the host wait is counted."""
     waits: Counter = Counter()
-    with _Mode(waits):
+    with _Mode(waits), _Lists():
         yield waits
-
-
-def generator_there(seed: int) -> torch.Generator:
-    """A generator that counts as one of the device."""
-    made = torch.Generator().manual_seed(seed)
-    made.stand_in = True  # pyright: ignore[reportAttributeAccessIssue]
-    return made

@@ -102,7 +102,11 @@ class SpectralGradient:
         """
         w = self.whitening
         start = w.kernel.parameters()
-        leaves = {n: v.detach().clone().requires_grad_(True) for n, v in start.items()}
+        # On the device: a derivative that is carried to the CPU is waited for.
+        leaves = {
+            n: v.detach().to(w.device, copy=True).requires_grad_(True)
+            for n, v in start.items()
+        }
         kernel = w.kernel.with_parameters(leaves)
         kernel = kernel.periodised(w.torus.periods, w.image_tolerance)
         for refinement, spectrum in self._spectra.items():
@@ -111,8 +115,11 @@ class SpectralGradient:
             weights, lags = _on_lags(spectrum.grad, w.torus, refinement)
             for part, at in zip(weights.split(_LAGS), lags.split(_LAGS), strict=True):
                 (part * kernel(at)).sum().backward()
-        zero = {n: torch.zeros_like(v) for n, v in leaves.items()}
-        return {n: zero[n] if v.grad is None else v.grad for n, v in leaves.items()}
+        zero = {n: torch.zeros_like(v) for n, v in start.items()}
+        return {
+            n: zero[n] if v.grad is None else v.grad.to(zero[n])
+            for n, v in leaves.items()
+        }
 
     def _colouring(self) -> Tensor:
         """The multiplier of A on the tiled modes of ε."""

@@ -21,6 +21,8 @@ from dustmap.projection.weight_rows import RecomputedProjection
 
 # Nodes that are worked on together: some hundred bytes of temporaries each.
 _TOGETHER = 2**21
+# Vectors of a batch that are worked on together.
+_COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +120,26 @@ class NodeProjection(LinearOperator):
 
     def matvec(self, x: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch n"]:
         flat = self._flat(x, self.shape[1])
-        out = flat.new_zeros(len(flat), self.shape[0])
+        groups = flat.split(_COLUMNS)
+        results = [one.new_zeros(self.shape[0], len(one)) for one in groups]
+        sources = [one.mT.contiguous() for one in groups]
         for block in self._blocks:
             corners = self._corners(block)
-            for one, result in zip(flat, out, strict=True):
-                result.index_copy_(0, block.rows, _gathered(block, corners, one))
-        return out.reshape(*x.shape[:-1], self.shape[0])
+            for source, result in zip(sources, results, strict=True):
+                result.index_copy_(0, block.rows, _gathered(block, corners, source))
+        return _joined(results, flat).reshape(*x.shape[:-1], self.shape[0])
 
     def rmatvec(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch columns"]:
         flat = self._flat(y, self.shape[0])
-        sums = _Sums(flat, self.shape[1], self._bound)
+        groups = flat.split(_COLUMNS)
+        totals = [_Sums(one, self.shape[1], self._bound) for one in groups]
+        sources = [one.mT.contiguous() for one in groups]
         for block in self._blocks:
             corners = self._corners(block)
-            for k, one in enumerate(flat):
-                sums.add(k, block, corners, one[block.rows])
-        return sums.value().reshape(*y.shape[:-1], self.shape[1])
+            for source, total in zip(sources, totals, strict=True):
+                total.add(block, corners, source[block.rows])
+        sums = [total.value() for total in totals]
+        return _joined(sums, flat).reshape(*y.shape[:-1], self.shape[1])
 
     def _flat(self, x: Tensor, length: int) -> Tensor:
         if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
@@ -176,45 +183,53 @@ def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
     ]
 
 
+def _joined(parts: list[Float[Tensor, "n k"]], like: Tensor) -> Float[Tensor, "b n"]:
+    """The columns of all groups as rows."""
+    return torch.cat(parts, dim=1).mT.contiguous() if parts else like.new_zeros(0)
+
+
 def _gathered(
-    block: _Block, corners: list[tuple[Tensor, Tensor]], x: Float[Tensor, " columns"]
-) -> Float[Tensor, " k"]:
-    values = torch.zeros_like(block.weights)
+    block: _Block,
+    corners: list[tuple[Tensor, Tensor]],
+    x: Float[Tensor, "columns b"],
+) -> Float[Tensor, "k b"]:
+    values = x.new_zeros(*block.weights.shape, x.shape[1])
     for column, weight in corners:
-        values = torch.addcmul(values, weight, x[column])
-    return (block.weights * values).sum(dim=1)
+        values = torch.addcmul(values, weight[..., None], x[column])
+    return (block.weights[..., None] * values).sum(dim=1)
 
 
 class _Sums:
     """Sums along columns; of float32 numbers in fixed point, in any order the same."""
 
     def __init__(self, y: Float[Tensor, "b n"], length: int, bound: float) -> None:
-        self._unit: Tensor | None = None
+        self._unit: Float[Tensor, " b"] | None = None
         self._dtype = y.dtype
         if y.dtype == torch.float32 and y.shape[1]:
             largest = y.abs().amax(dim=-1).to(torch.float64)
             # A number that is not finite makes the unit, and so every sum, not finite.
             self._unit = 2.0**62 / (bound * torch.where(largest == 0, 1.0, largest))
         kind = y.dtype if self._unit is None else torch.int64
-        self._total = torch.zeros(len(y), length, dtype=kind, device=y.device)
+        self._total = torch.zeros(length, len(y), dtype=kind, device=y.device)
 
     def add(
         self,
-        k: int,
         block: _Block,
         corners: list[tuple[Tensor, Tensor]],
-        y: Float[Tensor, " n"],
+        y: Float[Tensor, "k b"],
     ) -> None:
-        pull = block.weights * y[:, None]
+        """Add the rows of a block, each times its numbers."""
+        pull = block.weights[..., None] * y[:, None, :]
         if self._unit is not None:
-            pull = pull.to(torch.float64) * self._unit[k]
+            pull = pull.to(torch.float64) * self._unit
         for column, weight in corners:
-            part = (weight * pull).reshape(-1)
+            part = (weight[..., None] * pull).reshape(-1, pull.shape[-1])
             if self._unit is not None:
                 part = part.round().to(torch.int64)
-            self._total[k].index_add_(0, column.reshape(-1), part)
+            self._total.index_add_(0, column.reshape(-1), part)
 
-    def value(self) -> Tensor:
+    def value(self) -> Float[Tensor, "columns b"]:
+        """The sums, in the precision of what was added."""
         if self._unit is None:
             return self._total
-        return (self._total / self._unit[:, None]).to(self._dtype)
+        return (self._total / self._unit).to(self._dtype)

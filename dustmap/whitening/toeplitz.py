@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -41,6 +42,8 @@ class ToeplitzWhitening:
         For ``K⁻¹``; ``max_steps`` is the paper's early stopping.
     shape
         Of the embedding, if it is not to grow by itself.
+    device
+        Of the products (float64); the embedding is made on the CPU.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class ToeplitzWhitening:
         limits: EmbeddingLimits | None = None,
         solver: ConjugateGradients | None = None,
         shape: tuple[int, ...] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
+        self.device = torch.device(device)
         self.kernel = kernel
         self.grid = grid
         self.nugget = nugget
@@ -69,6 +74,7 @@ class ToeplitzWhitening:
         )
         self.report = self.embedding.report
         positive = self.embedding.circulant.power(1.0)
+        positive = positive.to(torch.float64, self.device)
         self.root = positive.power(0.5)
         self.covariance = ToeplitzOperator(positive, grid)
         self.preconditioner = CirculantPreconditioner(positive, grid.shape)
@@ -87,7 +93,7 @@ class ToeplitzWhitening:
     @property
     def points(self) -> Float[Tensor, "m d"]:
         """The inducing points, those of the box."""
-        return self.grid.points()
+        return self.grid.points().to(self.device)
 
     def with_kernel(self, kernel: Kernel) -> ToeplitzWhitening:
         """The same ε (embedding shape, nugget, solver) under another kernel."""
@@ -99,6 +105,7 @@ class ToeplitzWhitening:
             limits=self.limits,
             solver=self.solver,
             shape=self.embedding.torus.shape,
+            device=self.device,
         )
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:

@@ -1,0 +1,392 @@
+"""Every operator, model and solver on a device against the CPU.
+
+Each check takes the device and a precision, and returns the largest error it found as
+a share of what is allowed; an ``AssertionError`` says what is wrong. Tolerances are
+relative to the size of the result: 1e-10 in float64, 1e-4 in float32, where nothing
+else is stated. The mathematics alone is imported, no pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dustmap.blurred import BlurredLineIntegrals
+from dustmap.functionals import (
+    FixedStep,
+    Functionals,
+    LineIntegrals,
+    PointValues,
+    Stack,
+    StepsOutwards,
+)
+from dustmap.grid import Grid
+from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.gauss_newton import Precision
+from dustmap.inference.hyperparameters import learn
+from dustmap.inference.learning_settings import Learning
+from dustmap.kernels import Matern12, Matern32, Matern52, Radial
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.base import ForwardModel
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
+from dustmap.projection import Interpolation, projection
+from dustmap.testing import check_linear_operator
+from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
+
+CPU = torch.device("cpu")
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+MEAN = ConstantMean(value=0.1)
+
+
+def rng(seed: int) -> torch.Generator:
+    """Random numbers of the CPU, the same on every device."""
+    return torch.Generator().manual_seed(seed)
+
+
+def box(dimension: int = 3) -> Grid:
+    """A small box around the observer."""
+    shape = (8, 9, 6)[:dimension]
+    return Grid(
+        shape=shape,
+        spacing=(1.0,) * dimension,
+        origin=tuple(-(n - 1) / 2 for n in shape),
+    )
+
+
+def stars(count: int = 80, seed: int = 3) -> Tensor:
+    """Where sight lines end."""
+    places = torch.rand(count, 3, generator=rng(seed), dtype=torch.float64) - 0.5
+    return places * torch.tensor([6.5, 7.5, 4.5], dtype=torch.float64)
+
+
+def rays(count: int = 80, seed: int = 3) -> LineIntegrals:
+    """Sight lines to these stars."""
+    return LineIntegrals(stars(count, seed), FixedStep(step=0.5))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Errors relative to size and tolerance, the largest of which is kept."""
+
+    tolerance: float
+    worst: float = 0.0
+
+    def add(self, what: str, found: Tensor, expected: Tensor) -> None:
+        """Compare a result of the device with the CPU's."""
+        expected = expected.to(torch.float64)
+        gap = torch.linalg.vector_norm(found.cpu().to(torch.float64) - expected)
+        size = torch.linalg.vector_norm(expected)
+        share = float(gap / (self.tolerance * size)) if size > 0 else float(gap)
+        if not share <= 1:
+            raise AssertionError(
+                f"{what}: differs from the CPU by {share * self.tolerance:.2g} of its "
+                f"size, {self.tolerance:.0e} is allowed"
+            )
+        self.worst = max(self.worst, share)
+
+
+def _both(
+    device: torch.device, make: Callable[[torch.device], LinearOperator]
+) -> tuple[LinearOperator, LinearOperator]:
+    here, there = make(CPU), make(device)
+    if there.device.type != device.type:
+        raise AssertionError(f"the operator is on {there.device}, not on {device}")
+    check_linear_operator(there, generator=rng(1))
+    return here, there
+
+
+def _compare_products(
+    compare: Comparison, here: LinearOperator, there: LinearOperator
+) -> None:
+    x = torch.randn(3, here.shape[1], generator=rng(5), dtype=here.dtype)
+    y = torch.randn(3, here.shape[0], generator=rng(6), dtype=here.dtype)
+    w = torch.rand(here.shape[0], generator=rng(7), dtype=here.dtype)
+    place = there.device
+    compare.add("A x", there.matvec(x.to(place)), here.matvec(x))
+    compare.add("Aᵀ y", there.rmatvec(y.to(place)), here.rmatvec(y))
+    compare.add("Aᵀ W A x", there.gram(x.to(place), w.to(place)), here.gram(x, w))
+
+
+def torus_whitening(device: torch.device, dtype: torch.dtype) -> float:
+    """``A``, ``Aᵀ``, ``C^{-1/2}`` and prior draws in one to three dimensions."""
+    compare = Comparison(TOLERANCE[dtype])
+    kernels: list[Radial] = [Matern12(lengthscale=1.5), Matern32(lengthscale=1.5)]
+    for dimension, refinement in ((1, 1), (2, 2), (3, 1), (3, 2)):
+        for kernel in kernels:
+            torus = padded_torus(box(dimension), kernel, 0.05)
+
+            def make(place: torch.device, kernel=kernel, torus=torus, r=refinement):
+                return TorusWhitening(
+                    kernel, torus, refinement=r, dtype=dtype, device=place
+                )
+
+            here, there = make(CPU), make(device)
+            eps = torch.randn(2, here.size, generator=rng(1), dtype=dtype)
+            field = torch.randn(2, here.fine_size, generator=rng(2), dtype=dtype)
+            compare.add("A ε", there.colour(eps.to(device)), here.colour(eps))
+            back = here.colour_transpose(field)
+            compare.add("Aᵀ g", there.colour_transpose(field.to(device)), back)
+            compare.add("C^{-1/2} u", there.whiten(eps.to(device)), here.whiten(eps))
+            drawn = zip(there.prior_draw(rng(3)), here.prior_draw(rng(3)), strict=True)
+            for found, expected in drawn:
+                compare.add("a prior draw", found, expected)
+            if there.report.dropped_modes != here.report.dropped_modes:
+                raise AssertionError("other modes are dropped than on the CPU")
+    return compare.worst
+
+
+def toeplitz_whitening(device: torch.device, dtype: torch.dtype) -> float:
+    """The published features ``Rᵀ K⁻¹ k`` by PCG, in float64."""
+    compare = Comparison(1e-7)
+    kernel = Matern32(lengthscale=1.5)
+
+    def make(place: torch.device) -> ToeplitzWhitening:
+        solver = ConjugateGradients(rtol=1e-10)
+        return ToeplitzWhitening(
+            kernel, box(), lengthscales=(1.5,) * 3, solver=solver, device=place
+        )
+
+    here, there = make(CPU), make(device)
+    cross = torch.randn(4, len(here.points), generator=rng(1), dtype=torch.float64)
+    found, status = there.features(cross.to(device))
+    if not bool(status.converged.all()):
+        raise AssertionError(status.message)
+    compare.add("Rᵀ K⁻¹ k", found, here.features(cross)[0])
+    return compare.worst
+
+
+def sight_lines(device: torch.device, dtype: torch.dtype) -> float:
+    """W, stored and by its nodes; the same bits twice in float32."""
+    compare = Comparison(TOLERANCE[dtype])
+    torus = padded_torus(box(), Matern12(lengthscale=1.5), 0.05)
+    ends = stars()
+    mixed = Stack([rays(), PointValues(0.9 * ends)])
+    kinds: list[tuple[Functionals, Interpolation]] = [(mixed, "linear")]
+    kinds.append((LineIntegrals(ends, StepsOutwards(step=0.5)), "cubic"))
+    for (seen, interpolation), budget in ((k, b) for k in kinds for b in (None, 0.0)):
+
+        def make(place: torch.device, seen=seen, way=interpolation, budget=budget):
+            return projection(
+                torus,
+                seen,
+                interpolation=way,
+                dtype=dtype,
+                device=place,
+                memory_budget=budget,
+            )
+
+        here, there = _both(device, make)
+        _compare_products(compare, here, there)
+        if budget is not None and dtype == torch.float32:
+            y = torch.randn(len(seen), generator=rng(8), dtype=dtype).to(device)
+            if not torch.equal(there.rmatvec(y), there.rmatvec(y)):
+                raise AssertionError("Wᵀ y is not the same twice")
+    return compare.worst
+
+
+def models(device: torch.device, dtype: torch.dtype) -> float:
+    """Predictions, tangents, unresolved variances, draws and gradients of models."""
+    compare = Comparison(TOLERANCE[dtype])
+    for make in (log_normal, gaussian):
+        here, there = make(CPU, dtype), make(device, dtype)
+        eps = torch.randn(2, here.latent_size, generator=rng(4), dtype=dtype)
+        moved = eps.to(device)
+        compare.add("apply", there.apply(moved), here.apply(eps))
+        tangents = there.linearise(moved[0]), here.linearise(eps[0])
+        check_linear_operator(tangents[0].operator, generator=rng(1))
+        compare.add("v_n", tangents[0].variance, tangents[1].variance)
+        _compare_products(compare, tangents[1].operator, tangents[0].operator)
+        drawn = here.residual_draws(eps, rng(5))
+        compare.add("a residual", there.residual_draws(moved, rng(5)), drawn)
+        step = here.moved(eps[0], 0.1 * eps[1], 0.5)
+        compare.add("a step", there.moved(moved[0], 0.1 * moved[1], 0.5), step)
+        pulls = torch.rand(2, 2, len(here.functionals), generator=rng(6), dtype=dtype)
+        found = there.parameter_gradient(moved, *pulls.to(device))
+        for name, value in here.parameter_gradient(eps, *pulls).items():
+            compare.add(f"the gradient by {name}", found[name], value)
+    return compare.worst
+
+
+def solvers(device: torch.device, dtype: torch.dtype) -> float:
+    """Preconditioned conjugate gradients, without a wait for the device between looks.
+
+    float32 solves stop by their residual: to 1e-4 of the answer.
+    """
+    compare = Comparison(1e-6 if dtype == torch.float64 else 1e-3)
+    answers = []
+    for place in (CPU, device):
+        model = log_normal(place, dtype)
+        eps = torch.zeros(model.latent_size, dtype=dtype, device=place)
+        noise = torch.full((len(model.functionals),), 1e-3, dtype=dtype, device=place)
+        precision = Precision(model.linearise(eps).operator, noise)
+        nystrom = NystromPreconditioner.build(
+            precision.data_term,
+            precision.shape[0],
+            8,
+            rng(2),
+            dtype=dtype,
+            device=place,
+        )
+        white = torch.randn(3, model.latent_size, generator=rng(3), dtype=dtype)
+        rtol = 1e-9 if dtype == torch.float64 else 1e-5
+        with no_waiting(place) as watched:
+            solution = ConjugateGradients(rtol=rtol, max_steps=400).solve(
+                watched(precision.matvec),
+                white.to(place),
+                preconditioner=watched(nystrom),
+            )
+        if not bool(solution.converged.all()):
+            raise AssertionError(solution.message)
+        answers.append(solution.value)
+    compare.add("Λ⁻¹ b", answers[1], answers[0])
+    return compare.worst
+
+
+def whole_inference(device: torch.device, dtype: torch.dtype) -> float:
+    """Mode and samples; the same seed gives the same samples."""
+    compare = Comparison(1e-4 if dtype == torch.float64 else 5e-2)
+    for make, learns in ((log_normal, True), (gaussian, False)):
+        results = [_inferred(make(p, dtype), learns) for p in (CPU, device, device)]
+        for result in results:
+            if not result.converged:
+                raise AssertionError("an inference did not converge")
+        compare.add("the mean", results[1].mean, results[0].mean)
+        compare.add("samples", results[1].samples, results[0].samples)
+        compare.add("samples, again", results[2].samples, results[1].samples.cpu())
+    return compare.worst
+
+
+def learnt_scales(device: torch.device, dtype: torch.dtype) -> float:
+    """Hyperparameters by the evidence of a Gaussian field."""
+    compare = Comparison(1e-4 if dtype == torch.float64 else 5e-2)
+    found = []
+    for place in (CPU, device):
+        model = gaussian(place, dtype)
+        y, noise = observed(model)
+        learnt = learn(
+            model,
+            y,
+            noise.variance.to(place),
+            settings=Learning(pairs=2, max_steps=2, preconditioner_rank=8),
+            generator=rng(9),
+        )
+        found.append(learnt.parameters)
+    for name, value in found[0].items():
+        compare.add(name, found[1][name], value)
+    return compare.worst
+
+
+CHECKS = (
+    torus_whitening,
+    toeplitz_whitening,
+    sight_lines,
+    models,
+    solvers,
+    whole_inference,
+    learnt_scales,
+)
+
+
+def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
+    """A positive density along sight lines to uncertain distances, by its nodes."""
+    kernel = Matern12(lengthscale=1.5, variance=0.5)
+    whitening = TorusWhitening(
+        kernel, padded_torus(box(), kernel, 0.05), dtype=dtype, device=device
+    )
+    ends = stars()
+    length = torch.linalg.vector_norm(ends, dim=1)
+    seen = BlurredLineIntegrals(
+        ends, 0.05 * length, 1.05 * length, StepsOutwards(step=0.5)
+    )
+    return LogNormal(whitening, seen, mean=MEAN, memory_budget=0.0)
+
+
+def gaussian(device: torch.device, dtype: torch.dtype) -> TorusGaussian:
+    """A Gaussian field along sight lines, W stored."""
+    kernel = Matern52(lengthscale=1.5, variance=1e-3)
+    whitening = TorusWhitening(
+        kernel, padded_torus(box(), kernel, 0.05), dtype=dtype, device=device
+    )
+    return TorusGaussian(
+        whitening, rays(), mean=MEAN, residual_refinement=2, generator=rng(5)
+    )
+
+
+def observed(model: ForwardModel) -> tuple[Tensor, Noise]:
+    """Noisy data of a known field, and what a noise may consist of."""
+    eps = torch.randn(model.latent_size, generator=rng(4), dtype=torch.float64)
+    clean = model.apply(eps.to(dtype=model.dtype, device=model.device))
+    white = torch.randn(len(clean), generator=rng(6), dtype=torch.float64)
+    ends, count = stars(), len(clean)
+    noise = Noise(
+        variance=torch.full((count,), 0.05**2, dtype=torch.float64),
+        degrees=4.0,
+        learn_common=True,
+        blur=LineIntegrals(1.02 * ends, FixedStep(step=0.5), start=0.98 * ends),
+        blur_scale=torch.full((count,), 0.5, dtype=torch.float64),
+        neighbours=torch.randint(count, (count, 5), generator=rng(2)),
+    )
+    return clean + 0.05 * white.to(clean), noise
+
+
+def _inferred(model: ForwardModel, learns: bool):
+    y, noise = observed(model)
+    settings = FullBatch(
+        samples=4,
+        preconditioner_rank=8,
+        solver=ConjugateGradients(rtol=1e-5, max_steps=400),
+        newton_tolerance=1e-5 if model.dtype == torch.float64 else 1e-4,
+    )
+    if not learns:
+        noise = Noise(variance=noise.variance)
+    return infer(model, y, noise, settings=settings, generator=rng(9))
+
+
+@contextmanager
+def no_waiting(device: torch.device) -> Iterator[Callable[[Callable], Callable]]:
+    """Functions whose calls may not make the host wait for the device.
+
+    A number, a size or a copy that is asked of the device is an error within them.
+    """
+    names = ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__float__")
+    kept = {name: getattr(torch.Tensor, name) for name in (*names, "__int__")}
+    inside = False
+
+    def refusing(name: str, function: Callable) -> Callable:
+        def call(self: Tensor, *args, **options):
+            if inside and self.device.type != "cpu":
+                raise AssertionError(f"Tensor.{name} makes the host wait in a solver")
+            return function(self, *args, **options)
+
+        return call
+
+    def watched(function: Callable) -> Callable:
+        def call(*args):
+            nonlocal inside
+            inside = True
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                return function(*args)
+            finally:
+                inside = False
+                if device.type == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+
+        return call
+
+    for name, function in kept.items():
+        setattr(torch.Tensor, name, refusing(name, function))
+    try:
+        yield watched
+    finally:
+        for name, function in kept.items():
+            setattr(torch.Tensor, name, function)
