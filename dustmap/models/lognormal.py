@@ -56,21 +56,21 @@ class LogNormalTangent(LinearOperator):
         self.dtype = whitening.dtype
         self.device = whitening.device
         self.domain = whitening.space
-        self._whitening = whitening
+        self.whitening = whitening
         self._weights = weights
         self._density = density
 
     def matvec(self, x: Tensor) -> Tensor:
-        return self._weights.matvec(self._density * self._whitening.colour(x))
+        return self._weights.matvec(self._density * self.whitening.colour(x))
 
     def rmatvec(self, y: Tensor) -> Tensor:
         pulled = self._density * self._weights.rmatvec(y)
-        return self._whitening.colour_transpose(pulled)
+        return self.whitening.colour_transpose(pulled)
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        field = self._density * self._whitening.colour(x)
+        field = self._density * self.whitening.colour(x)
         pulled = self._density * self._weights.gram(field, weights)
-        return self._whitening.colour_transpose(pulled)
+        return self.whitening.colour_transpose(pulled)
 
 
 class LogNormal(ForwardModel):

@@ -126,7 +126,7 @@ class NodeProjection(LinearOperator):
         for block in self._blocks:
             corners = self._corners(block)
             for source, result in zip(sources, results, strict=True):
-                result.index_copy_(0, block.rows, _gathered(block, corners, source))
+                result.index_copy_(0, block.rows, gathered(block, corners, source))
         return _joined(results, flat).reshape(*x.shape[:-1], self.shape[0])
 
     def rmatvec(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch columns"]:
@@ -188,11 +188,12 @@ def _joined(parts: list[Float[Tensor, "n k"]], like: Tensor) -> Float[Tensor, "b
     return torch.cat(parts, dim=1).mT.contiguous() if parts else like.new_zeros(0)
 
 
-def _gathered(
+def gathered(
     block: _Block,
     corners: list[tuple[Tensor, Tensor]],
     x: Float[Tensor, "columns b"],
 ) -> Float[Tensor, "k b"]:
+    """``Σ_j w_j Σ_c w_jc x_c`` for the rows of a block."""
     values = x.new_zeros(*block.weights.shape, x.shape[1])
     for column, weight in corners:
         values = torch.addcmul(values, weight[..., None], x[column])

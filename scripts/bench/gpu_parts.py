@@ -1,0 +1,289 @@
+"""Checks, whitening, sight lines and iterations: ``gpu_parts.py PART DEVICE SECONDS
+FOLDER``."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+from gpu_checks import CHECKS
+from gpu_table import Row, Table, attempted, peak_memory, seconds
+from torch import Tensor
+
+from dustmap.functionals import FixedStep, LineIntegrals
+from dustmap.grid import Grid, Torus, smooth_size
+from dustmap.inference.gauss_newton import Precision
+from dustmap.kernels import Matern12
+from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.models.lognormal import LogNormal, LogNormalTangent
+from dustmap.models.means import ConstantMean
+from dustmap.projection import nodes, projection
+from dustmap.whitening import TorusWhitening
+
+# HIP-GP on a V100: seconds for 200 observations at 10⁶ points (Wu et al. 2021).
+PUBLISHED = 1.46
+# Passes over a real vector by two transforms in three dimensions, each axis read and
+# written, and by the spectrum between them.
+PASSES = 14
+
+
+class Part:
+    """What all parts need: device, deadline, table, and how much smaller a CPU's is."""
+
+    def __init__(self, name: str, device: str, limit: float, folder: Path) -> None:
+        self.name, self.device = name, torch.device(device)
+        self.table = Table(folder)
+        self.small = 1 if device == "cuda" else 100
+        self._end = time.monotonic() + limit
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._end - time.monotonic()
+
+    def attempt(self, what: str, measure, *, needs: float = 0.0) -> bool:
+        """Measure a row if there is time for it."""
+        if self.left < needs:
+            note = f"no time: about {needs:.0f} s needed, {self.left:.0f} s left"
+            self.table.add(self.name, {"what": what, "note": note})
+            return True
+        return attempted(self.table, self.name, what, measure)
+
+
+def checks(part: Part) -> bool:
+    """Every check in both precisions."""
+    good = True
+    for check in CHECKS:
+        for dtype in (torch.float64, torch.float32):
+
+            def measure(check=check, dtype=dtype) -> Row:
+                start = time.perf_counter()
+                share = check(part.device, dtype)
+                took = time.perf_counter() - start
+                return {"dtype": _short(dtype), "error / allowed": share, "s": took}
+
+            good &= part.attempt(check.__name__, measure)
+    return good
+
+
+def whitening(part: Part) -> bool:
+    """Products with the prior's square root, beside a copy of memory."""
+    good = True
+    bandwidth = _copy_speed(part)
+    part.table.add("whitening", {"what": "copy (read + write)", "GB/s": bandwidth})
+    for points in (10**6, 10**7, 10**8):
+        torus = torus_of(points // part.small)
+        for dtype in (torch.float32, torch.float64):
+
+            def measure(torus=torus, dtype=dtype) -> Row:
+                start = time.perf_counter()
+                kernel = Matern12(lengthscale=4.0)
+                A = TorusWhitening(kernel, torus, dtype=dtype, device=part.device)
+                made = time.perf_counter() - start
+                eps = torch.randn(1, torus.size, dtype=dtype, device=part.device)
+                took = seconds(lambda: A.colour(eps), part.device)
+                moved = PASSES * dtype.itemsize * torus.size / took / 1e9
+                return {
+                    "points": torus.size,
+                    "dtype": _short(dtype),
+                    "made in [s]": made,
+                    "product [ms]": 1e3 * took,
+                    "GB/s": moved,
+                    "share of copy": moved / bandwidth,
+                    "200 observations [s]": 200 * took,
+                    f"published {PUBLISHED} s at 1e6, times": PUBLISHED / (200 * took),
+                    "peak [GiB]": peak_memory(part.device),
+                }
+
+            good &= part.attempt("A ε", measure, needs=2.0)
+    return good
+
+
+def sight_lines(part: Part) -> bool:
+    """W in all its forms."""
+    good, torus = True, torus_of(4 * 10**6 // part.small)
+    per_star = 0.0
+    for count in (10**5, 10**6, 10**7):
+        count //= part.small
+        seen = _rays(torus, count)
+        start = time.perf_counter()
+        good &= part.attempt(
+            f"nodes, {count} lines",
+            lambda seen=seen: _products(part, torus, seen, budget=0.0),
+            needs=per_star * count,
+        )
+        per_star = 3 * (time.perf_counter() - start) / count
+        good &= part.attempt(
+            f"entries, {count} lines",
+            lambda seen=seen: _products(part, torus, seen, budget=None),
+            needs=3 * per_star * count,
+        )
+    if part.device.type == "cuda":
+        seen = _rays(torus, 10**6)
+        good &= part.attempt(
+            "nodes, 1000000 lines, torch.compile",
+            lambda: _compiled(part, torus, seen),
+            needs=per_star * 10**6,
+        )
+    return good
+
+
+def _compiled(part: Part, torus: Torus, seen: LineIntegrals) -> Row:
+    """The products by nodes with their inner functions compiled by torch."""
+    plain = nodes.gathered
+    nodes.gathered = torch.compile(plain)
+    try:
+        return _products(part, torus, seen, budget=0.0)
+    finally:
+        nodes.gathered = plain
+
+
+def _products(
+    part: Part, torus: Torus, seen: LineIntegrals, budget: float | None
+) -> Row:
+    start = time.perf_counter()
+    W = projection(
+        torus, seen, dtype=torch.float32, device=part.device, memory_budget=budget
+    )
+    made = time.perf_counter() - start
+    x = torch.rand(1, W.shape[1], device=part.device)
+    y = torch.rand(1, W.shape[0], device=part.device)
+    times = {
+        "forward": seconds(lambda: W.matvec(x), part.device),
+        "transpose": seconds(lambda: W.rmatvec(y), part.device),
+        "gram": seconds(lambda: W.gram(x, y[0]), part.device),
+    }
+    held = float(W.bytes)
+    return {
+        "form": type(W).__name__,
+        "held [GB]": held / 1e9,
+        "made in [s]": made,
+        **{f"{name} [ms]": 1e3 * took for name, took in times.items()},
+        "forward [GB/s]": held / times["forward"] / 1e9,
+        "peak [GiB]": peak_memory(part.device),
+    }
+
+
+def iteration(part: Part) -> bool:
+    """One CG iteration of Λ for a positive density, and its parts."""
+    good = True
+    for points, count in ((62_500, 10**5), (10**6, 10**6), (8 * 10**6, 10**6)):
+        points, count = points // part.small, count // part.small
+
+        def measure(points=points, count=count) -> Row:
+            torus = torus_of(points)
+            kernel = Matern12(lengthscale=4.0)
+            A = TorusWhitening(kernel, torus, dtype=torch.float32, device=part.device)
+            model = LogNormal(A, _rays(torus, count), mean=ConstantMean(value=0.01))
+            eps = torch.randn(torus.size, device=part.device)
+            density = model.density(eps)
+            tangent = LogNormalTangent(A, model.weights, density)
+            noise = torch.full((count,), 1e-3, device=part.device)
+            return _iteration(part, torus, tangent, model.weights, noise)
+
+        good &= part.attempt(f"{points} points, {count} stars", measure, needs=5.0)
+    return good
+
+
+def _iteration(
+    part: Part,
+    torus: Torus,
+    tangent: LogNormalTangent,
+    W: LinearOperator,
+    noise: Tensor,
+) -> Row:
+    precision = Precision(tangent, noise)
+    nystrom = NystromPreconditioner.build(
+        precision.data_term,
+        torus.size,
+        min(100, torus.size // 2),
+        torch.Generator().manual_seed(1),
+        dtype=torch.float32,
+        device=part.device,
+    )
+    x = torch.randn(1, torus.size, device=part.device)
+    weights, A = 1 / noise, tangent.whitening
+    times = {
+        "FFTs": 2 * seconds(lambda: A.colour(x), part.device),
+        "W": seconds(lambda: W.gram(x, weights), part.device),
+        "preconditioner": seconds(lambda: nystrom(x), part.device),
+    }
+
+    def whole() -> Tensor:
+        return nystrom(precision.matvec(x))
+
+    took = seconds(whole, part.device)
+    # Two products with A, the entries of W once, the basis twice, some vectors.
+    held = W.bytes if isinstance(getattr(W, "bytes", None), int) else 0
+    size = 4.0 * torus.size
+    moved = 2 * PASSES * size + held + 2 * nystrom.basis.numel() * 4.0 + 10 * size
+    row: Row = {
+        **{f"{name} [ms]": 1e3 * value for name, value in times.items()},
+        "rest [ms]": 1e3 * (took - sum(times.values())),
+        "whole [ms]": 1e3 * took,
+        "memory's own time [ms]": 1e3 * moved / (_copy_speed(part) * 1e9),
+    }
+    if part.device.type == "cuda":
+        row["CUDA graph [ms]"] = 1e3 * _graphed(whole, part.device)
+    return row
+
+
+def _graphed(action, device: torch.device) -> float:
+    """The time of an action that was recorded once and is replayed."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            action()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            action()
+    except RuntimeError:
+        return math.nan
+    return seconds(graph.replay, device)
+
+
+def _copy_speed(part: Part) -> float:
+    """Bytes read and written by a copy [GB/s]."""
+    x = torch.zeros(2**28 if part.small == 1 else 2**25, device=part.device)
+    y = torch.empty_like(x)
+    return 2 * 4 * x.numel() / seconds(lambda: y.copy_(x), part.device) / 1e9
+
+
+def torus_of(points: int) -> Torus:
+    """A torus of about so many points, and the box that is three quarters of it."""
+    side = points ** (1 / 3)
+    shape = tuple(smooth_size(round(side * f)) for f in (1.0, 1.0, points / side**3))
+    inner = tuple(max(2, 3 * n // 4) for n in shape)
+    origin = tuple(-(n - 1) / 2 for n in inner)
+    grid = Grid(shape=inner, spacing=(1.0,) * 3, origin=origin)
+    return Torus(grid=grid, shape=shape)
+
+
+def _rays(torus: Torus, count: int) -> LineIntegrals:
+    """Sight lines from the middle of the box to places in it."""
+    generator = torch.Generator().manual_seed(1)
+    unit = torch.rand(count, 3, generator=generator, dtype=torch.float64) - 0.5
+    size = torch.tensor([n - 1.0 for n in torus.grid.shape], dtype=torch.float64)
+    return LineIntegrals(0.999 * unit * size, FixedStep(step=0.5))
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def main(parts: dict) -> None:
+    """Run the part that the command line names."""
+    name, device, limit, folder = sys.argv[1:]
+    part = Part(name, device, float(limit), Path(folder))
+    sys.exit(0 if parts[name](part) else 1)
+
+
+if __name__ == "__main__":
+    main({f.__name__: f for f in (checks, whitening, sight_lines, iteration)})
