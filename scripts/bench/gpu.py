@@ -17,8 +17,8 @@ NEEDED = ("torch", "numpy", "scipy", "numba", "jaxtyping")
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if missing:
     print(
-        f"gpu.sh needs {', '.join(missing)}: this Python ({sys.executable}) has no such "
-        "module; PYTHON=... chooses another",
+        f"gpu.sh needs {', '.join(missing)}: this Python ({sys.executable}) has no "
+        "such module; PYTHON=... chooses another",
         file=sys.stderr,
     )
     sys.exit(2)
