@@ -8,8 +8,7 @@ without the block-independence of q):
 
 Λ is only ever applied. A model that is not linear is solved by Gauss–Newton steps on
 its tangents, halved until the posterior does not fall; its samples are the ends of fits
-to perturbed data (:mod:`dustmap.inference.perturbed`), or those of metric Gaussian
-variational inference (:mod:`dustmap.inference.mgvi`). For a linear model with a noise
+to perturbed data (:mod:`dustmap.inference.perturbed`). For a linear model with a noise
 that does not depend on the field the first step is the answer, and samples are exact.
 """
 
@@ -51,7 +50,7 @@ def infer(
     on_step: OnStep | None = None,
     journal: Journal | None = None,
 ) -> FullBatchResult:
-    """Posterior mean and samples of ε; of a non-linear model the mode, or MGVI's mean.
+    """Posterior mean and samples of ε; of a non-linear model the mode.
 
     Parameters
     ----------
@@ -70,8 +69,7 @@ def infer(
         steps), and taken up from to end with the same numbers, bit by bit (one process,
         as many threads); ``start`` is not looked at then. What is saved are finished
         samples, a handful of vectors like ε and Σ, and the generator's state. Taken up,
-        ``preconditioner_rank`` products with Λ make the preconditioner again. MGVI is
-        taken up from the mode.
+        ``preconditioner_rank`` products with Λ make the preconditioner again.
 
     Raises
     ------
@@ -135,7 +133,6 @@ def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> boo
     return (
         noise.learn_share
         and settings.samples > 0
-        and settings.sampler == "perturbed"
         and settings.subgrid_noise
         and not model.linear
         and len(noise.variance) >= FEWEST

@@ -11,7 +11,7 @@ from torch import Tensor
 from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.gauss_newton import Precision, named
 from dustmap.inference.journal import saved_solution, solution_of, solution_pattern
-from dustmap.inference.mgvi import White
+from dustmap.inference.white_noise import White
 from dustmap.journal import State
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation

@@ -26,7 +26,7 @@ from dustmap.inference.gauss_newton import (
     backtrack,
     newton_step,
 )
-from dustmap.inference.mgvi import White
+from dustmap.inference.white_noise import White
 from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner

@@ -1,4 +1,4 @@
-"""The phases of a full-batch inference: to the mode, to MGVI's mean, and samples."""
+"""The phases of a full-batch inference: to the mode, and samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Precision
 from dustmap.inference.journal import as_part, part
 from dustmap.inference.linear_samples import draw
-from dustmap.inference.mgvi import White, averages, both_signs, deviations, refine
 from dustmap.inference.mode import Mode, find_mode, refined
 from dustmap.inference.perturbed import Samples
 from dustmap.inference.sample_rounds import SampleRounds
@@ -21,13 +19,14 @@ from dustmap.inference.saved_samples import (
     samples_pattern,
     saved_samples,
 )
+from dustmap.inference.white_noise import White
 from dustmap.journal import Frame, State
 from dustmap.linalg.cg import Solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mean or mode.
+    """Samples of ε, the Σ they belong to, their solves, and the mode.
 
     ``white`` is where their white noise came from, ``None`` if there are none.
     """
@@ -55,7 +54,7 @@ class Phases:
         self._drawn: tuple[Samples, Tensor] | None = None
 
     def run(self, start: Float[Tensor, " p"]) -> Posterior:
-        """Samples and Σ, and the mean or mode that goes with them.
+        """Samples and Σ, and the mode that goes with them.
 
         In the fit's journal this is the frame ``inference``.
 
@@ -76,9 +75,7 @@ class Phases:
             mode = self._mode
             if fit.model.linear or not settings.samples:
                 return self._linear(mode if fit.model.linear else refined(fit, mode))
-            if settings.sampler == "perturbed":
-                return self._perturbed(mode)
-            return self._variational(mode, frame)
+            return self._perturbed(mode)
 
     def _saved(self) -> State:
         state = self.fit.saved()
@@ -149,65 +146,3 @@ class Phases:
     def _new_white(self) -> White:
         seed = torch.randint(2**62, (1,), generator=self.fit.generator)
         return White(seed=int(seed))
-
-    def _variational(self, mode: Mode, frame: Frame) -> Posterior:
-        """MGVI from the mode: samples, Σ, the samples' solve, and m for the mode.
-
-        What is saved meanwhile is the mode: taken up, all of this is done again.
-        """
-        at_the_mode = self._saved()
-        frame.expose(lambda: at_the_mode)
-        fit, settings, eps = self.fit, self.fit.settings, mode.eps
-        white = self._new_white()
-        if not settings.rounds:
-            tangent, total = fit.tangent(eps)
-            fit.sketching.sketch(Precision(tangent.operator, total))
-        pairs = min(settings.pairs, settings.samples // 2)
-        seen, settled = eps[None], False
-        if settings.rounds:
-            refined = refine(
-                fit.model,
-                fit.weighing,
-                eps,
-                white,
-                pairs=pairs,
-                rounds=settings.rounds,
-                steps=settings.steps,
-                tolerance=settings.newton_tolerance * len(fit.weighing.observations),
-                solver=settings.sample_solver,
-                sketch=fit.sketching.sketch,
-                on_step=self._on_step,
-            )
-            eps, settled = refined.mean, refined.converged
-            seen = both_signs(eps, refined.deltas)
-        operator = fit.model.mean_tangent(seen)
-        variance = averages(fit.model, fit.weighing.observations, seen).variance
-        total = fit.weighing.total(seen, variance)
-        parts = []
-        for first in range(0, settings.samples // 2, settings.block):
-            last = min(first + settings.block, settings.samples // 2)
-            parts.append(
-                deviations(
-                    operator,
-                    total,
-                    white,
-                    range(first, last),
-                    solver=settings.sample_solver,
-                    preconditioner=fit.sketching.preconditioner,
-                    on_step=self._on_step,
-                    stage=f"samples {2 * first + 1}-{2 * last}",
-                )
-            )
-        whole = Solution.joined(parts)
-        converged = settled if settings.rounds else mode.converged
-        mean = replace(mode, eps=eps, converged=converged)
-        samples = both_signs(eps, whole.value)
-        return Posterior(
-            samples=samples, total=total, solved=whole, mode=mean, white=white
-        )
-
-    def _on_step(self, stage: str, step: int, value: float) -> None:
-        """Progress that a run may also be ended at."""
-        if self.fit.on_step is not None:
-            self.fit.on_step(stage, step, value)
-        self.fit.journal.safe_point()

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.mgvi import White, averages
 from dustmap.inference.perturbed import (
     FORCINGS,
     LEFT,
@@ -21,8 +20,10 @@ from dustmap.inference.perturbed import (
     lowest,
     perturbed_target,
 )
+from dustmap.inference.sample_averages import averages
 from dustmap.inference.saved_samples import fits_of, fits_pattern, saved_fits
 from dustmap.inference.subgrid_share import best_leftover
+from dustmap.inference.white_noise import White
 from dustmap.journal import Pattern, State
 
 # So many samples Σ is averaged over; they may be so many times further from their ends.

@@ -13,7 +13,6 @@ import torch
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.gauss_newton import Target
-from dustmap.inference.mgvi import White
 from dustmap.inference.perturbed import (
     Samples,
     decrement,
@@ -21,6 +20,8 @@ from dustmap.inference.perturbed import (
     lowest,
     perturbed_target,
 )
+from dustmap.inference.sample_averages import averages
+from dustmap.inference.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -158,6 +159,23 @@ def test_a_sample_does_not_depend_on_how_many_there_are():
     torch.testing.assert_close(few.samples, many.samples[:6], rtol=1e-3, atol=1e-3)
 
 
+def test_odd_numbers_of_samples_are_refused():
+    with pytest.raises(ValueError, match=r"even number instead of 7"):
+        fitted(samples=7)
+
+
+def test_averages_are_those_of_the_samples():
+    model, y, _ = seen()
+    eps = torch.randn(4, model.latent_size, generator=rng(8), dtype=torch.float64)
+    found, predictions = averages(model, y, eps), model.apply(eps)
+    variances = torch.stack([model.linearise(one).variance for one in eps])
+    close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=0)
+    close(found.prediction, predictions.mean(dim=0))
+    close(found.squares, ((y - predictions) ** 2).mean(dim=0))
+    close(found.spread, predictions.var(dim=0, correction=0))
+    close(found.variance, variances.mean(dim=0))
+
+
 def test_what_is_left_to_gain_is_the_newton_decrement():
     model, y, variance = seen()
     target, found = drawn(model, y, variance, 0, steps=2)
@@ -193,5 +211,5 @@ def test_fits_that_come_to_no_end_say_so():
     assert both.converged.tolist() == [False, True]
     assert "each fitted by itself" in Samples.of([ended], 0.0, 1.0).message
     assert not bool(Samples.of([ended], 5.1, 1.0).converged.any())
-    result = fitted(newton_steps=1, steps=1, newton_tolerance=1e-12)
+    result = fitted(newton_steps=1, newton_tolerance=1e-12)
     assert not result.converged

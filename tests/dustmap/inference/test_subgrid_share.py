@@ -153,7 +153,6 @@ def test_in_the_end_no_observation_is_aside():
     "options",
     [
         {"samples": 0},
-        {"sampler": "mgvi"},
         {"subgrid_noise": False},
         {"count": 299},
     ],

@@ -112,21 +112,6 @@ def test_the_generator_ends_where_it_would_have():
     assert torch.equal(*[generator.get_state() for generator in generators])
 
 
-def test_mgvi_is_taken_up_from_its_mode():
-    def case():
-        model, y, noise, settings = alone(4)
-        return model, y, noise, replace(settings, sampler="mgvi", rounds=2)
-
-    result = run(case)
-    diary = Diary(every=1)
-    assert_same(run(case, diary.journal), result)
-    last = diary.files[max(diary.files)]
-    at_the_mode = [f for f in diary.files.values() if f == last]
-    # Progress of its own, each with what was known at the mode.
-    assert len(at_the_mode) > 10
-    assert_same(run(case, Diary(files=last).journal, generator=rng(99)), result)
-
-
 def test_what_is_saved_is_small():
     model, y, _, settings = with_everything(6)
     diary = Diary(every=5)
