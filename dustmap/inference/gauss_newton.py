@@ -105,20 +105,22 @@ def newton_step(
     if target.centre is not None:
         rhs = rhs + target.centre
     space = tangent.operator.domain
+    journal = journal or Journal.silent()
     if forcing:
         slope = target.slope(tangent, eps)
         size = float((space.inner(slope, slope) / space.inner(rhs, rhs)).sqrt())
         # A residual of 1 says that nothing is known yet.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
-    return solver.solve(
+    solution = solver.solve(
         precision.matvec,
         rhs[None],
         preconditioner=preconditioner,
         start=eps[None] if space.any(eps) else None,
         on_step=named(on_step, stage),
-        journal=journal,
         space=space,
     )
+    journal.require_finite("a solve", residual=solution.residual)
+    return solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,9 +57,9 @@ def draw(
                 rhs,
                 preconditioner=fit.sketching.preconditioner,
                 on_step=named(fit.on_step, f"samples {first + 1}-{first + count}"),
-                journal=fit.journal,
                 space=precision.domain,
             )
+            fit.journal.require_finite("a solve", residual=solution.residual)
             parts.append(solution)
             fit.journal.safe_point()
     whole = Solution.joined(parts)

@@ -136,8 +136,10 @@ def decrement(
         Precision(tangent.operator, target.total).matvec,
         slope[None],
         preconditioner=preconditioner,
-        journal=journal,
         space=space,
+    )
+    (journal or Journal.silent()).require_finite(
+        "an accurate solve", residual=solution.residual
     )
     return float(space.inner(slope, solution.value[0])) / 2
 

@@ -196,8 +196,8 @@ def _finished(climb: Climb, settings: SviSettings, journal: Journal) -> SviResul
                 rtol=settings.mean_tolerance, max_steps=settings.mean_max_steps
             ),
             start=climb.q.mean,
-            journal=journal,
         )
+        journal.require_finite("the mean", residual=solution.residual)
     q = climb.q if solution is None else climb.q.with_mean(solution.value[0])
     learnt = climb.hyperparameters
     bound = elbo(climb.model, climb.data, q)
@@ -221,7 +221,6 @@ def solve_mean(
     *,
     solver: ConjugateGradients,
     start: Float[Tensor, " p"] | None = None,
-    journal: Journal | None = None,
 ) -> Solution:
     """``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.
 
@@ -241,5 +240,4 @@ def solve_mean(
         product,
         rhs,
         start=None if start is None else start[None],
-        journal=journal,
     )

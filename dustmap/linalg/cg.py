@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.journal import Journal
-from dustmap.linalg.cg_run import Product, Run, System
 from dustmap.linalg.space import WHOLE, VectorSpace
+
+Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +67,24 @@ class ConjugateGradients:
     restarts
         How often the recursion is restarted from the true residual when that has
         drifted from the recursive one.
+    check_every
+        Steps between two looks at the residuals. Each look makes the host wait for the
+        device; between looks a column that is done stays in the batch, unchanged.
+        ``None`` looks at every step on the CPU and at every eighth elsewhere.
     """
 
     rtol: float = 1e-6
     max_steps: int = 1000
     restarts: int = 3
+    check_every: int | None = None
 
     def __post_init__(self) -> None:
         if not self.rtol > 0:
             raise ValueError(f"rtol must be positive, got {self.rtol}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
+        if self.check_every is not None and self.check_every < 1:
+            raise ValueError(f"check_every must be at least 1, got {self.check_every}")
 
     def solve(
         self,
@@ -86,86 +94,99 @@ class ConjugateGradients:
         preconditioner: Product | None = None,
         start: Float[Tensor, "b n"] | None = None,
         on_step: Callable[[int, float], None] | None = None,
-        journal: Journal | None = None,
         space: VectorSpace = WHOLE,
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
 
         Columns that are done leave the batch, so products are only paid for the
-        rest. ``on_step(step, worst relative residual)`` reports progress, ``space``
-        says where the entries of a column are. In a journal a solve goes on from where
-        it was saved, with the same matrix, right-hand side and preconditioner: no
-        product is repeated.
-
-        Raises
-        ------
-        FloatingPointError
-            In a journal, if a number is not finite. Without one such a column ends
-            unconverged, and spoils no other.
-        ValueError
-            If the journal holds a solve of another size or dtype.
+        rest. ``on_step(step, worst relative residual)`` is called at every look at the
+        residuals, ``space`` says where the entries of a column are. A column with a
+        number that is not finite ends unconverged, and spoils no other.
         """
-        system = System(
+        scale = space.inner(rhs, rhs).sqrt()
+        # The answer to zero is known, and no residual is small relative to it.
+        x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
+        residual = rhs - product(x) if start is not None else rhs.clone()
+        system = _System(
             product=product,
-            rhs=rhs,
-            scale=space.inner(rhs, rhs).sqrt(),
             precondition=torch.clone if preconditioner is None else preconditioner,
+            scale=scale,
             on_step=on_step,
-            journal=journal,
             space=space,
         )
-        with (journal or Journal.silent()).frame("cg") as frame:
-            run = Run.taken_up(frame, rhs)
-            if run is None:
-                run = Run.begun(system, start)
-            frame.expose(run.saved)
-            self._restarted(system, run)
+        relative = system.relative_norm(residual, scale)
+        steps = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
+        for _ in range(self.restarts + 1):
+            unfinished = (relative > self.rtol) & (steps < self.max_steps)
+            todo = torch.nonzero(unfinished)[:, 0]
+            if not len(todo):
+                break
+            before = relative[todo]
+            self._recursion(system, todo, x, residual, steps)
+            residual[todo] = rhs[todo] - product(x[todo])
+            relative[todo] = system.relative_norm(residual[todo], scale[todo])
+            if bool((relative[todo] > 0.5 * before).all()):
+                break
         return Solution(
-            value=run.x,
-            residual=run.relative,
-            iterations=run.steps,
-            converged=run.relative <= self.rtol,
+            value=x,
+            residual=relative,
+            iterations=steps,
+            converged=relative <= self.rtol,
         )
 
-    def _restarted(self, system: System, run: Run) -> None:
-        """Recursions until all columns are done, or one gains nothing."""
-        while run.restart <= self.restarts:
-            if not len(run.active):
-                unfinished = (run.relative > self.rtol) & (run.steps < self.max_steps)
-                run.todo = torch.nonzero(unfinished)[:, 0]
-                if not len(run.todo):
+    def _recursion(
+        self,
+        system: _System,
+        active: Int[Tensor, " k"],
+        x: Float[Tensor, "b n"],
+        residual: Float[Tensor, "b n"],
+        steps: Int[Tensor, " b"],
+    ) -> None:
+        """One CG recursion on the active columns, which updates ``x`` and ``steps``."""
+        every = self.check_every or (1 if x.device.type == "cpu" else 8)
+        y, r, count = x[active], residual[active], steps[active]
+        z = system.precondition(r)
+        p, rz = z.clone(), system.space.inner(r, z)
+        going = torch.ones_like(rz, dtype=torch.bool)
+        for step in itertools.count(1):
+            ap = system.product(p)
+            curvature = system.space.inner(p, ap)
+            alive = going & (curvature > 0) & (rz > 0)
+            alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
+            alpha = alpha.to(p.dtype)[:, None]
+            y += alpha * p
+            r = r - alpha * ap
+            count += going
+            relative = system.relative_norm(r, system.scale[active])
+            going = alive & (relative > self.rtol) & (count < self.max_steps)
+            if step % every == 0:
+                if system.on_step is not None:
+                    system.on_step(int(count.max()), float(relative.max()))
+                if not bool(going.all()):
+                    x[active], steps[active] = y, count
+                    active, y, r, count = (t[going] for t in (active, y, r, count))
+                    p, rz, going = p[going], rz[going], going[going]
+                if not len(active):
                     return
-                run.restarted(system)
-            todo, before = run.todo, run.relative[run.todo]
-            self._recursion(system, run)
-            run.residual[todo] = system.rhs[todo] - system.product(run.x[todo])
-            run.relative[todo] = system.relative_norm(
-                run.residual[todo], system.scale[todo]
-            )
-            system.require_finite(run, residual=run.relative)
-            if bool((run.relative[todo] > 0.5 * before).all()):
-                return
-            run.restart += 1
+            z = system.precondition(r)
+            rz, previous = system.space.inner(r, z), rz
+            beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
+            p = z + beta * p
 
-    def _recursion(self, system: System, run: Run) -> None:
-        """One CG recursion on the active columns."""
-        while True:
-            ap = system.product(run.p)
-            curvature = system.space.inner(run.p, ap)
-            alive = (curvature > 0) & (run.rz > 0)
-            alpha = torch.where(alive, run.rz / torch.where(alive, curvature, 1.0), 0.0)
-            step = alpha.to(run.p.dtype)[:, None]
-            run.x[run.active] += step * run.p
-            run.r = run.r - step * ap
-            run.steps[run.active] += 1
-            relative = system.relative_norm(run.r, system.scale[run.active])
-            system.require_finite(run, curvature=curvature, residual=relative)
-            if system.on_step is not None:
-                system.on_step(int(run.steps.max()), float(relative.max()))
-            within = (relative > self.rtol) & (run.steps[run.active] < self.max_steps)
-            run.keep(alive & within)
-            if not len(run.active):
-                return
-            run.turn(system)
-            if system.journal is not None:
-                system.journal.safe_point()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _System:
+    """What is solved, and who is told of it."""
+
+    product: Product
+    precondition: Product
+    scale: Float[Tensor, " b"]
+    on_step: Callable[[int, float], None] | None
+    space: VectorSpace
+
+    def relative_norm(
+        self, residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
+        """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
+        norm = self.space.inner(residual, residual).sqrt()
+        return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
