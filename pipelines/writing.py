@@ -72,7 +72,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
 def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
     return {
         "fit": session.work.identifier,
-        "taken_up": session.keeper.history,
-        "inputs": session.keeper.identity.inputs,
+        "taken_up": session.manager.history,
+        "inputs": session.manager.identity.inputs,
         "catalogue": sample.meta,
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.perturbed import Samples
+from dustmap.inference.randomized_map import Samples
 from dustmap.linalg.cg import ConjugateGradients, Solution
 
 
@@ -30,16 +30,16 @@ class FullBatch:
     newton_steps
         Limit on Gauss–Newton steps.
     newton_tolerance
-        What a step may still promise at convergence, in nats per observation: 1e-3 is
-        an error of the mode of 0.045 posterior standard deviations in each direction
-        that an observation fixes.
+        The expected decrease at convergence, in nats per observation: 1e-3 is an error
+        of the mode of 0.045 posterior standard deviations in each direction that an
+        observation fixes.
     block
         Samples of a linear model solved together: bounds the memory.
     sample_rtol
         Relative residual at which a sample is done; that of ``solver`` if ``None``.
         The error of a sample is far below the scatter of S of them long before that
-        of the mean may stop. Samples of a model that is not linear are done by what
-        their steps promise (``newton_tolerance``) instead.
+        of the mean may stop. Samples of a model that is not linear are done by
+        the expected decrease of a step (``newton_tolerance``) instead.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)

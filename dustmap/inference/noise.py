@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dustmap.checkpoint import State
 from dustmap.functionals import Functionals
 from dustmap.models.base import ForwardModel
 
@@ -84,7 +85,7 @@ class Noise:
         return self.blur is not None or self.degrees is not None or self.learn_common
 
 
-class Weighing:
+class NoiseState:
     """Σ of all observations under one model, brought up to date as ρ improves."""
 
     def __init__(
@@ -107,6 +108,25 @@ class Weighing:
         self.weights = torch.ones_like(self._stated)
         # Observations that count for nothing for now.
         self.aside: Bool[Tensor, " n"] | None = None
+
+    def state(self) -> State:
+        """What reweighing has found; Σ itself is no function of this alone."""
+        aside = self.aside
+        none = torch.zeros_like(self.weights, dtype=torch.bool)
+        return {
+            "weights": self.weights,
+            "common": float(self.common),
+            # Zero stands for a normal distribution.
+            "degrees": 0.0 if self.degrees is None else float(self.degrees),
+            "aside": none if aside is None else aside,
+        }
+
+    def restore(self, state: State) -> None:
+        """Return to what :meth:`state` told."""
+        self.weights = state["weights"].to(self.weights.device)
+        self.common, self.degrees = state["common"], state["degrees"] or None
+        aside = state["aside"].to(self.weights.device)
+        self.aside = aside if bool(aside.any()) else None
 
     def normal(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import torch
 
+from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
-from dustmap.inference.journal import State as JournalState
 from pipelines.config import FitConfig
 from pipelines.errors import InputError, Stopped
 from pipelines.metrics import Metrics
 from pipelines.progress import say
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
+from pipelines.saving.checkpoint_manager import CheckpointManager, machine
 from pipelines.saving.command import command_of
-from pipelines.saving.fit_state import FitState, Stage, restored
+from pipelines.saving.fit_state import FitState, Stage
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
-from pipelines.saving.keeper import Keeper, machine
 from pipelines.saving.place import Place, place_of
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
@@ -42,8 +42,8 @@ _NEXT = {
 class Session:
     """What the stages of one fit share.
 
-    ``state`` is where an earlier process left it, without the ``journal`` of an
-    inference on its way; ``None`` at its beginning.
+    ``state`` is where an earlier process left it, without the ``inference`` that was
+    under way; ``None`` at its beginning.
     """
 
     source: Path
@@ -51,24 +51,24 @@ class Session:
     config: FitConfig
     place: Place
     work: Workspace
-    keeper: Keeper
+    manager: CheckpointManager
     state: FitState | None
-    journal: JournalState | None
+    inference: State | None
 
     @property
     def clock(self) -> StageClock:
         """Seconds by stage, those of earlier processes included."""
-        return self.keeper.clock
+        return self.manager.clock
 
     @property
     def metrics(self) -> Metrics:
         """Iterations, those of earlier processes included."""
-        return self.keeper.metrics
+        return self.manager.metrics
 
     @property
     def group(self) -> Group:
         """The ranks that make this fit together."""
-        return self.keeper.group
+        return self.manager.group
 
     def reached(self, state: FitState) -> None:
         """A stage is done: say so and save it.
@@ -78,13 +78,13 @@ class Session:
         Stopped
             If a signal asked for it.
         """
-        self.keeper.heart.tell(state=_NEXT[state.stage])
-        self.keeper.save(state, "")
+        self.manager.heart.tell(state=_NEXT[state.stage])
+        self.manager.save(state)
 
-    def take_journal(self) -> JournalState | None:
-        """The inference on its way, once: whoever goes on lets its tensors go."""
-        journal, self.journal = self.journal, None
-        return journal
+    def take_inference(self) -> State | None:
+        """The inference under way, once: whoever goes on lets its tensors go."""
+        inference, self.inference = self.inference, None
+        return inference
 
     def splitter(self) -> torch.Generator:
         """For keeping stars back: the same draws as at the beginning."""
@@ -136,36 +136,36 @@ def opened(
         )
         identity = Identity.from_dict(json.loads(told))
         found = _found(work, identity, anyway=anyway)
-        keeper = _keeper(stack, work, identity, found, config, stop, group)
-        state = None if found is None else restored(found, place["device"])
-        # Its tensors are those of the journal, which are to be let go there.
+        manager = _manager(stack, work, identity, found, config, stop, group)
+        state = None if found is None else FitState.restore(found, place["device"])
+        # Its tensors are those of the inference, which lets them go.
         del found
         if state is not None:
             generator.set_state(state.generator)
-        journal = None if state is None else state.journal
-        state = None if state is None else replace(state, journal=None)
-        keeper.heart.tell(state=_NEXT[_stage_of(state)])
+        inference = None if state is None else state.inference
+        state = None if state is None else replace(state, inference=None)
+        manager.heart.tell(state=_NEXT[_stage_of(state)])
         if group.size == 1:
-            keeper.heart.tell(command=command_of(source, output, config))
+            manager.heart.tell(command=command_of(source, output, config))
         session = Session(
             source=source,
             output=output,
             config=config,
             place=place,
             work=work,
-            keeper=keeper,
+            manager=manager,
             state=state,
-            journal=journal,
+            inference=inference,
         )
         # The session has it now.
-        del journal
-        with _ending(keeper):
+        del inference
+        with _ending(manager):
             yield session
         if group.first:
             finish(work)
 
 
-def _keeper(
+def _manager(
     stack: ExitStack,
     work: Workspace,
     identity: Identity,
@@ -173,7 +173,7 @@ def _keeper(
     config: FitConfig,
     stop: StopFlag,
     group: Group,
-) -> Keeper:
+) -> CheckpointManager:
     """What keeps the fit from here on, with the time and the history it has had."""
     heart = stack.enter_context(Heartbeat(work.status if group.first else None))
     clock = StageClock(dict(found.content["seconds"]) if found else {})
@@ -183,7 +183,7 @@ def _keeper(
     stack.callback(metrics.close)
     # The first rank writes the next only after all have read this one.
     group.meet()
-    return Keeper(
+    return CheckpointManager(
         work=work,
         identity=identity,
         settings=config.checkpoint,
@@ -198,9 +198,9 @@ def _keeper(
 
 
 @contextmanager
-def _ending(keeper: Keeper) -> Iterator[None]:
+def _ending(manager: CheckpointManager) -> Iterator[None]:
     """The last word of a fit, and what remains when it was none of success."""
-    heart = keeper.heart
+    heart = manager.heart
     try:
         yield
     except Stopped as reason:
@@ -208,9 +208,9 @@ def _ending(keeper: Keeper) -> Iterator[None]:
         raise
     except BaseException as error:
         heart.end("failed", message=f"{type(error).__name__}: {error}")
-        if keeper.last is not None:
+        if manager.last is not None:
             say(
-                f"the checkpoint {keeper.last} stays: when the reason is gone, go on "
+                f"the checkpoint {manager.last} stays: when the reason is gone, go on "
                 "with the same command and --resume"
             )
         raise

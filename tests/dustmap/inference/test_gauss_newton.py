@@ -11,7 +11,7 @@ import torch
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.gauss_newton import Target
-from dustmap.inference.perturbed import decrement
+from dustmap.inference.randomized_map import newton_decrement
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.base import ForwardModel, Linearisation
@@ -178,5 +178,5 @@ def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
     noise = torch.full_like(y, (error * float(y.mean())) ** 2)
     result = infer(model, y, noise, settings=settings, generator=generator)
     target = Target(y=y, total=result.noise_variance)
-    left = decrement(model, target, result.mean, TIGHT, None)
+    left = newton_decrement(model, target, result.mean, TIGHT, None)
     assert result.converged == reached == (left <= 5 * 1e-2 * len(y))

@@ -14,7 +14,7 @@ import torch
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.noise import Noise, Weighing
+from dustmap.inference.noise import Noise, NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -53,7 +53,7 @@ def weighing_of(noise, *, count=6, subgrid=True, observations=None):
     ends = 0.7 * dense_torus.inside(2, count, 3)
     model = log_normal(LineIntegrals(ends, RULE))
     y = torch.ones(count, dtype=torch.float64) if observations is None else observations
-    return model, Weighing(model, y, noise, subgrid_noise=subgrid)
+    return model, NoiseState(model, y, noise, subgrid_noise=subgrid)
 
 
 def test_the_parts_of_the_noise_add_up():
