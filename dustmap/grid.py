@@ -162,6 +162,16 @@ class Torus:
             axes.append(index * (h / refinement))
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
+    def half_lags(
+        self, refinement: int = 1, device: torch.device | str = "cpu"
+    ) -> list[Float[Tensor, " n"]]:
+        """The non-negative displacements of :meth:`lags` along every axis (float64)."""
+        return [
+            torch.arange(n * refinement // 2 + 1, dtype=torch.float64, device=device)
+            * (h / refinement)
+            for n, h in zip(self.shape, self.grid.spacing, strict=True)
+        ]
+
 
 def torus_positions(
     torus: Torus, refinement: int, planes: slice = slice(None)

@@ -80,5 +80,5 @@ class Circulant(LinearOperator):
 
     def dropped_modes(self) -> int:
         """Number of eigenvalues that :meth:`power` replaces by zero."""
-        dropped = self.spectrum.cpu() <= DROP * float(self.spectrum.max())
-        return int(self.full_counts()[dropped].sum())
+        dropped = self.spectrum <= DROP * self.spectrum.max()
+        return int((self.full_counts().to(dropped.device) * dropped).sum())

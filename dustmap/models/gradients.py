@@ -154,12 +154,11 @@ def _on_lags(
     Kernels are even along every axis: opposite lags are added up, which spares all but
     ``2^{-D}`` of the kernel's evaluations.
     """
-    weights = torch.fft.fftn(gradient).real.cpu()
-    steps = []
-    for axis, (n, h) in enumerate(zip(weights.shape, torus.grid.spacing, strict=True)):
+    weights = torch.fft.fftn(gradient).real
+    for axis, n in enumerate(weights.shape):
         opposite = weights.narrow(axis, n // 2 + 1, (n - 1) // 2).flip(axis)
         weights = weights.narrow(axis, 0, n // 2 + 1).clone()
         weights.narrow(axis, 1, (n - 1) // 2).add_(opposite)
-        steps.append(torch.arange(n // 2 + 1, dtype=torch.float64) * (h / refinement))
+    steps = torus.half_lags(refinement, weights.device)
     lags = torch.stack(torch.meshgrid(*steps, indexing="ij"), dim=-1)
     return weights.reshape(-1), lags.reshape(-1, len(steps))

@@ -19,8 +19,7 @@ from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import Mean
-from dustmap.projection import Interpolation
-from dustmap.slab_projection import slab_projection
+from dustmap.projection import Interpolation, slab_projection
 from dustmap.whitening import SlabTorusWhitening
 
 

@@ -17,6 +17,9 @@ from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.space import WHOLE, VectorSpace
 
+# Displacements at which a kernel is evaluated at once.
+_LAGS = 2**22
+
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
     """The smallest torus whose gap between opposite faces of the box is long enough.
@@ -90,15 +93,11 @@ class TorusWhitening:
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
-        column = _even_column(self.periodic, torus)
-        coarse = Circulant.from_first_column(column)
-        fine = (
-            coarse
-            if refinement == 1
-            else Circulant.from_first_column(
-                _even_column(self.periodic, torus, refinement)
-            )
-        )
+        column = _even_column(self.periodic, torus, 1, self.device)
+        coarse = fine = Circulant.from_first_column(column)
+        if refinement > 1:
+            refined = _even_column(self.periodic, torus, refinement, self.device)
+            fine = Circulant.from_first_column(refined)
         self.report = TorusReport(
             shape=torus.shape,
             dropped_modes=coarse.dropped_modes(),
@@ -111,8 +110,9 @@ class TorusWhitening:
         self._fine_root = fine.power(0.5).to(dtype, self.device)
         inverse_root = coarse.power(-0.5)
         self._inverse_root = inverse_root.to(dtype, self.device)
-        self._full_inverse_root = _full_spectrum(inverse_root).to(dtype).to(self.device)
-        self._fine_spectrum = fine.spectrum.to(dtype).to(self.device)
+        if refinement > 1:
+            self._full_inverse_root = _full_spectrum(inverse_root).to(dtype)
+            self._fine_spectrum = fine.spectrum.to(dtype)
 
     @property
     def size(self) -> int:
@@ -217,8 +217,11 @@ class TorusWhitening:
     def _wrap_error(self, column: Tensor) -> float:
         grid = self.torus.grid
         block = tuple(slice(0, n) for n in grid.shape)
-        lags = grid.points() - torch.tensor(grid.origin, dtype=torch.float64)
-        plain = self.kernel(lags).reshape(grid.shape)
+        steps = [
+            h * torch.arange(n, dtype=torch.float64, device=self.device)
+            for n, h in zip(grid.shape, grid.spacing, strict=True)
+        ]
+        plain = _on_mesh(self.kernel, steps)
         return float((column[block] - plain).abs().max() / plain.reshape(-1)[0])
 
 
@@ -232,19 +235,27 @@ def default_image_tolerance(dtype: torch.dtype) -> float:
 
 
 def _even_column(
-    kernel: Kernel, torus: Torus, refinement: int = 1
+    kernel: Kernel, torus: Torus, refinement: int, device: torch.device
 ) -> Float[Tensor, "*n"]:
     """``k`` at all lags of a torus from the non-negative ones.
 
     Kernels here are even along every axis: ``2^{-D}`` of the evaluations are enough.
     """
-    shape = [n * refinement for n in torus.shape]
-    block = tuple(slice(0, n // 2 + 1) for n in shape)
-    column = kernel(torus.lags(refinement)[block])
-    for axis, n in enumerate(shape):
-        mirrored = column.narrow(axis, 1, (n - 1) // 2).flip(axis)
+    column = _on_mesh(kernel, torus.half_lags(refinement, device))
+    for axis, n in enumerate(torus.shape):
+        mirrored = column.narrow(axis, 1, (n * refinement - 1) // 2).flip(axis)
         column = torch.cat([column, mirrored], dim=axis)
     return column
+
+
+def _on_mesh(kernel: Kernel, axes: list[Float[Tensor, " n"]]) -> Float[Tensor, "*n"]:
+    """``k`` on the mesh of these displacements, some planes at a time."""
+    planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
+    parts = []
+    for first in axes[0].split(planes):
+        mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
+        parts.append(kernel(torch.stack(mesh, dim=-1)))
+    return torch.cat(parts)
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import dustmap.weight_rows as subject
+import dustmap.projection.weight_rows as subject
 from dustmap.covariance import inducing_covariance
 from dustmap.functionals import (
     Combination,

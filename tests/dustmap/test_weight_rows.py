@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from stand_in_device import STAND_IN, stand_in_device
 
-import dustmap.weight_rows as subject
+import dustmap.projection.weight_rows as subject
 from dustmap.functionals import (
     Combination,
     Derivatives,
@@ -23,7 +24,10 @@ from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_merge import merged
 from dustmap.linalg.compiled_rows import Rows
 from dustmap.projection import projection
+from dustmap.projection.nodes import NodeProjection
 from dustmap.testing import check_linear_operator
+
+CALM = GaussLegendre(count=4)
 
 
 def torus_of(dimension):
@@ -166,8 +170,53 @@ def test_the_budget_decides_and_is_kept(generator):
     short = projection(torus, rays, dtype=torch.float32, memory_budget=0.9 * W.bytes)
     assert not short.stored
     assert short.nonzeros == pytest.approx(W.nonzeros, rel=0.05)
-    with pytest.raises(ValueError, match="recomputed on the CPU only"):
-        projection(torus, rays, memory_budget=1.0, device="meta")
+    with stand_in_device():
+        twice = {"device": STAND_IN, "dtype": torch.float32}
+        assert not projection(torus, rays, memory_budget=1.9 * W.bytes, **twice).stored
+        assert projection(torus, rays, memory_budget=2.1 * W.bytes, **twice).stored
+
+
+def by_nodes(torus, seen, *, dtype=torch.float64, together=2**21, **options):
+    """W by its nodes, here."""
+    source = projection(torus, seen, memory_budget=0.0, dtype=dtype, **options)
+    return NodeProjection(source, torch.device("cpu"), together=together)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+def test_by_nodes_it_is_the_double_loop(dimension, interpolation, generator):
+    torus = torus_of(dimension)
+    rays = kinds(torus, generator)["rays"]
+    mixed = Stack([rays, PointValues(0.99 * rays.end), LineIntegrals(rays.end, CALM)])
+    for seen, refinement in itertools.product((rays, mixed), (1, 3)):
+        options = {"refinement": refinement, "interpolation": interpolation}
+        W = by_nodes(torus, seen, together=50, **options)
+        assert not W.stored
+        expected = slowly(torus, seen, **options)
+        assert torch.allclose(W.to_dense(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_by_nodes_it_is_an_operator_of_the_same_bits_in_any_order(dtype, generator):
+    torus = torus_of(3)
+    rays = LineIntegrals(ends(torus, 400, generator), FixedStep(step=0.3))
+    W = by_nodes(torus, rays, dtype=dtype, together=1000)
+    check_linear_operator(W, generator=generator)
+    assert W.bytes > 0
+    y = torch.randn(2, 400, generator=generator, dtype=dtype)
+    # The atomic additions of a GPU come in any order; here in that of the rows.
+    back = by_nodes(torus, rays.select(torch.arange(399, -1, -1)), dtype=dtype)
+    same = torch.equal(back.rmatvec(y.flip(1)), W.rmatvec(y))
+    assert same == (dtype == torch.float32)
+    y[0, 3] = torch.nan
+    assert bool(W.rmatvec(y)[0].isnan().all()) or dtype == torch.float64
+    assert bool(W.rmatvec(y)[1].isfinite().all())
+
+
+def test_derivatives_have_no_weights_made_anew_elsewhere(generator):
+    torus = torus_of(3)
+    with pytest.raises(ValueError, match="derivatives"):
+        by_nodes(torus, kinds(torus, generator)["mixed"])
 
 
 def test_rays_that_leave_the_box_are_refused_by_both_forms(generator):

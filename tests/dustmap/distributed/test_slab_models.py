@@ -31,8 +31,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ExponentialDisc
 from dustmap.models.slab import SlabGaussian, SlabLogNormal
-from dustmap.projection import Interpolation, projection
-from dustmap.slab_projection import slab_projection
+from dustmap.projection import Interpolation, projection, slab_projection
 from dustmap.whitening import SlabTorusWhitening, TorusWhitening
 
 BOX = Grid(shape=(6, 5, 4), spacing=(0.5, 0.6, 0.7), origin=(-1.2, -1.1, -1.0))

@@ -7,21 +7,24 @@ stays exact, and only the meaning of the observation shifts by the interpolation
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Literal, overload
 
 import torch
 
-from dustmap.corner_weights import Lattice
 from dustmap.distributed.group import Group
 from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.weight_rows import RecomputedProjection, stored_within
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.nodes import NodeProjection
+from dustmap.projection.weight_rows import RecomputedProjection, sampled, stored
 
 Interpolation = Literal["linear", "cubic"]
 # W in all its forms: kept, computed anew in every product, shared out over processes.
-Projection = SparseMatrix | RecomputedProjection | ShardedRows
+Projection = SparseMatrix | RecomputedProjection | NodeProjection | ShardedRows
 
 
 @overload
@@ -45,7 +48,7 @@ def projection(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
     memory_budget: float,
-) -> SparseMatrix | RecomputedProjection: ...
+) -> SparseMatrix | RecomputedProjection | NodeProjection: ...
 @overload
 def projection(
     torus: Torus,
@@ -79,7 +82,8 @@ def projection(
     memory_budget
         What the result may hold [bytes]. If W is estimated to exceed it, from a sample
         of its rows, its weights are computed anew in every product (``stored`` is
-        false then): the same numbers to rounding, several times slower.
+        false then): the same numbers to rounding, several times slower. On the CPU
+        from the functionals, elsewhere from their nodes.
     group
         Processes that share out the rows, in runs of about as many nodes; the budget is
         that of each, and all of them make W together.
@@ -87,8 +91,7 @@ def projection(
     Raises
     ------
     ValueError
-        If a node lies outside the box of the torus' grid, the dimensions disagree, or
-        W exceeds the budget on a device where its weights cannot be recomputed.
+        If a node lies outside the box of the torus' grid, or the dimensions disagree.
     """
     grid = torus.grid
     if functionals.dimension != grid.dimension:
@@ -120,11 +123,31 @@ def projection(
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
         return RecomputedProjection(lattice, grid, rows, nonzeros=nonzeros, dtype=dtype)
 
-    return stored_within(
-        recomputed,
-        functionals,
-        memory_budget,
-        torch.device(device),
-        what="W",
-        advice="raise the budget, take fewer stars or a coarser grid, or use the CPU",
-    )
+    return stored_within(recomputed, functionals, memory_budget, torch.device(device))
+
+
+def stored_within(
+    make: Callable[[Functionals, int], RecomputedProjection],
+    functionals: Functionals,
+    budget: float | None,
+    device: torch.device,
+) -> SparseMatrix | RecomputedProjection | NodeProjection:
+    """W stored if it is estimated to fit in so many bytes, otherwise recomputed.
+
+    Parameters
+    ----------
+    make
+        W of functionals with so many nonzeros, which a sample of its rows tells.
+    """
+    count, nonzeros = len(functionals), 0
+    if count:
+        sample = sampled(functionals)
+        found = stored(make(sample, 0), torch.device("cpu")).nonzeros
+        nonzeros = math.ceil(found / len(sample) * count)
+    W = make(functionals, nonzeros)
+    on_cpu = device.type == "cpu"
+    needed = nonzeros * (4 + W.dtype.itemsize) + 8 * (count + 1)
+    # Elsewhere the transpose is kept, too.
+    if budget is None or (needed if on_cpu else 2 * needed) <= budget:
+        return stored(W, device)
+    return W if on_cpu else NodeProjection(W, device)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dustmap.corner_weights import Lattice
 from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_rows import Rows
-from dustmap.weight_rows import RecomputedProjection, stored_within
+from dustmap.projection.corner_weights import Lattice
+from dustmap.projection.matrix import stored_within
+from dustmap.projection.weight_rows import RecomputedProjection
 
 
 def slab_projection(
@@ -42,8 +43,7 @@ def slab_projection(
     Raises
     ------
     ValueError
-        If a node lies outside the box of the torus' grid, the dimensions disagree, or
-        the part exceeds the budget on a device where it cannot be recomputed.
+        If a node lies outside the box of the torus' grid, or the dimensions disagree.
     """
     grid = torus.grid
     if functionals.dimension != grid.dimension:
@@ -58,14 +58,7 @@ def slab_projection(
     def recomputed(rows: Functionals, nonzeros: int) -> SlabRows:
         return SlabRows(lattice, grid, rows, slabs, nonzeros=nonzeros, dtype=dtype)
 
-    own = stored_within(
-        recomputed,
-        functionals,
-        memory_budget,
-        torch.device(device),
-        what="one process' part of W",
-        advice="raise the budget, take more processes or fewer stars, or use the CPU",
-    )
+    own = stored_within(recomputed, functionals, memory_budget, torch.device(device))
     return SlabColumns(own, slabs)
 
 
@@ -90,16 +83,15 @@ class SlabRows(RecomputedProjection):
     ) -> None:
         super().__init__(lattice, grid, functionals, nonzeros=nonzeros, dtype=dtype)
         self.shape = (len(functionals), slabs.size)
-        self._slabs = slabs
         self._cells = _cells(lattice, slabs)
+        first = slabs.planes.start * slabs.plane_size
+        self.points = range(first, first + slabs.size)
 
     def _rows(self, begin: int, end: int, values_type: type) -> Rows:
         rows = super()._rows(begin, end, values_type)
         count = int(rows.pointers[-1])
-        size = self._slabs.plane_size
-        first = self._slabs.planes.start * size
-        columns = rows.columns[:count].astype(np.int64) - first
-        kept = (columns >= 0) & (columns < self._slabs.size)
+        columns = rows.columns[:count].astype(np.int64) - self.points.start
+        kept = (columns >= 0) & (columns < len(self.points))
         before = np.concatenate([[0], np.cumsum(kept)]).astype(np.uint64)
         return Rows(
             pointers=before[rows.pointers.astype(np.int64)],
@@ -113,7 +105,7 @@ class SlabRows(RecomputedProjection):
         self, begin: int, end: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         points, weights, axes, starts = super()._nodes(begin, end)
-        origin, step = self._lattice.scales[:, 0]
+        origin, step = self.lattice.scales[:, 0]
         cell = np.floor((points[:, 0] - origin) / step).astype(np.int64)
         kept = self._cells[cell]
         before = np.concatenate([[0], np.cumsum(kept)])

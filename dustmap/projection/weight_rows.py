@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from dustmap.corner_weights import Lattice, node_entries, ray_nodes
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
 from dustmap.linalg.compiled_merge import merged
 from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.projection.corner_weights import Lattice, node_entries, ray_nodes
 
 # Corner weights of a block (12 bytes each): of rays it should stay in the processor's
 # cache; functionals that are asked for their nodes may take long for every question.
@@ -119,7 +118,9 @@ class RecomputedProjection(RowOperator):
         self.device = torch.device("cpu")
         self.nonzeros = nonzeros
         self._type = precision(dtype)
-        self._lattice, self._grid, self._functionals = lattice, grid, functionals
+        self.lattice, self._grid, self._functionals = lattice, grid, functionals
+        # Those of the lattice's points that the columns are.
+        self.points = range(lattice.size)
         self._rays: _Rays | None = None
         # A subclass may place its nodes elsewhere.
         if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:
@@ -130,7 +131,8 @@ class RecomputedProjection(RowOperator):
                     grid, functionals.select(torch.from_numpy(outside)).nodes()
                 )
 
-        self._cuts = self._block_cuts()
+        weights = _WEIGHTS_PER_QUESTION if self._rays is None else _WEIGHTS_PER_BLOCK
+        self._cuts = self._block_cuts(weights // lattice.corner_count)
         # torch works on all processors for one thread; for several they get in the way.
         self._one_at_a_time = threading.Lock()
 
@@ -152,23 +154,40 @@ class RecomputedProjection(RowOperator):
     def _parts(self, count: int) -> list[Blocks]:
         return self.entries(count, self._type)
 
-    def _block_cuts(self) -> np.ndarray:
-        """Row numbers between which the weights are made together."""
+    def node_runs(
+        self, together: int
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        """Runs of rows with about so many nodes: the first row, its nodes' points and
+        weights, and where each row's nodes start.
+
+        Raises
+        ------
+        ValueError
+            If a node differentiates: its weights are not those of values.
+        """
+        for begin, end in itertools.pairwise(self._block_cuts(together).tolist()):
+            points, weights, axes, starts = self._nodes(begin, end)
+            if len(axes) and axes.max(initial=-1) >= 0:
+                raise ValueError(
+                    "derivatives need stored weights: raise the memory budget, or use "
+                    "the CPU"
+                )
+            yield begin, points, weights, starts
+
+    def _block_cuts(self, nodes: int) -> np.ndarray:
+        """Row numbers between which there are about so many nodes."""
         total = len(self._functionals)
-        corners = self._lattice.corner_count
         if self._rays is not None:
-            nodes = max(1, _WEIGHTS_PER_BLOCK // corners)
-            block = np.cumsum(self._rays.counts) // nodes
+            block = np.cumsum(self._rays.counts) // max(1, nodes)
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
-            nodes = max(1, _WEIGHTS_PER_QUESTION // corners)
             rows = max(1, int(nodes / _nodes_per_row(self._functionals)))
             inner = np.arange(rows, total, rows)
         return np.unique(np.concatenate([[0], inner, [total]]))
 
     def _rows(self, begin: int, end: int, values_type: type) -> Rows:
         points, weights, axes, starts = self._nodes(begin, end)
-        room = len(points) * self._lattice.corner_count
+        room = len(points) * self.lattice.corner_count
         rows = Rows(
             pointers=np.empty(end - begin + 1, np.uint64),
             columns=np.empty(room, np.uint32),
@@ -177,7 +196,7 @@ class RecomputedProjection(RowOperator):
             count=end - begin,
         )
         node_entries(
-            points, weights, axes, starts, *self._lattice,
+            points, weights, axes, starts, *self.lattice,
             rows.pointers, rows.columns, rows.values,
         )  # fmt: skip
         return rows
@@ -220,47 +239,6 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
     pieces.clear()
     rows = _joined(flat, projection.shape[0], values_type)
     return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
-
-
-def stored_within(
-    make: Callable[[Functionals, int], RecomputedProjection],
-    functionals: Functionals,
-    budget: float | None,
-    device: torch.device,
-    *,
-    what: str,
-    advice: str,
-) -> SparseMatrix | RecomputedProjection:
-    """W stored if it is estimated to fit in so many bytes, otherwise recomputed.
-
-    Parameters
-    ----------
-    make
-        W of functionals with so many nonzeros, which a sample of its rows tells.
-    what, advice
-        For people: what does not fit, and what to do.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit on a device where its weights cannot be recomputed.
-    """
-    count, nonzeros = len(functionals), 0
-    if count:
-        sample = sampled(functionals)
-        found = stored(make(sample, 0), torch.device("cpu")).nonzeros
-        nonzeros = math.ceil(found / len(sample) * count)
-    W = make(functionals, nonzeros)
-    needed = nonzeros * (4 + W.dtype.itemsize) + 8 * (count + 1)
-    if budget is None or needed <= budget:
-        return stored(W, device)
-    if device.type != "cpu":
-        raise ValueError(
-            f"{what} would take {needed:.3g} bytes and its transpose as many, the "
-            f"budget is {budget:.3g}, and weights are recomputed on the CPU only: "
-            f"{advice}"
-        )
-    return W
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:

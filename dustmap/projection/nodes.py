@@ -1,0 +1,220 @@
+r"""W by its nodes, on any device: interpolation weights are made in every product.
+
+A matrix holds some ``2^D`` entries for each node, twice where its transpose is kept.
+This holds the node: its place on the grid and its weight, ``D + 1`` numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.linalg.operator import LinearOperator
+from dustmap.projection.weight_rows import RecomputedProjection
+
+# Nodes that are worked on together: some hundred bytes of temporaries each.
+_TOGETHER = 2**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Rows of about as many nodes, filled up with nodes of no weight."""
+
+    rows: Int[Tensor, " k"]
+    places: Float[Tensor, "k j d"]  # in cells, from the grid's first point
+    weights: Float[Tensor, "k j"]
+
+
+class NodeProjection(LinearOperator):
+    """W on a device where its rows cannot be walked over, without its entries.
+
+    Sums over nodes of one row are sums along a dim. Sums over rows are made by atomic
+    additions; float32 ones are made in fixed point, in units of ``2^{-62}`` of the
+    largest possible sum, so that every run gives the same bits.
+
+    Parameters
+    ----------
+    source
+        W as compiled loops would recompute it on the CPU, which places the nodes.
+    device
+        Where the nodes are kept, and products are made.
+    together
+        Nodes that are worked on at once.
+
+    Raises
+    ------
+    ValueError
+        If a node differentiates, or lies outside the box.
+    """
+
+    stored = False
+
+    def __init__(
+        self,
+        source: RecomputedProjection,
+        device: torch.device,
+        *,
+        together: int = _TOGETHER,
+    ) -> None:
+        self.shape = source.shape
+        self.dtype = source.dtype
+        self.device = device
+        self.nonzeros = source.nonzeros
+        lattice = source.lattice
+        self._points = source.points
+        axes = [d for d in range(3) if lattice.sizes[1, d] > 1]
+        self._sizes = [int(lattice.sizes[0, d]) for d in axes]
+        self._cubic = lattice.cubic
+        origin, step = torch.from_numpy(lattice.scales)[:, axes]
+        self._blocks: list[_Block] = []
+        for begin, points, weights, starts in source.node_runs(together):
+            places = (torch.from_numpy(points) - origin) / step
+            self._blocks += self._padded(begin, places, weights, starts, together)
+        heaviest = [float(b.weights.abs().max()) for b in self._blocks]
+        # No sum of one product exceeds this times the largest number it is made of.
+        self._bound = 2.0 * sum(b.weights.numel() for b in self._blocks)
+        self._bound *= max(heaviest, default=0.0) or 1.0
+
+    def _padded(
+        self,
+        begin: int,
+        places: Tensor,
+        weights: np.ndarray,
+        starts: np.ndarray,
+        together: int,
+    ) -> Iterator[_Block]:
+        """Rows in the order of their lengths, so that little is filled up."""
+        counts = np.diff(starts)
+        order = np.argsort(counts, kind="stable")
+        order = order[counts[order] > 0]
+        while len(order):
+            # The last row of a block is its longest.
+            area = np.arange(1, len(order) + 1) * counts[order]
+            taken = max(1, int(np.searchsorted(area, together, side="right")))
+            some, order = order[:taken], order[taken:]
+            width = int(counts[some[-1]])
+            node = torch.arange(width) + torch.from_numpy(starts[some])[:, None]
+            beyond = torch.arange(width) >= torch.from_numpy(counts[some])[:, None]
+            node = node.masked_fill(beyond, int(starts[some[0]]))
+            weight = torch.from_numpy(weights)[node].masked_fill(beyond, 0.0)
+            yield _Block(
+                rows=torch.from_numpy(some + begin).to(self.device),
+                places=places[node].to(dtype=self.dtype, device=self.device),
+                weights=weight.to(dtype=self.dtype, device=self.device),
+            )
+
+    @property
+    def bytes(self) -> int:
+        """What is held [bytes]."""
+        parts = [t for b in self._blocks for t in (b.rows, b.places, b.weights)]
+        return sum(t.numel() * t.element_size() for t in parts)
+
+    def matvec(self, x: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch n"]:
+        flat = self._flat(x, self.shape[1])
+        out = flat.new_zeros(len(flat), self.shape[0])
+        for block in self._blocks:
+            corners = self._corners(block)
+            for one, result in zip(flat, out, strict=True):
+                result.index_copy_(0, block.rows, _gathered(block, corners, one))
+        return out.reshape(*x.shape[:-1], self.shape[0])
+
+    def rmatvec(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch columns"]:
+        flat = self._flat(y, self.shape[0])
+        sums = _Sums(flat, self.shape[1], self._bound)
+        for block in self._blocks:
+            corners = self._corners(block)
+            for k, one in enumerate(flat):
+                sums.add(k, block, corners, one[block.rows])
+        return sums.value().reshape(*y.shape[:-1], self.shape[1])
+
+    def _flat(self, x: Tensor, length: int) -> Tensor:
+        if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
+            raise ValueError(
+                f"expected (…, {length}) numbers of {self.dtype}, got "
+                f"{tuple(x.shape)} of {x.dtype}"
+            )
+        return x.reshape(math.prod(x.shape[:-1]), length)
+
+    def _corners(self, block: _Block) -> list[tuple[Tensor, Tensor]]:
+        """Columns and interpolation weights of every node, corner by corner."""
+        floor = block.places.floor()
+        cell, share = floor.to(torch.int64), block.places - floor
+        ways = []
+        for axis, size in enumerate(self._sizes):
+            shares = _axis_weights(share[..., axis], cubic=self._cubic)
+            first = cell[..., axis] - (1 if self._cubic else 0)
+            ways.append([((first + i) % size, w) for i, w in enumerate(shares)])
+        corners = []
+        for corner in itertools.product(*ways):
+            column, weight = corner[0]
+            for (index, factor), size in zip(corner[1:], self._sizes[1:], strict=True):
+                column, weight = column * size + index, weight * factor
+            if len(self._points) < math.prod(self._sizes):
+                column = column - self._points.start
+                here = (column >= 0) & (column < len(self._points))
+                column, weight = column * here, weight * here
+            corners.append((column, weight))
+        return corners
+
+
+def _axis_weights(t: Tensor, *, cubic: bool) -> list[Tensor]:
+    """Weights of an axis at fraction t of a cell (cubic: Keys 1981, a = −1/2)."""
+    if not cubic:
+        return [1 - t, t]
+    return [
+        ((-0.5 * t + 1.0) * t - 0.5) * t,
+        (1.5 * t - 2.5) * t * t + 1.0,
+        ((-1.5 * t + 2.0) * t + 0.5) * t,
+        (0.5 * t - 0.5) * t * t,
+    ]
+
+
+def _gathered(
+    block: _Block, corners: list[tuple[Tensor, Tensor]], x: Float[Tensor, " columns"]
+) -> Float[Tensor, " k"]:
+    values = torch.zeros_like(block.weights)
+    for column, weight in corners:
+        values = torch.addcmul(values, weight, x[column])
+    return (block.weights * values).sum(dim=1)
+
+
+class _Sums:
+    """Sums along columns; of float32 numbers in fixed point, in any order the same."""
+
+    def __init__(self, y: Float[Tensor, "b n"], length: int, bound: float) -> None:
+        self._unit: Tensor | None = None
+        self._dtype = y.dtype
+        if y.dtype == torch.float32 and y.shape[1]:
+            largest = y.abs().amax(dim=-1).to(torch.float64)
+            # A number that is not finite makes the unit, and so every sum, not finite.
+            self._unit = 2.0**62 / (bound * torch.where(largest == 0, 1.0, largest))
+        kind = y.dtype if self._unit is None else torch.int64
+        self._total = torch.zeros(len(y), length, dtype=kind, device=y.device)
+
+    def add(
+        self,
+        k: int,
+        block: _Block,
+        corners: list[tuple[Tensor, Tensor]],
+        y: Float[Tensor, " n"],
+    ) -> None:
+        pull = block.weights * y[:, None]
+        if self._unit is not None:
+            pull = pull.to(torch.float64) * self._unit[k]
+        for column, weight in corners:
+            part = (weight * pull).reshape(-1)
+            if self._unit is not None:
+                part = part.round().to(torch.int64)
+            self._total[k].index_add_(0, column.reshape(-1), part)
+
+    def value(self) -> Tensor:
+        if self._unit is None:
+            return self._total
+        return (self._total / self._unit[:, None]).to(self._dtype)
