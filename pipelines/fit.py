@@ -58,10 +58,10 @@ def fit(
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, the output exists or cannot be written, or what is to be taken up is
+        no grid, the output exists or cannot be written, or what is to be resumed is
         damaged or of another fit.
     Stopped
-        If a signal ended it; it can be taken up again.
+        If a signal ended it; it can be resumed.
     FloatingPointError
         If numbers are no longer finite.
     """

@@ -56,7 +56,7 @@ class Climb:
             self.trace = {name: value[None][:0] for name, value in values.items()}
         # Before the order of the epoch at hand was drawn.
         self._before = generator.get_state()
-        # Of rows; those that are kept are solved, and counted, when it is taken up.
+        # Of rows; those that are kept are solved, and counted, again after restoring.
         self._report = model.report
 
     @property

@@ -289,15 +289,15 @@ class DataConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """How often a fit saves what it needs to be taken up again (fit --resume)."""
+    """How often a fit saves what it needs to go on (fit --resume)."""
 
     minutes: Positive = Field(
         default=5.0, description="most time between two checkpoints [min]"
     )
     iterations: Auto[Annotated[int, Field(ge=1)]] = Field(
         default=None,
-        description="most iterations of solvers between two checkpoints; when auto "
-        "only time counts",
+        description="most Gauss-Newton steps (blocks of samples of a gaussian density, "
+        "minibatches of svi) between two checkpoints; when auto only time counts",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class CheckpointManager:
         require_finite(f"the state of a fit, {state.stage}", **tensors)
         content = {
             **state.content(),
-            "identity": self.identity.as_dict(),
+            "identity": asdict(self.identity),
             "seconds": self.clock.so_far(stage),
             "records": records,
             "history": self.history,

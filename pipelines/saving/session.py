@@ -1,4 +1,4 @@
-"""A fit that keeps itself: where it works, what it has saved, how it ended."""
+"""A fit that saves itself: where it works, what it resumes from, how it ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from pipelines.progress import say
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.saving.checkpoint_manager import CheckpointManager, machine
 from pipelines.saving.command import command_of
-from pipelines.saving.fit_state import FitState, Stage
+from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
 from pipelines.saving.place import Place, place_of
@@ -30,7 +30,6 @@ from pipelines.timing import StageClock
 
 # What status calls the work that follows a stage.
 _NEXT = {
-    None: "planning",
     "planned": "learning",
     "learnt": "running",
     "inferring": "running",
@@ -50,25 +49,18 @@ class Session:
     output: Path
     config: FitConfig
     place: Place
-    work: Workspace
     manager: CheckpointManager
-    state: FitState | None
-    inference: State | None
+    clock: StageClock
+    metrics: Metrics
+    group: Group
+    state: FitState | None = None
+    inference: State | None = None
 
-    @property
-    def clock(self) -> StageClock:
-        """Seconds by stage, those of earlier processes included."""
-        return self.manager.clock
-
-    @property
-    def metrics(self) -> Metrics:
-        """Iterations, those of earlier processes included."""
-        return self.manager.metrics
-
-    @property
-    def group(self) -> Group:
-        """The ranks that make this fit together."""
-        return self.manager.group
+    def resume_from(self, state: FitState) -> None:
+        """Go on from what an earlier process saved."""
+        self.place["generator"].set_state(state.generator)
+        self.state, self.inference = replace(state, inference=None), state.inference
+        self.manager.heart.tell(state=_NEXT[state.stage])
 
     def reached(self, state: FitState) -> None:
         """A stage is done: say so and save it.
@@ -108,7 +100,7 @@ def opened(
     anyway: bool,
     group: Group,
 ) -> Iterator[Session]:
-    """The session of a fit, begun or taken up again.
+    """The session of a fit, begun or resumed.
 
     Once the block is through, nothing but the run itself is left.
 
@@ -119,8 +111,7 @@ def opened(
         process, has no whole checkpoint, or (unless ``anyway``) was one of another
         configuration, catalogue or code.
     """
-    generator = torch.Generator().manual_seed(config.inference.seed)
-    place = place_of(config, generator)
+    place = place_of(config, torch.Generator().manual_seed(config.inference.seed))
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         if group.first:
@@ -131,34 +122,27 @@ def opened(
         if not group.first:
             work = _joined(output)
         # The first rank alone reads the whole catalogue for its hash.
-        told = group.from_first(
-            lambda: json.dumps(Identity.of(source, config).as_dict())
-        )
-        identity = Identity.from_dict(json.loads(told))
+        told = group.from_first(lambda: json.dumps(asdict(Identity.of(source, config))))
+        identity = Identity(**json.loads(told))
         found = _found(work, identity, anyway=anyway)
         manager = _manager(stack, work, identity, found, config, stop, group)
-        state = None if found is None else FitState.restore(found, place["device"])
-        # Its tensors are those of the inference, which lets them go.
-        del found
-        if state is not None:
-            generator.set_state(state.generator)
-        inference = None if state is None else state.inference
-        state = None if state is None else replace(state, inference=None)
-        manager.heart.tell(state=_NEXT[_stage_of(state)])
-        if group.size == 1:
-            manager.heart.tell(command=command_of(source, output, config))
         session = Session(
             source=source,
             output=output,
             config=config,
             place=place,
-            work=work,
             manager=manager,
-            state=state,
-            inference=inference,
+            clock=manager.clock,
+            metrics=manager.metrics,
+            group=group,
         )
-        # The session has it now.
-        del inference
+        manager.heart.tell(state="planning")
+        if found is not None:
+            session.resume_from(FitState.restore(found, place["device"]))
+        # The session has its tensors, and lets them go.
+        del found
+        if group.size == 1:
+            manager.heart.tell(command=command_of(source, output, config))
         with _ending(manager):
             yield session
         if group.first:
@@ -174,12 +158,10 @@ def _manager(
     stop: StopFlag,
     group: Group,
 ) -> CheckpointManager:
-    """What keeps the fit from here on, with the time and the history it has had."""
+    """The manager from here on, with the time and the history the fit has had."""
+    known = {} if found is None else found.content
     heart = stack.enter_context(Heartbeat(work.status if group.first else None))
-    clock = StageClock(dict(found.content["seconds"]) if found else {})
-    metrics = Metrics(
-        work.metrics if group.first else None, found.content["records"] if found else 0
-    )
+    metrics = Metrics(work.metrics if group.first else None, known.get("records", 0))
     stack.callback(metrics.close)
     # The first rank writes the next only after all have read this one.
     group.meet()
@@ -188,7 +170,7 @@ def _manager(
         identity=identity,
         settings=config.checkpoint,
         stop=stop,
-        clock=clock,
+        clock=StageClock(dict(known.get("seconds", {}))),
         metrics=metrics,
         heart=heart,
         group=group,
@@ -199,7 +181,7 @@ def _manager(
 
 @contextmanager
 def _ending(manager: CheckpointManager) -> Iterator[None]:
-    """The last word of a fit, and what remains when it was none of success."""
+    """Record how the fit ended; on failure, report the remaining checkpoint."""
     heart = manager.heart
     try:
         yield
@@ -229,13 +211,13 @@ def _joined(output: Path) -> Workspace:
 
 
 def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint | None:
-    """The checkpoint to go on from, of the same fit; what is not as it was is said."""
+    """The checkpoint to go on from, of the same fit; differences are reported."""
     found, faults = newest_checkpoint(work.checkpoints)
     for fault in faults:
         say(f"warning: {fault}")
     if found is None:
         return None
-    differences = identity.differences(Identity.from_dict(found.content["identity"]))
+    differences = identity.differences(Identity(**found.content["identity"]))
     if differences and not anyway:
         raise InputError(
             f"{found.path} is of another fit:\n  "
@@ -244,26 +226,21 @@ def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint |
             "go on all the same with --resume-anyway"
         )
     for line in differences:
-        say(f"warning: taken up all the same, {line}")
+        say(f"warning: resumed all the same, {line}")
     before, now = found.content["machine"], machine()
     if before != now:
         say(f"note: the last digits may differ: saved with {before}, now {now}")
     age = time.time() - found.written
-    say(f"taken up from {found.path} ({found.content['stage']}, {age:.0f} s old)")
+    say(f"resumed from {found.path} ({found.content['stage']}, {age:.0f} s old)")
     return found
 
 
 def _history(found: Checkpoint, identity: Identity) -> list[dict[str, object]]:
-    """When this fit was taken up, from what, and what had become another."""
-    earlier = Identity.from_dict(found.content["identity"])
+    """When this fit was resumed, from what, and what had changed."""
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "checkpoint": found.path.name,
         "stage": found.content["stage"],
-        "differences": identity.differences(earlier),
+        "differences": identity.differences(Identity(**found.content["identity"])),
     }
     return [*found.content["history"], once]
-
-
-def _stage_of(state: FitState | None) -> Stage | None:
-    return None if state is None else state.stage

@@ -209,14 +209,14 @@ def another(case, kind, monkeypatch):
         return "inference.samples was 2, is 6"
     if kind == "catalogue":
         write_stars(case.source, one_cloud.catalogue(100, seed=6), overwrite=True)
-        return r"was stars.parquet with SHA-256 \w{12}..., is stars.parquet"
+        return r"stars.parquet, was \"\w{64}\", is \"\w{64}\""
     if kind == "version":
         monkeypatch.setattr(pipelines.saving.identity.dustmap, "__version__", "9.9")
         return "version was .*, is 9.9"
     sources = pipelines.saving.identity._sources()
     changed = {**sources, "pipelines/fit.py": "0" * 64}
     monkeypatch.setattr(pipelines.saving.identity, "_sources", lambda: changed)
-    return "1 source files are others: pipelines/fit.py"
+    return "code: pipelines/fit.py was"
 
 
 @pytest.mark.parametrize("kind", ["configuration", "catalogue", "version", "sources"])
@@ -230,10 +230,10 @@ def test_a_checkpoint_of_another_fit_is_refused_with_the_difference(
     assert len(checkpoints(again.workspace / "checkpoints")) == 2
 
 
-def test_it_is_taken_up_all_the_same_if_that_is_asked_for(again, monkeypatch, capsys):
+def test_it_is_resumed_all_the_same_if_that_is_asked_for(again, monkeypatch, capsys):
     another(again, "version", monkeypatch)
     again.fit(anyway=True)
-    assert "warning: taken up all the same, code: version" in capsys.readouterr().err
+    assert "warning: resumed all the same, code: version" in capsys.readouterr().err
     (taken_up,) = read_run(again.output).provenance["taken_up"]
     assert "version" in taken_up["differences"][0]
 
@@ -286,7 +286,7 @@ def test_it_goes_on_from_the_one_before_and_says_so(whole, again, capsys):
     again.fit(resume=True)
     said = capsys.readouterr().err
     assert f"warning: {newest} is not what was written" in said
-    assert f"taken up from {before}" in said
+    assert f"resumed from {before}" in said
     interrupted.require_same(whole[0].output, again.output)
 
 
