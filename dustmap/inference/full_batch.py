@@ -26,7 +26,8 @@ from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.full_batch_inference import FullBatchInference, Posterior
 from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
-from dustmap.inference.noise import Noise, NoiseState
+from dustmap.inference.noise import Noise
+from dustmap.inference.noise_state import NoiseState
 from dustmap.inference.subgrid_share import FEWEST, set_aside
 from dustmap.models.base import ForwardModel
 

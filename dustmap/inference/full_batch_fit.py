@@ -9,7 +9,7 @@ from torch import Tensor
 from dustmap.checkpoint import State, part_of, scoped
 from dustmap.inference.full_batch_settings import FullBatch
 from dustmap.inference.gauss_newton import OnStep
-from dustmap.inference.noise import NoiseState
+from dustmap.inference.noise_state import NoiseState
 from dustmap.inference.preconditioner_cache import Origin, PreconditionerCache
 from dustmap.models.base import ForwardModel, Linearisation
 

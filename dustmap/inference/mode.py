@@ -133,17 +133,11 @@ class GaussNewtonLoop:
         return step
 
     def _reweigh(self) -> None:
-        """Σ at the new ε; outliers are weighed down once most stars are fitted."""
-        fit, noise, at = self.fit, self.fit.noise, self.at
-        normal = noise.normal(at.eps[None], self.tangent.variance)
-        residual = noise.observations - self.tangent.prediction
-        squares = residual**2
-        if noise.settled(squares, normal):
-            # What is set aside is not fitted, and no outlier for that.
-            noise.reweigh(residual, squares, noise.without_aside(normal))
-        total = noise.weighted(normal)
+        """Σ at the new ε."""
+        fit, at = self.fit, self.at
+        total, misfit = fit.noise.update_at(at.eps, self.tangent)
         if fit.on_step is not None:
-            fit.on_step("misfit", at.steps, float((squares / total).mean()))
+            fit.on_step("misfit", at.steps, misfit)
         self.at = Iterate(eps=at.eps, total=total, steps=at.steps)
 
     def _stationary(self, solution: Solution) -> bool:

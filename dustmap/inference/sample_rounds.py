@@ -23,8 +23,6 @@ from dustmap.inference.randomized_map import (
     newton_decrement,
     perturbed_target,
 )
-from dustmap.inference.sample_averages import averages
-from dustmap.inference.subgrid_share import best_leftover
 from dustmap.inference.white_noise import White
 
 # So many samples Σ is averaged over; they may be so many times further from their ends.
@@ -87,16 +85,18 @@ class SampleRounds:
         fit = self._fit
         few = min(_FEW, fit.settings.samples)
         self._fit_all(at, mode, few, _ROUGH * self._enough)
-        before = fit.model.subgrid_share
-        at.total, at_edge = self._reweighed(self._positions())
-        change = math.log(fit.model.subgrid_share / before)
-        still = abs(change) < math.log(_STILL)
-        fit.share_settled = still and not at_edge
+        before, eps = fit.model.subgrid_share, self._positions()
+        update = fit.noise.update_over(fit.model, eps)
+        at.total = update.total
+        if update.share != before:
+            fit.model = fit.model.with_subgrid_share(update.share)
+        still = abs(math.log(update.share / before)) < math.log(_STILL)
+        fit.share_settled = still and not update.at_edge
         at.number, at.done = at.number + 1, 0
         if still or fit.noise.aside is None or at.number == _ROUNDS:
             at.rough, at.number = False, 0
             if fit.noise.aside is not None:
-                at.total = self._with_all(self._positions())
+                at.total = fit.noise.include_all(fit.model, eps)
 
     def _to_the_end(self, at: Round, mode: Float[Tensor, " p"]) -> Samples:
         """All samples, by finer solves until the Newton decrement is small enough."""
@@ -179,44 +179,3 @@ class SampleRounds:
 
     def _positions(self) -> Float[Tensor, "s p"]:
         return torch.stack([fit.eps for fit in self._state.samples])
-
-    def _reweighed(self, eps: Float[Tensor, "s p"]) -> tuple[Float[Tensor, " n"], bool]:
-        """Σ, share and outliers' weights by averages over samples.
-
-        And whether the share is the least or the largest that is tried.
-        """
-        fit, noise = self._fit, self._fit.noise
-        y = noise.observations
-        seen = averages(fit.model, y, eps)
-        residual, variance = y - seen.prediction, seen.variance
-        aside = noise.aside
-        if aside is None:
-            noise.reweigh(residual, seen.squares, noise.normal(eps, variance))
-            return noise.total(eps, variance), False
-        # Of line integrals alone: nothing else is proportional to the share.
-        double = fit.model.with_subgrid_share(2 * fit.model.subgrid_share)
-        lines = averages(double, y, eps).variance - variance
-        stated = noise.normal(eps, variance - lines) - noise.common
-        found = best_leftover(
-            residual[aside],
-            (stated + seen.spread)[aside],
-            lines[aside] / fit.model.subgrid_share,
-            noise.degrees,
-            learn_common=noise.noise.learn_common,
-        )
-        change = found.share / fit.model.subgrid_share
-        fit.model = fit.model.with_subgrid_share(found.share)
-        variance = variance + (change - 1) * lines
-        noise.common = found.common
-        normal = noise.normal(eps, variance)
-        # Samples know nothing of these: their residuals scatter by twice the spread.
-        scale = torch.where(aside, normal + 2 * seen.spread, normal)
-        noise.reweigh(residual, seen.squares, scale)
-        return noise.weighted(normal), found.at_edge
-
-    def _with_all(self, eps: Float[Tensor, "s p"]) -> Float[Tensor, " n"]:
-        """Σ with those that were set aside among the others again."""
-        noise = self._fit.noise
-        noise.aside = None
-        seen = averages(self._fit.model, noise.observations, eps)
-        return noise.total(eps, seen.variance)
