@@ -44,7 +44,7 @@ class Fit:
     @property
     def inexact(self) -> bool:
         """Whether the tangent or Σ changes with ε, so that one step is not enough."""
-        return not self.model.linear or self.noise.noise.depends_on_field
+        return not self.model.linear or self.noise.given.depends_on_field
 
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, Tensor]:
         """The tangent at ε, and Σ with the current weights."""

@@ -181,7 +181,7 @@ class FullBatchInference:
             at.drawn, at.round, at.samples = drawn, None, []
             self._save()
         samples, total = at.drawn.samples, at.drawn.total
-        if fit.noise.noise.learn_share:
+        if fit.noise.given.learn_share:
             # Some observations were set aside, and the others weigh something else.
             again = self._find_mode(mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)

@@ -57,7 +57,7 @@ class NoiseState:
         subgrid_noise: bool,
     ) -> None:
         place = {"dtype": model.dtype, "device": model.device}
-        self.noise = noise
+        self.given = noise
         self.subgrid_noise = subgrid_noise
         self.degrees = noise.degrees
         self.common = 0.0
@@ -156,7 +156,7 @@ class NoiseState:
             (stated + seen.spread)[aside],
             lines[aside] / share,
             self.degrees,
-            learn_common=self.noise.learn_common,
+            learn_common=self.given.learn_common,
         )
         variance = variance + (found.share / share - 1) * lines
         self.common = found.common
@@ -187,21 +187,21 @@ class NoiseState:
         highest likelihood of the residuals, if it is learnt.
         """
         own, scatter = squares, None
-        if self.noise.neighbours is not None:
-            around = residual[self.noise.neighbours]
+        if self.given.neighbours is not None:
+            around = residual[self.given.neighbours]
             centre = around.median(dim=1).values
             scatter = 1.4826 * (around - centre[:, None]).abs().median(dim=1).values
             # The median of k independent residuals has π/2k of their variance.
             share = 1 + math.pi / 2 / around.shape[1]
             own = squares - residual**2 + (residual - centre) ** 2 / share
-        if self.noise.learn_common and not self.noise.learn_share:
+        if self.given.learn_common and not self.given.learn_share:
             self.common = _common_variance(own, normal - self.common)
         if self.degrees is None:
             return
         if scatter is not None:
             normal = torch.maximum(normal, scatter**2)
         ratio = (own / normal).to(torch.float64)
-        if self.noise.learn_degrees:
+        if self.given.learn_degrees:
             told = ratio if self.aside is None else ratio[~self.aside]
             scores = [_student_score(told, nu) for nu in _DEGREES]
             self.degrees = _DEGREES[scores.index(max(scores))]

@@ -198,9 +198,7 @@ def test_noise_that_makes_no_sense_is_refused(options, message):
         Noise(variance=torch.ones(3), **options)
 
 
-SETTINGS = FullBatch(
-    solver=ConjugateGradients(rtol=1e-6), samples=8, pairs=4, rounds=3, steps=3
-)
+SETTINGS = FullBatch(solver=ConjugateGradients(rtol=1e-6), samples=8)
 COUNT = 150
 
 
