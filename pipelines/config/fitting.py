@@ -176,7 +176,7 @@ class InferenceConfig(Settings):
     sample_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=1e-2,
         description="the same for a posterior sample of a gaussian density; one of a "
-        "lognormal density is done when its steps promise little",
+        "lognormal density is done when the expected decrease of steps is small",
     )
     max_iterations: Annotated[int, Field(ge=1)] = Field(
         default=500, description="most iterations of a solve"

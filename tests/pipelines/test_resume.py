@@ -212,7 +212,7 @@ def another(case, kind, monkeypatch):
         return r"stars.parquet, was \"\w{64}\", is \"\w{64}\""
     if kind == "version":
         monkeypatch.setattr(pipelines.saving.identity.dustmap, "__version__", "9.9")
-        return "version was .*, is 9.9"
+        return r"version was .*, is \"9.9\""
     sources = pipelines.saving.identity._sources()
     changed = {**sources, "pipelines/fit.py": "0" * 64}
     monkeypatch.setattr(pipelines.saving.identity, "_sources", lambda: changed)
