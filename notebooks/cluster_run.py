@@ -54,8 +54,8 @@ folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
 #
 # On a cluster both lie on the file system that all nodes see. The grid and the prior's
 # scales are given here, so that the fit is one of seconds; a real one learns them. It
-# saves itself every 5 minutes by default (`checkpoint.minutes`), here every 20
-# iterations of a solver, too.
+# saves itself every 5 minutes by default (`checkpoint.minutes`), here after every
+# Gauss–Newton step, too.
 
 # %%
 box = ["truth.half_x=600", "truth.half_y=600", "truth.half_z=200"]
@@ -80,7 +80,7 @@ learn = false
 samples = 4
 
 [checkpoint]
-iterations = 20
+iterations = 1
 """
 )
 

@@ -13,7 +13,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 
-# What a step may still promise when a lognormal fit is done [nats per star]: an error
+# Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 NEWTON_TOLERANCE = 1e-2
 
@@ -26,7 +26,7 @@ def messages_of(
     if not model.linear and not result.converged:
         messages.append(
             f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
-            "and those of every sample, stopped while steps still promised more than "
+            "and those of every sample, stopped while a step was expected to gain over "
             f"{NEWTON_TOLERANCE} nats per star"
         )
     if result.sample_solution is not None:
@@ -48,7 +48,7 @@ def _rule(result: FullBatchResult, tolerance: float) -> str:
         return ""
     return (
         f", as small as the last of {result.newton_steps} Gauss-Newton steps needs; "
-        f"these end when one promises less than {NEWTON_TOLERANCE:g} nats per star "
+        f"these end when the expected decrease is {NEWTON_TOLERANCE:g} nats per star "
         f"(inference.tolerance = {tolerance:g} is of fits in one step)"
     )
 

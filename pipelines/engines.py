@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import (
@@ -19,7 +20,6 @@ from dustmap.grid import Torus
 from dustmap.inference.cost import estimate_cost
 from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.journal import Journal
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.inference.white_noise import WhiteNoise
@@ -213,10 +213,10 @@ def run_engine(
     device: torch.device,
     generator: torch.Generator,
     on_step: OnStep,
-    journal: Journal | None = None,
+    checkpointer: Checkpointer | None = None,
     group: Group | None = None,
 ) -> Inference:
-    """The posterior by the engine the plan names, from where the journal has it.
+    """The posterior by the engine the plan names, from where its state says.
 
     The ranks of a group make it together, and all have it; of a grid in slabs the
     first one alone has mean and samples.
@@ -229,7 +229,7 @@ def run_engine(
             density = plan.mean.build()(data.ends)
             variance = variance + (density * data.placing_error) ** 2
         return _run_svi(
-            plan, data, variance, config, generator, on_step, journal, group
+            plan, data, variance, config, generator, on_step, checkpointer, group
         )
     lines, slabs = sight_lines(plan, data), slabs_of(plan, config, group)
     if slabs is None:
@@ -252,7 +252,7 @@ def run_engine(
         ),
         generator=generator,
         on_step=on_step,
-        journal=journal,
+        checkpointer=checkpointer,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
@@ -294,7 +294,7 @@ def _run_svi(
     config: FitConfig,
     generator: torch.Generator,
     on_step: OnStep,
-    journal: Journal | None,
+    checkpointer: Checkpointer | None,
     group: Group,
 ) -> Inference:
     try:
@@ -317,8 +317,8 @@ def _run_svi(
             settings,
             generator=generator,
             on_step=lambda step, _, bound: on_step("svi bound", step, bound),
-            on_rows=lambda rows: on_step("svi rows", rows, float("nan")),
-            journal=journal,
+            on_progress=lambda part, done: on_step(f"svi {part}", done, float("nan")),
+            checkpointer=checkpointer,
         )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None

@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 class Stopped(Exception):  # noqa: N818  it is no error: a signal asked for it
-    """A signal ended a fit that can be taken up again; the command line exits with 75.
+    """A signal ended a fit that can be resumed; the command line exits with 75.
 
     The message says how to go on.
     """

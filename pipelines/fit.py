@@ -8,9 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_journal import cut, gathered
-from dustmap.inference.journal import Journal
-from dustmap.inference.journal import State as JournalState
 from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.config import FitConfig
 from pipelines.engines import run_engine, slabs_of
@@ -22,6 +19,7 @@ from pipelines.progress import Progress, say
 from pipelines.result import FitReport, report_of
 from pipelines.run import check_output, fit_of
 from pipelines.sample import Sample, data_of, inside_box, read_sample
+from pipelines.saving.checkpoint_manager import InferenceCheckpointer
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.session import Session, opened
 from pipelines.saving.workspace import Workspace, finish, unfinished
@@ -60,10 +58,10 @@ def fit(
     ------
     InputError
         If the catalogue has no extinctions or too few usable stars, the budget allows
-        no grid, the output exists or cannot be written, or what is to be taken up is
+        no grid, the output exists or cannot be written, or what is to be resumed is
         damaged or of another fit.
     Stopped
-        If a signal ended it; it can be taken up again.
+        If a signal ended it; it can be resumed.
     FloatingPointError
         If numbers are no longer finite.
     """
@@ -141,10 +139,12 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
-            record = recorder(session.metrics, progress, tell=session.keeper.heart.tell)
+            record = recorder(
+                session.metrics, progress, tell=session.manager.heart.tell
+            )
 
             def on_step(stage: str, step: int, value: float) -> None:
-                session.keeper.end_if_asked(alone=True)
+                session.manager.stop_if_asked(alone=True)
                 record(stage, step, value)
 
             learned = learn_plan(
@@ -163,7 +163,7 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
 
 def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     """The posterior; what was learnt before is among its facts."""
-    config, keeper, plan = session.config, session.keeper, state.plan
+    config, manager, plan = session.config, session.manager, state.plan
     data = data_of(sample.train, config)
     work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
     work = work.shared_out(session.group.size, session.group.here)
@@ -174,31 +174,29 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         spent = session.clock.seconds.get("inference", 0.0)
         known = replace(known, seconds=max(known.seconds - spent, 0.0))
 
-    slabs, restored = slabs_of(plan, config, session.group), session.take_journal()
-    taken_up = restored is not None
-
-    def save(journal: JournalState) -> None:
-        kept = journal if slabs is None else gathered(journal, slabs)
-        on_way = replace(state, stage="inferring", journal=kept)
-        keeper.save(on_way, "inference")
-
-    if slabs is not None and restored is not None:
-        with _misfit_named(session, taken_up):
-            restored = cut(restored, slabs)
-    journal = Journal(save=save, due=keeper.due, restored=restored)
-    # The journal lets go of what its frames take.
-    del restored
+    resumed = session.inference is not None
+    checkpointer = InferenceCheckpointer(
+        manager=manager,
+        state=replace(state, inference=session.take_inference()),
+        slabs=slabs_of(plan, config, session.group),
+    )
     with (
         Progress(description="inference") as progress,
-        _misfit_named(session, taken_up),
+        _misfit_named(session, resumed),
     ):
+        record = recorder(session.metrics, progress, known, tell=manager.heart.tell)
+
+        def on_step(stage: str, step: int, value: float) -> None:
+            manager.stop_if_asked()
+            record(stage, step, value)
+
         result = run_engine(
             plan,
             data,
             config,
             **session.place,
-            on_step=recorder(session.metrics, progress, known, tell=keeper.heart.tell),
-            journal=journal,
+            on_step=on_step,
+            checkpointer=checkpointer,
             group=session.group,
         )
     session.clock.lap("inference")
@@ -210,16 +208,16 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 
 
 @contextmanager
-def _misfit_named(session: Session, taken_up: bool) -> Iterator[None]:
+def _misfit_named(session: Session, resumed: bool) -> Iterator[None]:
     """A state that does not fit is that of a checkpoint, which has a name."""
     try:
         yield
     except InputError:
         raise
     except ValueError as error:
-        if not taken_up:
+        if not resumed:
             raise
-        raise InputError(f"{session.keeper.last}: {error}") from error
+        raise InputError(f"{session.manager.last}: {error}") from error
 
 
 if __name__ == "__main__":

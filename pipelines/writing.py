@@ -54,7 +54,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     if not session.group.first:
         return report
     tensors = State(mean=result.mean, samples=result.samples, support=support)
-    work = session.work
+    work = session.manager.work
     with atomic_directory(
         session.output, overwrite=work.overwrite, within=work.folder
     ) as folder:
@@ -71,8 +71,8 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
 
 def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
     return {
-        "fit": session.work.identifier,
-        "taken_up": session.keeper.history,
-        "inputs": session.keeper.identity.inputs,
+        "fit": session.manager.work.identifier,
+        "taken_up": session.manager.history,
+        "inputs": session.manager.identity.inputs,
         "catalogue": sample.meta,
     }

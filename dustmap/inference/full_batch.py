@@ -8,9 +8,9 @@ without the block-independence of q):
 
 Λ is only ever applied. A model that is not linear is solved by Gauss–Newton steps on
 its tangents, halved until the posterior does not fall; its samples are the ends of fits
-to perturbed data (:mod:`dustmap.inference.perturbed`), or those of metric Gaussian
-variational inference (:mod:`dustmap.inference.mgvi`). For a linear model with a noise
-that does not depend on the field the first step is the answer, and samples are exact.
+to perturbed data (:mod:`dustmap.inference.randomized_map`). For a linear model with a
+noise that does not depend on the field the first step is the answer, and samples are
+exact.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import Checkpointer, NoCheckpoints
 from dustmap.inference.full_batch_fit import Fit
+from dustmap.inference.full_batch_inference import FullBatchInference, Posterior
 from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
 from dustmap.inference.gauss_newton import OnStep, Precision
-from dustmap.inference.noise import Noise, Weighing
-from dustmap.inference.phases import Phases, Posterior
+from dustmap.inference.noise import Noise
+from dustmap.inference.noise_state import NoiseState
 from dustmap.inference.subgrid_share import FEWEST, set_aside
-from dustmap.journal import Journal
 from dustmap.models.base import ForwardModel
 
 __all__ = [
@@ -49,9 +50,9 @@ def infer(
     generator: torch.Generator,
     start: Float[Tensor, " p"] | None = None,
     on_step: OnStep | None = None,
-    journal: Journal | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> FullBatchResult:
-    """Posterior mean and samples of ε; of a non-linear model the mode, or MGVI's mean.
+    """Posterior mean and samples of ε; of a non-linear model the mode.
 
     Parameters
     ----------
@@ -64,21 +65,19 @@ def infer(
     on_step
         Called with stage, iteration and worst relative residual; after every
         Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
-
-    journal
-        Where it is saved at safe points (each iteration of a solver, and between
-        steps), and taken up from to end with the same numbers, bit by bit (one process,
-        as many threads); ``start`` is not looked at then. What is saved are finished
-        samples, a handful of vectors like ε and Σ, and the generator's state. Taken up,
-        ``preconditioner_rank`` products with Λ make the preconditioner again. MGVI is
-        taken up from the mode.
+    checkpointer
+        Takes the state after every Gauss–Newton step and every block of exact samples,
+        and gives one to go on from, with the same numbers, bit by bit (one process, as
+        many threads); ``start`` is not looked at then. A state holds finished samples,
+        a handful of vectors like ε and Σ, and the generator's state. Restoring it takes
+        ``preconditioner_rank`` products with Λ to make the preconditioner again.
 
     Raises
     ------
     ValueError
         If shapes disagree, a variance is not positive, a number is not finite, or the
-        samples of a non-linear model are not even in number; if what the journal has
-        restored does not fit.
+        samples of a non-linear model are not even in number; if the restored state is
+        that of another inference.
     FloatingPointError
         If a prediction, Σ, the objective or a solve ceases to be finite.
     """
@@ -90,28 +89,20 @@ def infer(
             f"instead of {settings.samples}"
         )
     noise = replace(noise, learn_share=_learns_share(model, noise, settings))
-    weighing = Weighing(
-        model, observations, noise, subgrid_noise=settings.subgrid_noise
-    )
+    state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
     if noise.learn_share:
         aside = set_aside(len(observations), generator)
-        weighing.aside = aside.to(model.device)
+        state.aside = aside.to(model.device)
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     if start is not None:
         eps = start.to(eps)
-    fit = Fit(
-        model,
-        weighing,
-        settings,
-        generator,
-        on_step=on_step,
-        journal=journal or Journal.silent(),
-    )
-    return _result(fit, Phases(fit).run(eps))
+    fit = Fit(model, state, settings, generator, on_step=on_step)
+    inference = FullBatchInference(fit, checkpointer or NoCheckpoints())
+    return _result(fit, inference.run(eps))
 
 
 def _result(fit: Fit, found: Posterior) -> FullBatchResult:
-    weighing, mode = fit.weighing, found.mode
+    noise, mode = fit.noise, found.mode
     return FullBatchResult(
         mean=mode.eps,
         samples=found.samples,
@@ -122,9 +113,9 @@ def _result(fit: Fit, found: Posterior) -> FullBatchResult:
         mean_solution=mode.solution,
         sample_solution=found.solved,
         converged=found.converged,
-        weights=weighing.weights,
-        degrees=weighing.degrees,
-        common_noise=weighing.common,
+        weights=noise.weights,
+        degrees=noise.degrees,
+        common_noise=noise.common,
         subgrid_share=fit.model.subgrid_share,
         share_settled=fit.share_settled,
     )
@@ -135,7 +126,6 @@ def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> boo
     return (
         noise.learn_share
         and settings.samples > 0
-        and settings.sampler == "perturbed"
         and settings.subgrid_noise
         and not model.linear
         and len(noise.variance) >= FEWEST

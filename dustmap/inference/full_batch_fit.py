@@ -1,89 +1,83 @@
-"""What the phases of a full-batch inference share, and how it is taken up again."""
+"""What the stages of one full-batch inference share."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import State, part_of, scoped
 from dustmap.inference.full_batch_settings import FullBatch
 from dustmap.inference.gauss_newton import OnStep
-from dustmap.inference.journal import (
-    generator_kind,
-    saved_weighing,
-    take_up_weighing,
-    weighing_pattern,
-)
-from dustmap.inference.noise import Weighing
-from dustmap.inference.sketching import Sketching
-from dustmap.journal import Journal, Pattern, State
+from dustmap.inference.noise_state import NoiseState
+from dustmap.inference.preconditioner_cache import Origin, PreconditionerCache
 from dustmap.models.base import ForwardModel, Linearisation
 
 
 class Fit:
-    """The state that the phases of one inference share."""
+    """Model, noise, preconditioner and generator of one inference, as they stand."""
 
     def __init__(
         self,
         model: ForwardModel,
-        weighing: Weighing,
+        noise: NoiseState,
         settings: FullBatch,
         generator: torch.Generator,
         *,
         on_step: OnStep | None,
-        journal: Journal,
     ) -> None:
         self.model = model
-        self.weighing = weighing
+        self.noise = noise
         self.settings = settings
         self.generator = generator
         self.on_step = on_step
-        self.journal = journal
-        self.sketching = Sketching(settings.preconditioner_rank, generator, on_step)
+        self.cache = PreconditionerCache(
+            settings.preconditioner_rank, generator, on_step
+        )
         self.share_settled = True
 
     @property
     def count(self) -> int:
         """The number of observations."""
-        return len(self.weighing.observations)
+        return len(self.noise.observations)
 
     @property
     def inexact(self) -> bool:
         """Whether the tangent or Σ changes with ε, so that one step is not enough."""
-        return not self.model.linear or self.weighing.noise.depends_on_field
+        return not self.model.linear or self.noise.given.depends_on_field
 
     def tangent(self, eps: Float[Tensor, " p"]) -> tuple[Linearisation, Tensor]:
-        """The tangent at ε, and Σ with the weights at hand."""
+        """The tangent at ε, and Σ with the current weights."""
         tangent = self.model.linearise(eps)
-        return tangent, self.weighing.total(eps[None], tangent.variance)
+        return tangent, self.noise.total(eps[None], tangent.variance)
 
-    def saved(self) -> State:
-        """All of it, but what follows from ε."""
+    def state(self) -> State:
+        """All that does not follow from ε."""
         return {
             "generator": self.generator.get_state(),
             "share": float(self.model.subgrid_share),
             "share_settled": self.share_settled,
-            **saved_weighing(self.weighing),
-            **self.sketching.saved(),
+            "samples": self.settings.samples,
+            **scoped("noise", self.noise.state()),
+            **self.cache.state(),
         }
 
-    def pattern(self) -> Pattern:
-        """What :meth:`saved` always saves; a part ``sketch`` may be beside it."""
-        return {
-            "generator": generator_kind(self.generator),
-            "share": float,
-            "share_settled": bool,
-            "iterations": int,
-            **weighing_pattern(self.weighing),
-        }
+    def restore(self, state: State, origin: Origin | None) -> None:
+        """Return to a state that was checked; ``origin`` is the preconditioner's.
 
-    def take_up(self, known: dict[str, Any]) -> None:
-        """Bring all of it to where it was."""
-        self.generator.set_state(known["generator"])
-        if known["share"] != self.model.subgrid_share:
-            self.model = self.model.with_subgrid_share(known["share"])
-        self.share_settled = known["share_settled"]
-        take_up_weighing(self.weighing, known)
-        self.sketching.take_up(self.model, known)
+        Raises
+        ------
+        ValueError
+            If the state is that of a fit with another number of samples.
+        """
+        if state["samples"] != self.settings.samples:
+            raise ValueError(
+                f"the saved state does not fit: it is of {state['samples']} samples, "
+                f"{self.settings.samples} are asked for"
+            )
+        self.generator.set_state(state["generator"])
+        if state["share"] != self.model.subgrid_share:
+            self.model = self.model.with_subgrid_share(state["share"])
+        self.share_settled = state["share_settled"]
+        self.noise.restore(part_of(state, "noise"))
+        self.cache.restore(self.model, state["iterations"], origin)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.perturbed import Samples
+from dustmap.inference.randomized_map import Samples
 from dustmap.linalg.cg import ConjugateGradients, Solution
 
 
@@ -31,25 +30,16 @@ class FullBatch:
     newton_steps
         Limit on Gauss–Newton steps.
     newton_tolerance
-        What a step may still promise at convergence, in nats per observation: 1e-3 is
-        an error of the mode of 0.045 posterior standard deviations in each direction
-        that an observation fixes.
+        The expected decrease at convergence, in nats per observation: 1e-3 is an error
+        of the mode of 0.045 posterior standard deviations in each direction that an
+        observation fixes.
     block
-        Samples of a linear model, or of ``mgvi``, solved together: bounds the memory.
+        Samples of a linear model solved together: bounds the memory.
     sample_rtol
         Relative residual at which a sample is done; that of ``solver`` if ``None``.
         The error of a sample is far below the scatter of S of them long before that
-        of the mean may stop. Samples of the sampler ``perturbed`` are done by what
-        their steps promise (``newton_tolerance``) instead.
-    sampler
-        Of a model that is not linear: ``perturbed`` fits every sample to data and prior
-        drawn anew, ``mgvi`` takes them from the tangent at their mean. The second is
-        cheaper, and fails where a density may change by large factors.
-    steps
-        With ``mgvi``, of the mean in every round.
-    pairs, rounds
-        Of ``mgvi``: pairs of samples that the objective is averaged over, and rounds
-        with new samples (0: samples at the mode).
+        of the mean may stop. Samples of a model that is not linear are done by
+        the expected decrease of a step (``newton_tolerance``) instead.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -60,18 +50,12 @@ class FullBatch:
     newton_tolerance: float = 1e-3
     block: int = 16
     sample_rtol: float | None = None
-    sampler: Literal["perturbed", "mgvi"] = "perturbed"
-    pairs: int = 4
-    rounds: int = 4
-    steps: int = 4
 
     def __post_init__(self) -> None:
-        if self.samples < 0 or self.preconditioner_rank < 0 or self.rounds < 0:
-            raise ValueError(
-                "samples, preconditioner_rank and rounds must not be negative"
-            )
-        if min(self.newton_steps, self.block, self.pairs, self.steps) < 1:
-            raise ValueError("newton_steps, block, pairs and steps must be at least 1")
+        if self.samples < 0 or self.preconditioner_rank < 0:
+            raise ValueError("samples and preconditioner_rank must not be negative")
+        if self.newton_steps < 1 or self.block < 1:
+            raise ValueError("newton_steps and block must be at least 1")
 
     @property
     def sample_solver(self) -> ConjugateGradients:
@@ -87,12 +71,12 @@ class FullBatchResult:
 
     ``noise_variance`` is what the observations were weighted with (sub-grid noise,
     distance errors and outliers' weights included); ``mean`` is the posterior mean
-    of a linear model, MGVI's, or else the mode; ``prediction`` is ``apply(m)`` at the
+    of a linear model, or else the mode; ``prediction`` is ``apply(m)`` at the
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
     its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
     ``subgrid_share`` the model's α, learnt (``share_settled`` if it stood still in the
     end, and not at the edge of what is tried) or as it was; ``white_seed`` is that of
-    the samples' white noise (:class:`dustmap.inference.mgvi.White`).
+    the samples' white noise (:class:`dustmap.inference.white_noise.White`).
     """
 
     mean: Float[Tensor, " p"]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.journal import Journal
+from dustmap.checkpoint import require_finite
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -75,15 +75,29 @@ class Target:
         beside = self.beside(eps)
         return float(self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
 
-    def slope(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
-        """``−∂J/∂ε``, the direction in which the posterior rises."""
+    def gradient(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
+        """``−∂J/∂ε``, the gradient of the log posterior."""
         pull = tangent.operator.rmatvec((self.y - tangent.prediction) / self.total)
         return pull - self.beside(eps)
 
 
-def newton_step(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Where a step led, and by how much J fell; ``None`` if it fell nowhere.
+
+    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``; ``solution``
+    is where the whole step would have led.
+    """
+
+    eps: Float[Tensor, " p"]
+    gain: float | None
+    expected_decrease: float
+    solution: Solution
+
+
+def gauss_newton_step(
+    model: ForwardModel,
     tangent: Linearisation,
-    precision: Precision,
     target: Target,
     eps: Float[Tensor, " p"],
     *,
@@ -91,88 +105,86 @@ def newton_step(
     forcing: float,
     preconditioner: NystromPreconditioner | None,
     on_step: OnStep | None,
-    stage: str = "mean",
-    journal: Journal | None = None,
-) -> Solution:
-    """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, warm-started at ε.
+    stage: str,
+    where: str,
+) -> Step:
+    """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, and move towards m.
 
-    The residual is brought to the solver's tolerance, or to ``forcing`` times that of ε
-    if this is larger: far from the optimum a better solution of a wrong linear problem
-    is wasted (Eisenstat & Walker 1996).
+    The solve is warm-started at ε. Its residual is brought to the solver's tolerance,
+    or to ``forcing`` times that of ε if this is larger: far from the optimum a better
+    solution of a wrong linear problem is wasted (Eisenstat & Walker 1996).
+
+    Parameters
+    ----------
+    stage
+        Reported to ``on_step``.
+    where
+        Named in errors.
+
+    Raises
+    ------
+    FloatingPointError
+        If the solve or the objective is not finite.
     """
     shifted = target.y - tangent.prediction + tangent.operator.matvec(eps)
     rhs = tangent.operator.rmatvec(shifted / target.total)
     if target.centre is not None:
         rhs = rhs + target.centre
     space = tangent.operator.domain
-    journal = journal or Journal.silent()
     if forcing:
-        slope = target.slope(tangent, eps)
-        size = float((space.inner(slope, slope) / space.inner(rhs, rhs)).sqrt())
+        gradient = target.gradient(tangent, eps)
+        size = float((space.inner(gradient, gradient) / space.inner(rhs, rhs)).sqrt())
         # A residual of 1 says that nothing is known yet.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
     solution = solver.solve(
-        precision.matvec,
+        Precision(tangent.operator, target.total).matvec,
         rhs[None],
         preconditioner=preconditioner,
         start=eps[None] if space.any(eps) else None,
         on_step=named(on_step, stage),
         space=space,
     )
-    journal.require_finite("a solve", residual=solution.residual)
-    return solution
+    require_finite(where, residual=solution.residual)
+    return _backtrack(model, tangent, target, eps, solution, where)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Where a step led, and by how much J fell; ``None`` if it fell nowhere.
-
-    ``promised`` is the fall that the tangent promised: ``½ δᵀ(−∂J/∂ε)``.
-    """
-
-    eps: Float[Tensor, " p"]
-    gain: float | None
-    promised: float
-
-
-def backtrack(
+def _backtrack(
     model: ForwardModel,
     tangent: Linearisation,
     target: Target,
     eps: Float[Tensor, " p"],
-    proposal: Float[Tensor, " p"],
-    *,
-    journal: Journal | None = None,
+    solution: Solution,
+    where: str,
 ) -> Step:
     """The longest of the step's halvings that lowers the objective enough.
 
-    Enough is a quarter of what its slope promises (Armijo 1966), rounding allowed for:
-    a linear model, which keeps half, takes the whole step.
-
-    Raises
-    ------
-    FloatingPointError
-        If the objective is not finite before the step, or after the shortest. After
-        longer ones it need not be: a density may overflow.
+    Enough is a quarter of what the gradient predicts (Armijo 1966), rounding allowed
+    for: a linear model, which keeps half, takes the whole step. After longer steps than
+    the shortest the objective need not be finite: a density may overflow.
     """
+    proposal = solution.value[0]
     step = proposal - eps
     along = tangent.operator.matvec(step)
     misfit = (target.y - tangent.prediction) / target.total
     beside = tangent.operator.domain.inner(target.beside(eps), step)
-    slope = float(beside - inner(misfit, along))
+    change = float(beside - inner(misfit, along))
     before = target.value(eps, tangent.prediction)
-    journal = journal or Journal.silent()
-    journal.require_finite("before a step", objective=before, slope=slope)
+    require_finite(f"{where}, before it", objective=before, directional_change=change)
     allowed = before + 100 * torch.finfo(eps.dtype).eps * before
     after = before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
         moved = model.moved(eps, step, length) if halvings else proposal
         after = target.value(moved, model.apply(moved))
-        if after <= allowed + 0.25 * length * slope:
-            return Step(eps=moved, gain=before - after, promised=-slope / 2)
-    journal.require_finite("after the shortest step", objective=after)
-    return Step(eps=eps, gain=None, promised=-slope / 2)
+        if after <= allowed + 0.25 * length * change:
+            return Step(
+                eps=moved,
+                gain=before - after,
+                expected_decrease=-change / 2,
+                solution=solution,
+            )
+    require_finite(f"{where}, at its shortest", objective=after)
+    return Step(eps=eps, gain=None, expected_decrease=-change / 2, solution=solution)
 
 
 def named(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
@@ -180,3 +192,10 @@ def named(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | 
     if on_step is None:
         return None
     return lambda step, residual: on_step(stage, step, residual)
+
+
+def silent(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
+    """The same without the residual: progress that is no part of the record."""
+    if on_step is None:
+        return None
+    return lambda step, _: on_step(stage, step, float("nan"))

@@ -28,7 +28,7 @@ from dustmap.inference.learning_settings import (
 )
 from dustmap.inference.learning_solve import LinearSolve, Solve
 from dustmap.inference.trust_region import (
-    promised_gain,
+    expected_gain,
     secant_information,
     standard_errors,
     trusted_step,
@@ -46,7 +46,7 @@ class _Climb:
         self.at = torch.zeros(len(problem.directions), dtype=torch.float64)
         self.best: LocalShape | None = None
         self.radius = problem.settings.trust_radius
-        self.promised = math.inf
+        self.expected = math.inf
         self.curvature: Tensor | None = None
         self.bounded = 0
         self.history: list[LearningStep] = []
@@ -54,7 +54,7 @@ class _Climb:
     @property
     def converged(self) -> bool:
         solved = self.best is not None and self.best.solved
-        return solved and self.promised < self.problem.settings.tolerance
+        return solved and self.expected < self.problem.settings.tolerance
 
     @property
     def moved(self) -> bool:
@@ -91,13 +91,13 @@ class _Climb:
                     here.information, tried - self.at, before.slope - here.slope
                 )
             self.at, self.best = tried, here
-        self.promised = self._promise()
+        self.expected = self._expected_gain()
         named = self.problem.named
         step = LearningStep(
             parameters=self.problem.at(tried).values(),
             gradient=named(here.slope),
             scatter=named(here.scatter.diagonal().sqrt()),
-            predicted_gain=self.promised,
+            predicted_gain=self.expected,
             gain=gain,
             accepted=accepted,
             solved=here.solved,
@@ -134,11 +134,11 @@ class _Climb:
         self.bounded += int(bool((bounded != target).any()))
         return bounded
 
-    def _promise(self) -> float:
+    def _expected_gain(self) -> float:
         assert self.best is not None
         assert self.curvature is not None
         free = self.problem.free(self.at, self.best.slope)
-        return promised_gain(self.best.slope, self.curvature, free)
+        return expected_gain(self.best.slope, self.curvature, free)
 
     def _trust(self, accepted: bool, length: float) -> None:
         limit = self.problem.settings.trust_radius

@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.checkpoint import State, StateSchema, part_of, schema_of
 from dustmap.distributed.group import Group
 from dustmap.inference.elbo import GaussianData, expected_log_likelihood
 from dustmap.inference.variational import Gaussian
-from dustmap.journal import Kind, Pattern, State, like
 from dustmap.kernels import Kernel
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import Rows, RowwiseGaussian
@@ -122,39 +121,33 @@ class Hyperparameters:
         """Whether a step has been made."""
         return bool(self._optimiser.state)
 
-    def saved(self) -> State:
+    def state(self) -> State:
         """Where learning stands, the optimiser's moments included."""
         state: State = {"bounded_steps": self.bounded_steps}
         for name, value in self.logarithms.items():
-            state[f"log.{name}"] = value
+            # The optimiser changes all of these in place.
+            state[f"log.{name}"] = value.detach().clone()
             for moment, entry in self._optimiser.state.get(value, {}).items():
-                state[f"adam.{name}.{moment}"] = entry
+                state[f"adam.{name}.{moment}"] = entry.clone()
         return state
 
-    def pattern(self) -> Pattern:
-        """What :meth:`saved` always saves."""
-        logarithms = {f"log.{n}": like(v) for n, v in self.logarithms.items()}
-        return {"bounded_steps": int, **logarithms}
-
-    def moments_pattern(self) -> Pattern:
+    def moments_schema(self) -> StateSchema:
         """Of the part ``adam``, which is there after the first step."""
-        pattern: dict[str, Kind] = {}
+        moments: State = {}
         for name, value in self.logarithms.items():
-            pattern[f"{name}.step"] = torch.float32, ()
-            pattern[f"{name}.exp_avg"] = pattern[f"{name}.exp_avg_sq"] = like(value)
-        return pattern
+            moments[f"{name}.step"] = torch.tensor(0.0, dtype=torch.float32)
+            moments[f"{name}.exp_avg"] = moments[f"{name}.exp_avg_sq"] = value
+        return schema_of(moments)
 
-    def take_up(self, known: dict[str, Any]) -> None:
-        """Go on from where learning stood."""
-        self.bounded_steps = known["bounded_steps"]
+    def restore(self, state: State) -> None:
+        """Return to where learning stood."""
+        self.bounded_steps = state["bounded_steps"]
         for name, value in self.logarithms.items():
             with torch.no_grad():
-                value.copy_(known[f"log.{name}"])
-            start = f"adam.{name}."
-            found = {k: v for k, v in known.items() if k.startswith(start)}
+                value.copy_(state[f"log.{name}"])
+            found = part_of(state, f"adam.{name}")
             if found:
-                # The optimiser changes its moments in place.
-                own = {k.removeprefix(start): v.clone() for k, v in found.items()}
+                own = {moment: entry.clone() for moment, entry in found.items()}
                 self._optimiser.state[value] = own
 
 

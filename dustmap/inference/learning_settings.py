@@ -36,7 +36,7 @@ class Learning:
     max_steps
         Points at which gradient and information are computed, at most.
     tolerance
-        Stop when a Newton step promises less than this [nats].
+        Stop when the expected gain of a Newton step is less than this [nats].
     trust_radius
         Largest change of a logarithm in one step.
     lengthscale_range
@@ -91,8 +91,8 @@ class LearningStep:
     """One point of the path: where it was and what was found there.
 
     ``gradient`` and its standard errors ``scatter`` are by logarithms, the prior
-    included; ``predicted_gain`` is what a Newton step from the best point so far
-    promises [nats]; ``gain`` what the step to here brought (``nan`` at the start);
+    included; ``predicted_gain`` is the expected gain of a Newton step from the best
+    point so far [nats]; ``gain`` what the step to here brought (``nan`` at the start);
     ``accepted`` whether it was kept; ``solved`` whether all solves there converged.
     """
 
@@ -112,13 +112,14 @@ class Learnt:
 
     ``errors`` are standard errors of the logarithms from the inverse information
     (``inf`` for what nothing tells), ``sampling_errors`` what the samples add;
-    ``status`` says how the path ended: it converged if a Newton step promises less than
-    the tolerance; a solve that does not converge ends it before that point;
+    ``status`` says how the path ended: it converged if the expected gain of a Newton
+    step is below the tolerance; a solve that does not converge ends it before that
+    point;
     ``bounded_steps`` counts steps that the range of lengthscales cut short;
     ``products`` counts vectors that Φ or Φᵀ was applied to (draws behind ``v_n`` not
     among them). ``state`` is the posterior at the best point of ``history``, a start
-    for the fit; where the loop converged, the model is one Newton step further, which
-    promised less than the tolerance.
+    for the fit; where the loop converged, the model is one Newton step further, whose
+    expected gain was below the tolerance.
     """
 
     model: ForwardModel
@@ -134,5 +135,5 @@ class Learnt:
 
     @property
     def converged(self) -> bool:
-        """Whether a Newton step promises less than the tolerance."""
+        """Whether the expected gain of a Newton step is below the tolerance."""
         return self.status == "converged"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch_fit import Fit
 from dustmap.inference.gauss_newton import Precision, named
-from dustmap.inference.journal import saved_solution, solution_of, solution_pattern
-from dustmap.inference.mgvi import White
-from dustmap.journal import State
+from dustmap.inference.white_noise import White
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 
@@ -23,58 +23,40 @@ def draw(
     total: Float[Tensor, " n"],
     mean: Float[Tensor, " p"],
     white: White,
+    *,
+    save: Callable[[Solution], None],
+    restored: Solution | None = None,
 ) -> Solution:
     """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) the white noise's pairs.
 
-    At least one sample. In the fit's journal this is the frame ``samples``: blocks that
-    are done.
+    At least one sample. ``save`` is called with the solves so far after every block.
 
     Raises
     ------
     FloatingPointError
         If a solve is not finite.
     """
-    settings, device = fit.settings, fit.model.device
+    settings = fit.settings
     precision = Precision(tangent.operator, total)
     root = total.sqrt()
-    parts: list[Solution] = []
-    with fit.journal.frame("samples") as frame:
-        known = frame.take(solution_pattern(None, len(mean), mean.dtype))
-        if known is not None:
-            parts.append(solution_of(known, device))
-
-        def saved() -> State:
-            return saved_solution(Solution.joined([_none(mean), *parts]))
-
-        frame.expose(saved)
-        done = sum(len(each.value) for each in parts)
-        for first in range(done, settings.samples, settings.block):
-            count = min(settings.block, settings.samples - first)
-            numbers = range(first, first + count)
-            rhs = torch.stack([_rhs(tangent, root, mean, white, s) for s in numbers])
-            solution = settings.sample_solver.solve(
-                precision.matvec,
-                rhs,
-                preconditioner=fit.sketching.preconditioner,
-                on_step=named(fit.on_step, f"samples {first + 1}-{first + count}"),
-                space=precision.domain,
-            )
-            fit.journal.require_finite("a solve", residual=solution.residual)
-            parts.append(solution)
-            fit.journal.safe_point()
-    whole = Solution.joined(parts)
-    return replace(whole, value=mean + whole.value)
-
-
-def _none(mean: Float[Tensor, " p"]) -> Solution:
-    """No samples yet."""
-    empty = torch.zeros(0, dtype=torch.float64, device=mean.device)
-    return Solution(
-        value=mean.new_zeros(0, len(mean)),
-        residual=empty,
-        iterations=empty.to(torch.int64),
-        converged=empty.to(torch.bool),
-    )
+    solved = restored
+    while solved is None or len(solved.value) < settings.samples:
+        first = 0 if solved is None else len(solved.value)
+        count = min(settings.block, settings.samples - first)
+        numbers = range(first, first + count)
+        rhs = torch.stack([_rhs(tangent, root, mean, white, s) for s in numbers])
+        name = f"samples {first + 1}-{first + count}"
+        block = settings.sample_solver.solve(
+            precision.matvec,
+            rhs,
+            preconditioner=fit.cache.preconditioner,
+            on_step=named(fit.on_step, name),
+            space=precision.domain,
+        )
+        require_finite(name, residual=block.residual)
+        solved = block if solved is None else Solution.joined([solved, block])
+        save(solved)
+    return replace(solved, value=mean + solved.value)
 
 
 def _rhs(

@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Precision, Target, backtrack, newton_step
-from dustmap.inference.journal import (
-    as_part,
-    part,
-    saved_solution,
-    solution_of,
-    solution_pattern,
-)
-from dustmap.inference.perturbed import FORCINGS, LEFT, decrement
-from dustmap.journal import Pattern, State
+from dustmap.inference.gauss_newton import Step, Target, gauss_newton_step
 from dustmap.linalg.cg import Solution
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 
 # Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
-_FORCING = 0.1
+FORCING = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iterate:
+    """A search for the mode between two steps: ε, Σ there, and the steps so far."""
+
+    eps: Float[Tensor, " p"]
+    total: Float[Tensor, " n"]
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """Where Gauss–Newton steps led: their number, status and last solve."""
+    """Where Gauss–Newton steps led: their number, status and last solve.
+
+    ``refinements`` counts searches with finer solves.
+    """
 
     eps: Float[Tensor, " p"]
     steps: int
     converged: bool
     solution: Solution
-
-    def saved(self) -> State:
-        """All of it."""
-        own = {"eps": self.eps, "steps": self.steps, "converged": self.converged}
-        return {**own, **saved_solution(self.solution)}
-
-    @staticmethod
-    def pattern(model: ForwardModel) -> Pattern:
-        """What :meth:`saved` saves."""
-        size = model.latent_size
-        own: Pattern = {"eps": (model.dtype, (size,)), "steps": int, "converged": bool}
-        return {**own, **solution_pattern(1, size, model.dtype)}
-
-    @classmethod
-    def taken_up(cls, known: dict[str, Any], device: torch.device) -> Mode:
-        """The mode that was saved."""
-        return cls(
-            eps=known["eps"].to(device),
-            steps=known["steps"],
-            converged=known["converged"],
-            solution=solution_of(known, device),
-        )
+    refinements: int = 0
 
 
 def find_mode(
@@ -64,216 +46,130 @@ def find_mode(
     eps: Float[Tensor, " p"],
     *,
     fixed: Float[Tensor, " n"] | None = None,
-    forcing: float = _FORCING,
+    forcing: float = FORCING,
     name: str = "mode",
+    save: Callable[[Iterate], None],
+    restored: Iterate | None = None,
 ) -> Mode:
-    """Gauss–Newton steps from ε to the mode.
+    """Gauss–Newton steps from ε to the mode, or on from where they stood.
 
-    Σ is brought up to date between them unless it is given. In the fit's journal the
-    steps make a frame of this name.
+    Σ is brought up to date between them unless it is given. ``name`` is for errors.
 
     Raises
     ------
     FloatingPointError
         If a prediction, Σ, the objective or a solve is not finite.
     """
-    with fit.journal.frame(name) as frame:
-        vector = (eps.dtype, (len(eps),))
-        count = (fit.model.dtype, (fit.count,))
-        known = frame.take({"eps": vector, "total": count, "steps": int})
-        if known is None:
-            tangent, total = fit.tangent(eps)
-            walk = _Walk(
-                fit, forcing, tangent, eps, fixed if fixed is not None else total
-            )
-        else:
-            eps = known["eps"].to(fit.model.device)
-            tangent, total = fit.model.linearise(eps), known["total"].to(eps)
-            walk = _Walk(fit, forcing, tangent, eps, total, known["steps"])
-        frame.expose(walk.saved)
-        return walk.to_the_end(reweigh=fixed is None)
+    if restored is not None:
+        tangent = fit.model.linearise(restored.eps)
+        at = restored
+    else:
+        tangent, total = fit.tangent(eps)
+        at = Iterate(eps=eps, total=total if fixed is None else fixed)
+    loop = GaussNewtonLoop(fit, tangent, at, forcing=forcing, name=name)
+    return loop.run(save, reweigh=fixed is None)
 
 
-class _Walk:
-    """Steps to the mode: where they have come, and the tangent and Σ there."""
+class GaussNewtonLoop:
+    """Steps to the mode: where they have come, and the tangent there."""
 
     def __init__(
         self,
         fit: Fit,
-        forcing: float,
         tangent: Linearisation,
-        eps: Float[Tensor, " p"],
-        total: Float[Tensor, " n"],
-        steps: int = 0,
+        at: Iterate,
+        *,
+        forcing: float,
+        name: str,
     ) -> None:
         self.fit = fit
-        self.forcing = forcing
         self.tangent = tangent
-        self.eps = eps
-        self.total = total
-        self.steps = steps
+        self.at = at
+        self._forcing = forcing
+        self._name = name
 
-    def saved(self) -> State:
-        """Before a step, or within the solve of one."""
-        return {"eps": self.eps, "total": self.total, "steps": self.steps}
-
-    def to_the_end(self, *, reweigh: bool) -> Mode:
+    def run(self, save: Callable[[Iterate], None], *, reweigh: bool) -> Mode:
         """Steps until they gain nothing, little, or are too many."""
         fit = self.fit
         self._require_finite()
         while True:
-            solution, gain = self._step()
+            step = self._step()
             if reweigh:
-                self.total = _reweighed(fit, self.tangent, self.eps, self.steps)
+                self._reweigh()
             self._require_finite()
-            if not fit.inexact and not bool(solution.converged.all()):
-                return self._mode(solution, converged=False)
-            converged = _stationary(fit, self.tangent, self.total, self.eps, solution)
-            if gain is None:
-                return self._mode(solution, converged=converged)
+            if not fit.inexact and not bool(step.solution.converged.all()):
+                return self._mode(step, converged=False)
+            converged = self._stationary(step.solution)
+            if step.gain is None:
+                return self._mode(step, converged=converged)
             enough = fit.settings.newton_tolerance * fit.count
-            little = fit.inexact and gain < enough and self.steps > 2
-            if converged or little or self.steps >= fit.settings.newton_steps:
-                return self._mode(solution, converged=converged or little)
-            fit.journal.safe_point()
+            little = fit.inexact and step.gain < enough and self.at.steps > 2
+            if converged or little or self.at.steps >= fit.settings.newton_steps:
+                return self._mode(step, converged=converged or little)
+            save(self.at)
 
-    def _step(self) -> tuple[Solution, float | None]:
-        fit = self.fit
-        if fit.sketching.worth_it(linear=fit.model.linear):
-            fit.sketching.sketch_at(self.tangent, self.eps, self.total)
+    def _step(self) -> Step:
+        fit, at = self.fit, self.at
+        if fit.cache.worth_it(linear=fit.model.linear):
+            fit.cache.make(self.tangent, at.eps, at.total)
         target = Target(
-            y=fit.weighing.observations,
-            total=self.total,
-            space=fit.model.latent_space,
+            y=fit.noise.observations, total=at.total, space=fit.model.latent_space
         )
-        solution = newton_step(
-            self.tangent,
-            Precision(self.tangent.operator, self.total),
-            target,
-            self.eps,
-            solver=fit.settings.solver,
-            forcing=self.forcing if fit.inexact else 0.0,
-            preconditioner=fit.sketching.preconditioner,
-            on_step=fit.on_step,
-            journal=fit.journal,
-        )
-        fit.sketching.iterations += int(solution.iterations.max())
-        step = backtrack(
+        step = gauss_newton_step(
             fit.model,
             self.tangent,
             target,
-            self.eps,
-            solution.value[0],
-            journal=fit.journal,
+            at.eps,
+            solver=fit.settings.solver,
+            forcing=self._forcing if fit.inexact else 0.0,
+            preconditioner=fit.cache.preconditioner,
+            on_step=fit.on_step,
+            stage="mean",
+            where=f"{self._name}, step {at.steps}",
         )
-        self.eps, self.steps = step.eps, self.steps + 1
-        self.tangent = fit.model.linearise(self.eps)
-        return solution, step.gain
+        fit.cache.iterations += int(step.solution.iterations.max())
+        self.at = Iterate(eps=step.eps, total=at.total, steps=at.steps + 1)
+        self.tangent = fit.model.linearise(step.eps)
+        return step
+
+    def _reweigh(self) -> None:
+        """Σ at the new ε."""
+        fit, at = self.fit, self.at
+        total, misfit = fit.noise.update_at(at.eps, self.tangent)
+        if fit.on_step is not None:
+            fit.on_step("misfit", at.steps, misfit)
+        self.at = Iterate(eps=at.eps, total=total, steps=at.steps)
+
+    def _stationary(self, solution: Solution) -> bool:
+        """Whether the gradient is at the level the solver was asked for.
+
+        It is measured against the right-hand side ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``, as
+        the solver's own residual is; at most twice that, since the tangent moved.
+        """
+        fit, at, tangent = self.fit, self.at, self.tangent
+        y = fit.noise.observations
+        gradient = Target(y=y, total=at.total).gradient(tangent, at.eps)
+        shifted = y - tangent.prediction + tangent.operator.matvec(at.eps)
+        rhs = tangent.operator.rmatvec(shifted / at.total)
+        space = fit.model.latent_space
+        scale = space.inner(rhs, rhs).sqrt()
+        residual = space.inner(gradient, gradient).sqrt()
+        reached = fit.settings.solver.rtol
+        # With a noise that depends on the field, solves stop early: theirs is no level.
+        if not fit.inexact and bool(solution.converged.all()):
+            reached = max(reached, float(solution.residual.max()))
+        return float(residual) <= 2 * reached * float(scale)
 
     def _require_finite(self) -> None:
-        self.fit.journal.require_finite(
-            f"step {self.steps}",
+        require_finite(
+            f"{self._name}, step {self.at.steps}",
             prediction=self.tangent.prediction,
             unresolved_variance=self.tangent.variance,
-            noise_variance=self.total,
+            noise_variance=self.at.total,
         )
 
-    def _mode(self, solution: Solution, *, converged: bool) -> Mode:
+    def _mode(self, step: Step, *, converged: bool) -> Mode:
+        at = self.at
         return Mode(
-            eps=self.eps, steps=self.steps, converged=converged, solution=solution
+            eps=at.eps, steps=at.steps, converged=converged, solution=step.solution
         )
-
-
-def refined(fit: Fit, mode: Mode) -> Mode:
-    """The mode where no samples follow: as much is left as is allowed for them.
-
-    Its steps stop where rough solves gain little. What an accurate one says is left
-    decides whether finer ones follow.
-    """
-    allowed = LEFT * fit.settings.newton_tolerance
-    allowed *= fit.count
-    # With a tolerance of zero the gradient alone has decided.
-    if not mode.converged or not allowed:
-        return mode
-    finer = [forcing for forcing in FORCINGS if forcing < _FORCING]
-    with fit.journal.frame("refined") as frame:
-        known = frame.take(
-            {"round": int, **Mode.pattern(fit.model)}, rest={"left": float}
-        )
-        number, left = 0, None
-        if known is not None:
-            mode, number = Mode.taken_up(known, fit.model.device), known["round"]
-            left = part("rest", known).get("left")
-
-        def saved() -> State:
-            rest = {} if left is None else as_part("rest", {"left": left})
-            return {"round": number, **mode.saved(), **rest}
-
-        frame.expose(saved)
-        while True:
-            if left is None:
-                left = _left(fit, mode)
-                fit.journal.safe_point()
-            if left <= allowed or number == len(finer):
-                return replace(mode, converged=mode.converged and left <= allowed)
-            again = find_mode(fit, mode.eps, forcing=finer[number])
-            mode = replace(again, steps=mode.steps + again.steps)
-            number, left = number + 1, None
-            fit.journal.safe_point()
-
-
-def _left(fit: Fit, mode: Mode) -> float:
-    """What an accurate solve says could still be gained [nats]."""
-    tangent, total = fit.tangent(mode.eps)
-    return decrement(
-        fit.model,
-        Target(y=fit.weighing.observations, total=total),
-        mode.eps,
-        fit.settings.solver,
-        fit.sketching.preconditioner,
-        tangent=tangent,
-        journal=fit.journal,
-    )
-
-
-def _reweighed(
-    fit: Fit, tangent: Linearisation, eps: Tensor, steps: int
-) -> Float[Tensor, " n"]:
-    """Σ at the new ε; outliers are weighed down once most stars are fitted."""
-    weighing = fit.weighing
-    normal = weighing.normal(eps[None], tangent.variance)
-    residual = weighing.observations - tangent.prediction
-    squares = residual**2
-    if weighing.settled(squares, normal):
-        # What is set aside is not fitted, and no outlier for that.
-        weighing.reweigh(residual, squares, weighing.without_aside(normal))
-    total = weighing.weighted(normal)
-    if fit.on_step is not None:
-        fit.on_step("misfit", steps, float((squares / total).mean()))
-    return total
-
-
-def _stationary(
-    fit: Fit,
-    tangent: Linearisation,
-    total: Float[Tensor, " n"],
-    eps: Float[Tensor, " p"],
-    solution: Solution,
-) -> bool:
-    """Whether the gradient is at the level the solver was asked for.
-
-    It is measured against the right-hand side ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``, as
-    the solver's own residual is; at most twice that, since the tangent moved.
-    """
-    y = fit.weighing.observations
-    slope = Target(y=y, total=total).slope(tangent, eps)
-    shifted = y - tangent.prediction + tangent.operator.matvec(eps)
-    rhs = tangent.operator.rmatvec(shifted / total)
-    space = fit.model.latent_space
-    scale = space.inner(rhs, rhs).sqrt()
-    residual = space.inner(slope, slope).sqrt()
-    reached = fit.settings.solver.rtol
-    # With a noise that depends on the field, solves stop early: theirs is no level.
-    if not fit.inexact and bool(solution.converged.all()):
-        reached = max(reached, float(solution.residual.max()))
-    return float(residual) <= 2 * reached * float(scale)

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import Checkpointer, NoCheckpoints, require_finite
 from dustmap.inference.elbo import GaussianData, elbo
 from dustmap.inference.kernel_learning import (
     COMMON_NOISE,
@@ -36,12 +37,12 @@ from dustmap.inference.svi_climb import Climb
 from dustmap.inference.svi_result import SviResult
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.inference.variational import block_independent
-from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 
 OnStep = Callable[[int, int, float], None]
+OnProgress = Callable[[str, int], None]
 
 
 def fit_svi(
@@ -51,8 +52,8 @@ def fit_svi(
     *,
     generator: torch.Generator,
     on_step: OnStep | None = None,
-    on_rows: Callable[[int], None] | None = None,
-    journal: Journal | None = None,
+    on_progress: OnProgress | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> SviResult:
     """Climb the bound of eq. 13–14 by natural gradients.
 
@@ -70,20 +71,21 @@ def fit_svi(
         Draws the minibatches.
     on_step
         Called as ``on_step(step, steps, bound estimate)``.
-    on_rows
-        Called with the number of rows solved while they are kept.
-    journal
-        Where it is saved at safe points (after each step, and each iteration for m),
-        and taken up from to end with the same numbers, bit by bit (one process, as many
-        threads). What is saved are q, what was learnt and how the optimiser stands, and
-        the record. Rows that are kept are solved anew.
+    on_progress
+        Called with ``rows`` and the number of rows solved while they are kept, and with
+        ``mean`` and the iteration of its solve.
+    checkpointer
+        Takes the state after every step, and gives one to go on from, with the same
+        numbers, bit by bit (one process, as many threads). A state holds q, what was
+        learnt, the optimiser's moments and the record. Rows that are kept are solved
+        anew.
 
     Raises
     ------
     ValueError
         If q would not fit into memory, what is to be learnt does not exist, or
-        hyperparameters are to be learnt on free inducing points; if what the journal
-        has restored does not fit.
+        hyperparameters are to be learnt on free inducing points; if the restored state
+        is that of another run.
     FloatingPointError
         If a row, the bound, q, a hyperparameter or the solve for m ceases to be finite.
     """
@@ -98,7 +100,7 @@ def fit_svi(
         data = _with_noise_to_learn(data, settings)
         model = widened(model, settings.lengthscale_range)
         hyperparameters = _hyperparameters(model, data, settings)
-    journal = journal or Journal.silent()
+    checkpointer, tell = checkpointer or NoCheckpoints(), on_progress or _nothing
     climb = Climb(
         model,
         data,
@@ -106,31 +108,22 @@ def fit_svi(
         settings,
         generator,
         hyperparameters=hyperparameters,
-        journal=journal,
     )
-    with journal.frame("svi") as frame:
-        climb.take_up(frame)
-        frame.expose(climb.saved)
-        if hyperparameters is None and model.kept_bytes <= settings.row_memory:
-            model.keep_rows(on_rows=_reporting(on_rows, journal))
-        for bound in climb.steps():
-            if on_step is not None:
-                on_step(len(climb.bounds), climb.count, bound)
-            journal.safe_point()
-        return _finished(climb, settings, journal)
+    state = checkpointer.restore()
+    if state is not None:
+        climb.restore(state)
+        del state
+    if hyperparameters is None and model.kept_bytes <= settings.row_memory:
+        model.keep_rows(on_rows=lambda rows: tell("rows", rows))
+    for bound in climb.steps():
+        if on_step is not None:
+            on_step(len(climb.bounds), climb.count, bound)
+        checkpointer.save(climb.state())
+    return _finished(climb, settings, tell)
 
 
-def _reporting(
-    on_rows: Callable[[int], None] | None, journal: Journal
-) -> Callable[[int], None]:
-    """Progress of rows that a run may also be ended at."""
-
-    def report(rows: int) -> None:
-        if on_rows is not None:
-            on_rows(rows)
-        journal.safe_point(remaking=True)
-
-    return report
+def _nothing(stage: str, number: int) -> None:
+    """Nobody is told."""
 
 
 def initial_family(model: RowwiseGaussian, settings: SviSettings) -> NaturalGaussian:
@@ -183,10 +176,10 @@ def _hyperparameters(
     )
 
 
-def _finished(climb: Climb, settings: SviSettings, journal: Journal) -> SviResult:
+def _finished(climb: Climb, settings: SviSettings, tell: OnProgress) -> SviResult:
     """The mean solved, the bound on all data, and the record."""
     if climb.model.kept_bytes <= settings.row_memory:
-        climb.model.keep_rows(on_rows=_reporting(None, journal))
+        climb.model.keep_rows(on_rows=lambda rows: tell("rows", rows))
     solution = None
     if settings.solve_mean:
         solution = solve_mean(
@@ -196,19 +189,20 @@ def _finished(climb: Climb, settings: SviSettings, journal: Journal) -> SviResul
                 rtol=settings.mean_tolerance, max_steps=settings.mean_max_steps
             ),
             start=climb.q.mean,
+            on_step=lambda step, _: tell("mean", step),
         )
-        journal.require_finite("the mean", residual=solution.residual)
+        require_finite("svi, the mean", residual=solution.residual)
     q = climb.q if solution is None else climb.q.with_mean(solution.value[0])
     learnt = climb.hyperparameters
     bound = elbo(climb.model, climb.data, q)
-    journal.require_finite("the end", bound=bound)
+    require_finite("svi, the end", bound=bound)
     return SviResult(
         q=q,
         model=climb.model,
         data=climb.data,
         elbo=bound,
         elbo_trace=torch.tensor(climb.bounds, dtype=torch.float64),
-        hyperparameter_trace=climb.trace(),
+        hyperparameter_trace=climb.trace,
         limited_steps=climb.limited,
         bounded_steps=0 if learnt is None else learnt.bounded_steps,
         mean_solution=solution,
@@ -221,6 +215,7 @@ def solve_mean(
     *,
     solver: ConjugateGradients,
     start: Float[Tensor, " p"] | None = None,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """``(I + Φᵀ Σ⁻¹ Φ) m = Φᵀ Σ⁻¹ r`` by CG: S5, the optimal m of every family.
 
@@ -240,4 +235,5 @@ def solve_mean(
         product,
         rhs,
         start=None if start is None else start[None],
+        on_step=on_step,
     )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dustmap.checkpoint import (
+    State,
+    check_state,
+    flatten,
+    part_of,
+    rebuild,
+    require_finite,
+    schema_of,
+    scoped,
+)
 from dustmap.inference.elbo import GaussianData, expected_log_likelihood
-from dustmap.inference.journal import as_part, generator_kind, part
 from dustmap.inference.kernel_learning import Hyperparameters, learning_terms
 from dustmap.inference.low_rank import LowRankGaussian, NaturalGaussian
 from dustmap.inference.svi_settings import SviSettings
 from dustmap.inference.variational import divergence_from_prior
-from dustmap.journal import Frame, Journal, Pattern, State, like
-from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import Rows, RowwiseGaussian
 
 
@@ -33,7 +39,6 @@ class Climb:
         generator: torch.Generator,
         *,
         hyperparameters: Hyperparameters | None,
-        journal: Journal,
     ) -> None:
         self.model = model
         self.data = data
@@ -43,12 +48,15 @@ class Climb:
         self.limited = 0
         self._settings = settings
         self._generator = generator
-        self._journal = journal
         self._seen = 0
-        self._values: list[dict[str, Tensor]] = []
+        # What was learnt, before every step. Grown by copies: a state may hold them.
+        self.trace: dict[str, Tensor] = {}
+        if hyperparameters is not None:
+            values = hyperparameters.values()
+            self.trace = {name: value[None][:0] for name, value in values.items()}
         # Before the order of the epoch at hand was drawn.
         self._before = generator.get_state()
-        # Of rows; those that are kept are solved, and counted, when it is taken up.
+        # Of rows; those that are kept are solved, and counted, again after restoring.
         self._report = model.report
 
     @property
@@ -98,13 +106,14 @@ class Climb:
             self._report = self.model.report
 
     def _require_finite(self, **values: Tensor | float) -> None:
-        self._journal.require_finite(f"step {len(self.bounds)}", **values)
+        require_finite(f"svi, step {len(self.bounds)}", **values)
 
     def _terms(
         self, index: Int[Tensor, " b"], *, learning: bool
     ) -> tuple[Rows, Tensor]:
         if self.hyperparameters is not None:
-            self._values.append(self.hyperparameters.values())
+            for name, value in self.hyperparameters.values().items():
+                self.trace[name] = torch.cat([self.trace[name], value[None]])
         if self.hyperparameters is None or not learning:
             rows = self.model.rows(index)
             return rows, expected_log_likelihood(self.data, index, rows, self.q)
@@ -125,81 +134,51 @@ class Climb:
         common = float(self.hyperparameters.common_noise().detach())
         self.data = replace(self.data, common_noise=common)
 
-    def trace(self) -> dict[str, Tensor]:
-        """What was learnt, before every step, by name."""
-        names = self._values[0] if self._values else {}
-        return {name: torch.stack([v[name] for v in self._values]) for name in names}
-
-    def saved(self) -> State:
-        """All of it."""
-        report = {f.name: getattr(self._report, f.name) for f in fields(RowReport)}
+    def state(self) -> State:
+        """All of it, between two steps."""
         state: State = {
             "generator": self._before,
             "seen": self._seen,
             "limited": self.limited,
             "bounds": torch.tensor(self.bounds, dtype=torch.float64),
-            **as_part("rows", report),
-            **{name: getattr(self.q, name) for name in _moments(self.q)},
-            **as_part("trace", dict(self.trace())),
+            **flatten("rows", self._report),
+            **_moments(self.q),
+            **scoped("trace", self.trace),
         }
         if self.hyperparameters is not None:
-            state |= self.hyperparameters.saved()
+            state |= self.hyperparameters.state()
         return state
 
-    def take_up(self, frame: Frame) -> None:
-        """Go on from where the frame was saved, if it was.
+    def restore(self, state: State) -> None:
+        """Go on from a state.
 
         Raises
         ------
         ValueError
-            If what was saved does not fit.
+            If it is not one of this run.
         """
-        report = {f"rows.{f.name}": type(f.default) for f in fields(RowReport)}
-        pattern: Pattern = {
-            "generator": generator_kind(self._generator),
-            "seen": int,
-            "limited": int,
-            "bounds": (torch.float64, (None,)),
-            **report,
-            **_moments(self.q),
-        }
-        learnt = self.hyperparameters
-        if learnt is None:
-            known = frame.take(pattern)
-        else:
-            trace = {
-                name: (value.dtype, (None, *value.shape))
-                for name, value in learnt.logarithms.items()
-            }
-            known = frame.take(
-                {**pattern, **learnt.pattern()},
-                trace=trace,
-                adam=learnt.moments_pattern(),
-            )
-        if known is not None:
-            self._restore(known)
-
-    def _restore(self, known: dict[str, Any]) -> None:
-        self._before = known["generator"]
+        learnt, moments = self.hyperparameters, _moments(self.q)
+        traces = [f"trace.{name}" for name in self.trace]
+        schema = schema_of(self.state(), any_length=["bounds", *traces])
+        if "columns" in moments:
+            schema["columns"] = moments["columns"].dtype, (len(self.q.mean), None)
+        optional = {} if learnt is None else {"adam": learnt.moments_schema()}
+        check_state(state, schema, optional)
+        self._before = state["generator"]
         self._generator.set_state(self._before)
-        self._seen, self.limited = known["seen"], known["limited"]
-        self.bounds = known["bounds"].tolist()
-        self.q = replace(self.q, **{name: known[name] for name in _moments(self.q)})
-        trace = part("trace", known)
-        self._values = [
-            {name: values[step] for name, values in trace.items()}
-            for step in range(len(self.bounds) if trace else 0)
-        ]
-        if self.hyperparameters is not None:
-            self.hyperparameters.take_up(known)
-            if self.hyperparameters.moved:
+        self._seen, self.limited = state["seen"], state["limited"]
+        self.bounds = state["bounds"].tolist()
+        self.q = replace(self.q, **{name: state[name] for name in moments})
+        self.trace = part_of(state, "trace")
+        if learnt is not None:
+            learnt.restore(state)
+            if learnt.moved:
                 self._use_hyperparameters()
-        self._report = self.model.report = RowReport(**part("rows", known))
+        self._report = self.model.report = rebuild("rows", self._report, state)
 
 
-def _moments(q: NaturalGaussian) -> Pattern:
+def _moments(q: NaturalGaussian) -> dict[str, Tensor]:
     """What of q changes."""
     if isinstance(q, LowRankGaussian):
-        columns = (q.columns.dtype, (len(q.mean), None))
-        return {"mean": like(q.mean), "diagonal": like(q.diagonal), "columns": columns}
-    return {"mean": like(q.mean), "precision": like(q.precision)}
+        return {"mean": q.mean, "diagonal": q.diagonal, "columns": q.columns}
+    return {"mean": q.mean, "precision": q.precision}

@@ -10,7 +10,7 @@ from torch import Tensor
 _ROUNDING = 1e-12
 
 
-def promised_gain(
+def expected_gain(
     slope: Float[Tensor, " k"],
     information: Float[Tensor, "k k"],
     free: Bool[Tensor, " k"],

@@ -10,15 +10,30 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.distributed.slabs import Slabs, SlabSpace
-from dustmap.inference.mgvi import White
 from dustmap.linalg.space import WHOLE, VectorSpace
 
 Sampler = Literal["pairs", "independent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class White:
+    """Where the white noise of the samples comes from: the same whenever asked."""
+
+    seed: int
+
+    def pair(
+        self, number: int, n: int, p: int, space: VectorSpace = WHOLE
+    ) -> tuple[Tensor, Tensor]:
+        """η and ξ of one pair of samples (float64)."""
+        generator = torch.Generator().manual_seed(self.seed + number)
+        eta = torch.randn(n, generator=generator, dtype=torch.float64)
+        return eta, space.normal(1, p, generator)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +43,7 @@ class WhiteNoise:
     Parameters
     ----------
     seed
-        Of :class:`dustmap.inference.mgvi.White`.
+        Of :class:`White`.
     sampler
         ``pairs``: samples 2k and 2k + 1 have ``±ξ_k``. ``independent``: sample k has
         ``ξ_k``.

@@ -176,7 +176,7 @@ class InferenceConfig(Settings):
     sample_tolerance: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=1e-2,
         description="the same for a posterior sample of a gaussian density; one of a "
-        "lognormal density is done when its steps promise little",
+        "lognormal density is done when the expected decrease of steps is small",
     )
     max_iterations: Annotated[int, Field(ge=1)] = Field(
         default=500, description="most iterations of a solve"
@@ -289,15 +289,15 @@ class DataConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """How often a fit saves what it needs to be taken up again (fit --resume)."""
+    """How often a fit saves what it needs to go on (fit --resume)."""
 
     minutes: Positive = Field(
         default=5.0, description="most time between two checkpoints [min]"
     )
     iterations: Auto[Annotated[int, Field(ge=1)]] = Field(
         default=None,
-        description="most iterations of solvers between two checkpoints; when auto "
-        "only time counts",
+        description="most Gauss-Newton steps (blocks of samples of a gaussian density, "
+        "minibatches of svi) between two checkpoints; when auto only time counts",
     )
 
 

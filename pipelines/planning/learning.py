@@ -20,7 +20,7 @@ from torch import Tensor
 from dustmap.inference.full_batch import infer
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning, Learnt
-from dustmap.inference.noise import Weighing
+from dustmap.inference.noise_state import NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.modulated import lognormal_scales
@@ -142,7 +142,7 @@ def _weighed_variance(
         generator=generator,
         on_step=lambda stage, step, value: on_step(f"scales {stage}", step, value),
     )
-    weighing = Weighing(model, some.extinction, noise, subgrid_noise=False)
+    weighing = NoiseState(model, some.extinction, noise, subgrid_noise=False)
     stated = weighing.normal(first.mean[None], torch.zeros_like(first.weights))
     return (stated / first.weights).to(torch.float64).cpu()
 

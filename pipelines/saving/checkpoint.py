@@ -29,7 +29,7 @@ from pipelines.store import (
 )
 
 RECORD, TENSORS, POINTER = "checkpoint.json", "state.safetensors", "latest"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,7 @@ def write_checkpoint(
     Parameters
     ----------
     tensors
-        Contiguous, none of which shares memory with another; zero-dimensional and
-        empty ones may be among them.
+        Zero-dimensional and empty ones may be among them.
     content
         Plain JSON, without NaN or infinity.
     before
@@ -201,7 +200,14 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        pointer = own.untyped_storage().data_ptr()
+        # The format knows no tensors that share memory.
+        plain[name] = own.clone() if pointer in memory else own
+        memory.add(pointer)
     try:
         save_file(plain, path)
     except SafetensorError as error:

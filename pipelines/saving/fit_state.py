@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dustmap.inference.journal import State
+from dustmap.checkpoint import State
 from pipelines.engines import Inference
 from pipelines.errors import InputError
 from pipelines.planning.cost import Speed
@@ -19,8 +18,8 @@ from pipelines.saving.checkpoint import Checkpoint
 Stage = Literal["planned", "learnt", "inferring", "inferred"]
 """What was done last: the next is learning, inference, more of it, and the result."""
 
-_GENERATOR, _JOURNAL, _RESULT = "generator", "journal:", "result:"
-_RESULTS = ("mean", "samples", "noise")
+_GENERATOR, _INFERENCE, _RESULT = "generator", "inference:", "result:"
+_TENSORS = ("mean", "samples", "noise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +31,14 @@ class FitState:
     plan
         As it was made, then as it was learnt.
     generator
-        Its state when the stage that follows began; an inference that was saved on its
-        way also keeps its own in ``journal``.
+        Its state when the stage that follows began; an inference under way also keeps
+        its own.
     speed
         Of the machine that planned.
     learning
         What learning says of itself, if there was any.
-    journal
-        The inference on its way.
+    inference
+        The state of an inference under way.
     result
         The inference, done.
     """
@@ -49,20 +48,18 @@ class FitState:
     generator: Tensor
     speed: Speed
     learning: dict[str, Any] | None = None
-    journal: State | None = None
+    inference: State | None = None
     result: Inference | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by name."""
         found = {_GENERATOR: self.generator}
-        for name, value in (self.journal or {}).items():
+        for name, value in (self.inference or {}).items():
             if isinstance(value, Tensor):
-                found[_JOURNAL + name] = value
+                found[_INFERENCE + name] = value
         if self.result is not None:
-            for name in _RESULTS:
-                # Moments may be views of what else an inference keeps.
-                own = getattr(self.result, name).detach().cpu().contiguous()
-                found[_RESULT + name] = own.clone()
+            for name in _TENSORS:
+                found[_RESULT + name] = getattr(self.result, name)
         return found
 
     def content(self) -> dict[str, Any]:
@@ -73,12 +70,9 @@ class FitState:
             "speed": asdict(self.speed),
             "learning": self.learning,
         }
-        if self.journal is not None:
-            plain["journal"] = {
-                name: _written(value)
-                for name, value in self.journal.items()
-                if not isinstance(value, Tensor)
-            }
+        if self.inference is not None:
+            entries = self.inference.items()
+            plain["inference"] = {n: v for n, v in entries if not isinstance(v, Tensor)}
         if self.result is not None:
             result = self.result
             plain["result"] = {
@@ -89,65 +83,51 @@ class FitState:
             }
         return plain
 
+    @classmethod
+    def restore(cls, checkpoint: Checkpoint, device: torch.device) -> FitState:
+        """The inverse of `tensors` and `content`.
 
-def restored(checkpoint: Checkpoint, device: torch.device) -> FitState:
-    """The inverse of `FitState.tensors` and `FitState.content`.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint holds no such state.
-    """
-    plain, tensors = checkpoint.content, checkpoint.tensors
-    try:
-        state = FitState(
-            stage=plain["stage"],
-            plan=Plan.from_dict(plain["plan"]),
-            generator=tensors[_GENERATOR],
-            speed=Speed(**plain["speed"]),
-            learning=plain["learning"],
-        )
-        if "journal" in plain:
-            state = replace(state, journal=_journal(plain["journal"], tensors))
-        if "result" in plain:
-            state = replace(state, result=_result(plain["result"], tensors, device))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{checkpoint.path} holds no state of a fit ({type(error).__name__}: "
-            f"{error}): begin anew with --overwrite"
-        ) from error
-    return state
+        Raises
+        ------
+        InputError
+            If the checkpoint holds no such state.
+        """
+        plain, tensors = checkpoint.content, checkpoint.tensors
+        try:
+            return cls(
+                stage=plain["stage"],
+                plan=Plan.from_dict(plain["plan"]),
+                generator=tensors[_GENERATOR],
+                speed=Speed(**plain["speed"]),
+                learning=plain["learning"],
+                inference=_inference(plain, tensors),
+                result=_result(plain, tensors, device),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{checkpoint.path} holds no state of a fit ({type(error).__name__}: "
+                f"{error}): begin anew with --overwrite"
+            ) from error
 
 
-def _journal(plain: dict[str, Any], tensors: dict[str, Tensor]) -> State:
-    state: State = {name: _read(value) for name, value in plain.items()}
-    for name, tensor in tensors.items():
-        if name.startswith(_JOURNAL):
-            state[name.removeprefix(_JOURNAL)] = tensor
-    return state
+def _inference(plain: dict[str, Any], tensors: dict[str, Tensor]) -> State | None:
+    if "inference" not in plain:
+        return None
+    own = {n: t for n, t in tensors.items() if n.startswith(_INFERENCE)}
+    found = {name.removeprefix(_INFERENCE): tensor for name, tensor in own.items()}
+    return {**plain["inference"], **found}
 
 
 def _result(
     plain: dict[str, Any], tensors: dict[str, Tensor], device: torch.device
-) -> Inference:
-    mean, samples, noise = (tensors[_RESULT + name].to(device) for name in _RESULTS)
+) -> Inference | None:
+    if "result" not in plain:
+        return None
+    known = plain["result"]
     return Inference(
-        plan=Plan.from_dict(plain["plan"]),
-        mean=mean,
-        samples=samples,
-        noise=noise,
-        converged=bool(plain["converged"]),
-        messages=tuple(plain["messages"]),
-        facts=plain["facts"],
+        plan=Plan.from_dict(known["plan"]),
+        **{name: tensors[_RESULT + name].to(device) for name in _TENSORS},
+        converged=bool(known["converged"]),
+        messages=tuple(known["messages"]),
+        facts=known["facts"],
     )
-
-
-def _written(value: object) -> object:
-    # JSON keeps every bit of a finite float, and knows no other.
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    return value
-
-
-def _read(value: Any) -> float | int | bool | str:
-    return float(value["float"]) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""A fit that keeps itself: where it works, what it has saved, how it ended."""
+"""A fit that saves itself: where it works, what it resumes from, how it ended."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
+from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
-from dustmap.inference.journal import State as JournalState
 from pipelines.config import FitConfig
 from pipelines.errors import InputError, Stopped
 from pipelines.metrics import Metrics
 from pipelines.progress import say
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
+from pipelines.saving.checkpoint_manager import CheckpointManager, machine
 from pipelines.saving.command import command_of
-from pipelines.saving.fit_state import FitState, Stage, restored
+from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
-from pipelines.saving.keeper import Keeper, machine
 from pipelines.saving.place import Place, place_of
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
@@ -30,7 +30,6 @@ from pipelines.timing import StageClock
 
 # What status calls the work that follows a stage.
 _NEXT = {
-    None: "planning",
     "planned": "learning",
     "learnt": "running",
     "inferring": "running",
@@ -42,33 +41,26 @@ _NEXT = {
 class Session:
     """What the stages of one fit share.
 
-    ``state`` is where an earlier process left it, without the ``journal`` of an
-    inference on its way; ``None`` at its beginning.
+    ``state`` is where an earlier process left it, without the ``inference`` that was
+    under way; ``None`` at its beginning.
     """
 
     source: Path
     output: Path
     config: FitConfig
     place: Place
-    work: Workspace
-    keeper: Keeper
-    state: FitState | None
-    journal: JournalState | None
+    manager: CheckpointManager
+    clock: StageClock
+    metrics: Metrics
+    group: Group
+    state: FitState | None = None
+    inference: State | None = None
 
-    @property
-    def clock(self) -> StageClock:
-        """Seconds by stage, those of earlier processes included."""
-        return self.keeper.clock
-
-    @property
-    def metrics(self) -> Metrics:
-        """Iterations, those of earlier processes included."""
-        return self.keeper.metrics
-
-    @property
-    def group(self) -> Group:
-        """The ranks that make this fit together."""
-        return self.keeper.group
+    def resume_from(self, state: FitState) -> None:
+        """Go on from what an earlier process saved."""
+        self.place["generator"].set_state(state.generator)
+        self.state, self.inference = replace(state, inference=None), state.inference
+        self.manager.heart.tell(state=_NEXT[state.stage])
 
     def reached(self, state: FitState) -> None:
         """A stage is done: say so and save it.
@@ -78,13 +70,13 @@ class Session:
         Stopped
             If a signal asked for it.
         """
-        self.keeper.heart.tell(state=_NEXT[state.stage])
-        self.keeper.save(state, "")
+        self.manager.heart.tell(state=_NEXT[state.stage])
+        self.manager.save(state)
 
-    def take_journal(self) -> JournalState | None:
-        """The inference on its way, once: whoever goes on lets its tensors go."""
-        journal, self.journal = self.journal, None
-        return journal
+    def take_inference(self) -> State | None:
+        """The inference under way, once: whoever goes on lets its tensors go."""
+        inference, self.inference = self.inference, None
+        return inference
 
     def splitter(self) -> torch.Generator:
         """For keeping stars back: the same draws as at the beginning."""
@@ -108,7 +100,7 @@ def opened(
     anyway: bool,
     group: Group,
 ) -> Iterator[Session]:
-    """The session of a fit, begun or taken up again.
+    """The session of a fit, begun or resumed.
 
     Once the block is through, nothing but the run itself is left.
 
@@ -119,8 +111,7 @@ def opened(
         process, has no whole checkpoint, or (unless ``anyway``) was one of another
         configuration, catalogue or code.
     """
-    generator = torch.Generator().manual_seed(config.inference.seed)
-    place = place_of(config, generator)
+    place = place_of(config, torch.Generator().manual_seed(config.inference.seed))
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         if group.first:
@@ -131,41 +122,34 @@ def opened(
         if not group.first:
             work = _joined(output)
         # The first rank alone reads the whole catalogue for its hash.
-        told = group.from_first(
-            lambda: json.dumps(Identity.of(source, config).as_dict())
-        )
-        identity = Identity.from_dict(json.loads(told))
+        told = group.from_first(lambda: json.dumps(asdict(Identity.of(source, config))))
+        identity = Identity(**json.loads(told))
         found = _found(work, identity, anyway=anyway)
-        keeper = _keeper(stack, work, identity, found, config, stop, group)
-        state = None if found is None else restored(found, place["device"])
-        # Its tensors are those of the journal, which are to be let go there.
-        del found
-        if state is not None:
-            generator.set_state(state.generator)
-        journal = None if state is None else state.journal
-        state = None if state is None else replace(state, journal=None)
-        keeper.heart.tell(state=_NEXT[_stage_of(state)])
-        if group.size == 1:
-            keeper.heart.tell(command=command_of(source, output, config))
+        manager = _manager(stack, work, identity, found, config, stop, group)
         session = Session(
             source=source,
             output=output,
             config=config,
             place=place,
-            work=work,
-            keeper=keeper,
-            state=state,
-            journal=journal,
+            manager=manager,
+            clock=manager.clock,
+            metrics=manager.metrics,
+            group=group,
         )
-        # The session has it now.
-        del journal
-        with _ending(keeper):
+        manager.heart.tell(state="planning")
+        if found is not None:
+            session.resume_from(FitState.restore(found, place["device"]))
+        # The session has its tensors, and lets them go.
+        del found
+        if group.size == 1:
+            manager.heart.tell(command=command_of(source, output, config))
+        with _ending(manager):
             yield session
         if group.first:
             finish(work)
 
 
-def _keeper(
+def _manager(
     stack: ExitStack,
     work: Workspace,
     identity: Identity,
@@ -173,22 +157,20 @@ def _keeper(
     config: FitConfig,
     stop: StopFlag,
     group: Group,
-) -> Keeper:
-    """What keeps the fit from here on, with the time and the history it has had."""
+) -> CheckpointManager:
+    """The manager from here on, with the time and the history the fit has had."""
+    known = {} if found is None else found.content
     heart = stack.enter_context(Heartbeat(work.status if group.first else None))
-    clock = StageClock(dict(found.content["seconds"]) if found else {})
-    metrics = Metrics(
-        work.metrics if group.first else None, found.content["records"] if found else 0
-    )
+    metrics = Metrics(work.metrics if group.first else None, known.get("records", 0))
     stack.callback(metrics.close)
     # The first rank writes the next only after all have read this one.
     group.meet()
-    return Keeper(
+    return CheckpointManager(
         work=work,
         identity=identity,
         settings=config.checkpoint,
         stop=stop,
-        clock=clock,
+        clock=StageClock(dict(known.get("seconds", {}))),
         metrics=metrics,
         heart=heart,
         group=group,
@@ -198,9 +180,9 @@ def _keeper(
 
 
 @contextmanager
-def _ending(keeper: Keeper) -> Iterator[None]:
-    """The last word of a fit, and what remains when it was none of success."""
-    heart = keeper.heart
+def _ending(manager: CheckpointManager) -> Iterator[None]:
+    """Record how the fit ended; on failure, report the remaining checkpoint."""
+    heart = manager.heart
     try:
         yield
     except Stopped as reason:
@@ -208,9 +190,9 @@ def _ending(keeper: Keeper) -> Iterator[None]:
         raise
     except BaseException as error:
         heart.end("failed", message=f"{type(error).__name__}: {error}")
-        if keeper.last is not None:
+        if manager.last is not None:
             say(
-                f"the checkpoint {keeper.last} stays: when the reason is gone, go on "
+                f"the checkpoint {manager.last} stays: when the reason is gone, go on "
                 "with the same command and --resume"
             )
         raise
@@ -229,13 +211,13 @@ def _joined(output: Path) -> Workspace:
 
 
 def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint | None:
-    """The checkpoint to go on from, of the same fit; what is not as it was is said."""
+    """The checkpoint to go on from, of the same fit; differences are reported."""
     found, faults = newest_checkpoint(work.checkpoints)
     for fault in faults:
         say(f"warning: {fault}")
     if found is None:
         return None
-    differences = identity.differences(Identity.from_dict(found.content["identity"]))
+    differences = identity.differences(Identity(**found.content["identity"]))
     if differences and not anyway:
         raise InputError(
             f"{found.path} is of another fit:\n  "
@@ -244,26 +226,21 @@ def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint |
             "go on all the same with --resume-anyway"
         )
     for line in differences:
-        say(f"warning: taken up all the same, {line}")
+        say(f"warning: resumed all the same, {line}")
     before, now = found.content["machine"], machine()
     if before != now:
         say(f"note: the last digits may differ: saved with {before}, now {now}")
     age = time.time() - found.written
-    say(f"taken up from {found.path} ({found.content['stage']}, {age:.0f} s old)")
+    say(f"resumed from {found.path} ({found.content['stage']}, {age:.0f} s old)")
     return found
 
 
 def _history(found: Checkpoint, identity: Identity) -> list[dict[str, object]]:
-    """When this fit was taken up, from what, and what had become another."""
-    earlier = Identity.from_dict(found.content["identity"])
+    """When this fit was resumed, from what, and what had changed."""
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "checkpoint": found.path.name,
         "stage": found.content["stage"],
-        "differences": identity.differences(earlier),
+        "differences": identity.differences(Identity(**found.content["identity"])),
     }
     return [*found.content["history"], once]
-
-
-def _stage_of(state: FitState | None) -> Stage | None:
-    return None if state is None else state.stage

@@ -104,7 +104,7 @@ def unfinished(path: Path) -> Workspace | None:
 
 @contextmanager
 def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspace]:
-    """The workspace of a run, for this process alone; begun, or found and taken up.
+    """The workspace of a run, for this process alone; begun or resumed.
 
     If the block fails before there is a checkpoint, nothing is left of it.
 

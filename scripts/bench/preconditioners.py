@@ -23,7 +23,7 @@ from torch import Tensor
 from verbs import Fitted, fit_and_predict
 
 from dustmap.inference.full_batch import Precision
-from dustmap.inference.noise import Weighing
+from dustmap.inference.noise_state import NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
@@ -71,7 +71,7 @@ def problem(run: Path, stars: Path, columns: int, seed: int) -> Problem:
     assert isinstance(model, LogNormal)
     tangent = model.linearise(mean)
     noise = noise_of(fitted.plan, data)
-    weighing = Weighing(model, data.extinction, noise, subgrid_noise=True)
+    weighing = NoiseState(model, data.extinction, noise, subgrid_noise=True)
     normal = weighing.normal(mean[None], tangent.variance)
     residual = weighing.observations - tangent.prediction
     weighing.reweigh(residual, residual**2, normal)

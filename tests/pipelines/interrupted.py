@@ -13,7 +13,8 @@ import one_cloud
 import pytest
 import torch
 
-import pipelines.saving.keeper
+import pipelines.fit
+import pipelines.saving.checkpoint_manager
 from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.errors import Stopped
@@ -23,10 +24,10 @@ from pipelines.run import read_run
 
 
 def settings(**inference: Any) -> dict[str, Any]:
-    """A lognormal fit of a second that saves itself at every eighth iteration."""
+    """A lognormal fit of a second that saves itself after every other step."""
     plain = one_cloud.positive_settings(**{"samples": 2, **inference})
     plain["box"]["spacing"] = 140.0
-    plain["checkpoint"] = {"iterations": 8}
+    plain["checkpoint"] = {"iterations": 2}
     return plain
 
 
@@ -50,7 +51,7 @@ class Case:
 
     def stop(self, after: int, *, by: signal.Signals = signal.SIGTERM, **how: Any):
         """Fit it, with a signal just before this checkpoint is written."""
-        written = pipelines.saving.keeper.write_checkpoint
+        written = pipelines.saving.checkpoint_manager.write_checkpoint
         count = 0
 
         def write(*args: Any, **named: Any) -> Path:
@@ -61,9 +62,33 @@ class Case:
             return written(*args, **named)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines.saving.keeper, "write_checkpoint", write)
+            patch.setattr(
+                pipelines.saving.checkpoint_manager, "write_checkpoint", write
+            )
             with pytest.raises(Stopped) as ended:
                 self.fit(**how)
+        return str(ended.value)
+
+    def stop_within(self, iteration: int) -> str:
+        """Fit it, with a signal after so many iterations of its inference."""
+        recorder, count = pipelines.fit.recorder, 0
+
+        def counting(*args: Any, **named: Any):
+            record = recorder(*args, **named)
+
+            def on_step(*step: Any) -> None:
+                nonlocal count
+                record(*step)
+                count += 1
+                if count == iteration:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            return on_step
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines.fit, "recorder", counting)
+            with pytest.raises(Stopped) as ended:
+                self.fit()
         return str(ended.value)
 
 

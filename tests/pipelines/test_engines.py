@@ -94,7 +94,7 @@ def test_both_engines_find_the_same_extinctions():
     assert full.converged and published.converged
     scatter = observed.extinction.std()
     assert (one - other).square().mean().sqrt() < 0.1 * scatter
-    assert {step[0] for step in steps} == {"svi rows", "svi bound"}
+    assert {step[0] for step in steps} == {"svi rows", "svi bound", "svi mean"}
     assert "bound" in published.facts and "wrap_error" in full.facts
 
 

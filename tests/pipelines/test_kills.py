@@ -37,7 +37,7 @@ def server():
 def prepared(server, folder, **how):
     """A folder with a catalogue and the run that nothing interrupted; its seconds."""
     case = interrupted.case_in(folder, **how)
-    plain = {**case.plain, "checkpoint": {"iterations": 3}}
+    plain = {**case.plain, "checkpoint": {"iterations": 1}}
     (folder / "fit.toml").write_text(to_toml(FitConfig.model_validate(plain)))
     ended = server.run(folder, FIT)
     assert ended.status == 0, ended.said

@@ -29,7 +29,7 @@ def _fit(group: Group, folder: Path, plain: dict) -> bool:
 
 def _settings(folder: Path, grid: str) -> dict:
     plain = interrupted.case_in(folder, samples=8, grid=grid).plain
-    return {**plain, "checkpoint": {"iterations": 3}}
+    return {**plain, "checkpoint": {"iterations": 1}}
 
 
 def _killed_at(moment: float, rank: int, place: Path, folder: Path, plain: dict) -> str:

@@ -19,15 +19,15 @@ from safetensors import SafetensorError
 
 import pipelines.fit
 import pipelines.saving.checkpoint
+import pipelines.saving.checkpoint_manager
 import pipelines.saving.identity
-import pipelines.saving.keeper
-import pipelines.saving.session
 import pipelines.writing
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.errors import InputError
 from pipelines.run import read_run
 from pipelines.saving.checkpoint import checkpoints, read_checkpoint
+from pipelines.saving.fit_state import FitState
 from pipelines.verify import verify
 
 
@@ -35,14 +35,14 @@ from pipelines.verify import verify
 def whole(tmp_path_factory):
     """The fit that nothing interrupted, and how many checkpoints it wrote."""
     case = interrupted.case_in(tmp_path_factory.mktemp("whole"))
-    written, count = pipelines.saving.keeper.write_checkpoint, []
+    written, count = pipelines.saving.checkpoint_manager.write_checkpoint, []
 
     def write(*args, **named):
         count.append(args[2]["stage"])
         return written(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.saving.keeper, "write_checkpoint", write)
+        patch.setattr(pipelines.saving.checkpoint_manager, "write_checkpoint", write)
         case.fit()
     assert not case.workspace.exists()
     return case, count
@@ -86,6 +86,26 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(whole, tmp_path, part):
     taken_up = read_run(own.output).provenance["taken_up"]
     assert [one["stage"] for one in taken_up] == [count[at - 1]]
     assert taken_up[0]["differences"] == []
+
+
+@pytest.mark.parametrize("iteration", [3, 60])
+def test_a_signal_within_a_step_costs_this_step_alone(whole, tmp_path, iteration):
+    shutil.copy(whole[0].source, tmp_path / "stars.parquet")
+    own = interrupted.case_in(tmp_path)
+    # Nothing else makes it save itself.
+    own.plain["checkpoint"] = {"minutes": 60.0}
+    message = own.stop_within(iteration)
+    last = checkpoints(own.workspace / "checkpoints")[-1]
+    found = read_checkpoint(last).content
+    assert last.name in message
+    if iteration == 3:
+        # Within the first step: the stage before is what there is.
+        assert found["stage"] == "learnt"
+    else:
+        assert found["stage"] == "inferring"
+        assert iteration - 30 < found["records"] <= iteration
+    own.fit(resume=True)
+    interrupted.require_same(whole[0].output, own.output)
 
 
 def other_models():
@@ -189,14 +209,14 @@ def another(case, kind, monkeypatch):
         return "inference.samples was 2, is 6"
     if kind == "catalogue":
         write_stars(case.source, one_cloud.catalogue(100, seed=6), overwrite=True)
-        return r"was stars.parquet with SHA-256 \w{12}..., is stars.parquet"
+        return r"stars.parquet, was \"\w{64}\", is \"\w{64}\""
     if kind == "version":
         monkeypatch.setattr(pipelines.saving.identity.dustmap, "__version__", "9.9")
-        return "version was .*, is 9.9"
+        return r"version was .*, is \"9.9\""
     sources = pipelines.saving.identity._sources()
     changed = {**sources, "pipelines/fit.py": "0" * 64}
     monkeypatch.setattr(pipelines.saving.identity, "_sources", lambda: changed)
-    return "1 source files are others: pipelines/fit.py"
+    return "code: pipelines/fit.py was"
 
 
 @pytest.mark.parametrize("kind", ["configuration", "catalogue", "version", "sources"])
@@ -210,10 +230,10 @@ def test_a_checkpoint_of_another_fit_is_refused_with_the_difference(
     assert len(checkpoints(again.workspace / "checkpoints")) == 2
 
 
-def test_it_is_taken_up_all_the_same_if_that_is_asked_for(again, monkeypatch, capsys):
+def test_it_is_resumed_all_the_same_if_that_is_asked_for(again, monkeypatch, capsys):
     another(again, "version", monkeypatch)
     again.fit(anyway=True)
-    assert "warning: taken up all the same, code: version" in capsys.readouterr().err
+    assert "warning: resumed all the same, code: version" in capsys.readouterr().err
     (taken_up,) = read_run(again.output).provenance["taken_up"]
     assert "version" in taken_up["differences"][0]
 
@@ -266,7 +286,7 @@ def test_it_goes_on_from_the_one_before_and_says_so(whole, again, capsys):
     again.fit(resume=True)
     said = capsys.readouterr().err
     assert f"warning: {newest} is not what was written" in said
-    assert f"taken up from {before}" in said
+    assert f"resumed from {before}" in said
     interrupted.require_same(whole[0].output, again.output)
 
 
@@ -402,11 +422,11 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
 
 def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
     taken, alive = {}, []
-    restored, write_run = pipelines.saving.session.restored, pipelines.fit.write_run
+    restore, write_run = FitState.restore, pipelines.fit.write_run
 
     def watched(*args):
-        state = restored(*args)
-        tensors = {k: v for k, v in state.journal.items() if torch.is_tensor(v)}
+        state = restore(*args)
+        tensors = {k: v for k, v in state.inference.items() if torch.is_tensor(v)}
         taken.update({name: weakref.ref(value) for name, value in tensors.items()})
         return state
 
@@ -415,9 +435,9 @@ def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypa
         alive.extend(name for name, value in taken.items() if value() is not None)
         return write_run(*args)
 
-    monkeypatch.setattr(pipelines.saving.session, "restored", watched)
+    monkeypatch.setattr(FitState, "restore", watched)
     monkeypatch.setattr(pipelines.fit, "write_run", written)
     again.fit(resume=True)
     assert len(taken) > 3
     # The mode is part of the result.
-    assert set(alive) <= {"inference/mode.eps"}
+    assert set(alive) <= {"mode.eps"}

@@ -7,7 +7,7 @@ import shlex
 import interrupted
 import pytest
 
-import pipelines.saving.keeper
+import pipelines.saving.checkpoint_manager
 from pipelines.config import FitConfig, load_config
 from pipelines.errors import InputError
 from pipelines.status import describe, status_of
@@ -71,13 +71,13 @@ def test_a_fit_that_ended_without_a_word_is_dead(stopped):
 
 
 def test_a_fit_under_way_and_one_that_is_finished(stopped, monkeypatch, command):
-    written, seen = pipelines.saving.keeper.write_checkpoint, []
+    written, seen = pipelines.saving.checkpoint_manager.write_checkpoint, []
 
     def write(*args, **named):
         seen.append(status_of(stopped.output))
         return written(*args, **named)
 
-    monkeypatch.setattr(pipelines.saving.keeper, "write_checkpoint", write)
+    monkeypatch.setattr(pipelines.saving.checkpoint_manager, "write_checkpoint", write)
     stopped.fit(resume=True)
     assert {found["state"] for found in seen} <= {"planning", "running", "writing"}
     assert all(found.keys() == KEYS for found in seen)

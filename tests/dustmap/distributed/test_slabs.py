@@ -13,7 +13,7 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.rows import even_cuts
 from dustmap.distributed.slab_circulant import SlabCirculant
 from dustmap.distributed.slab_fft import SlabFFT
-from dustmap.distributed.slab_journal import cut, gathered
+from dustmap.distributed.slab_state import cut, gathered
 from dustmap.distributed.slabs import Slabs, SlabSpace
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import NystromPreconditioner

@@ -14,7 +14,8 @@ import torch
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.noise import Noise, Weighing
+from dustmap.inference.noise import Noise
+from dustmap.inference.noise_state import NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -53,7 +54,7 @@ def weighing_of(noise, *, count=6, subgrid=True, observations=None):
     ends = 0.7 * dense_torus.inside(2, count, 3)
     model = log_normal(LineIntegrals(ends, RULE))
     y = torch.ones(count, dtype=torch.float64) if observations is None else observations
-    return model, Weighing(model, y, noise, subgrid_noise=subgrid)
+    return model, NoiseState(model, y, noise, subgrid_noise=subgrid)
 
 
 def test_the_parts_of_the_noise_add_up():
@@ -197,9 +198,7 @@ def test_noise_that_makes_no_sense_is_refused(options, message):
         Noise(variance=torch.ones(3), **options)
 
 
-SETTINGS = FullBatch(
-    solver=ConjugateGradients(rtol=1e-6), samples=8, pairs=4, rounds=3, steps=3
-)
+SETTINGS = FullBatch(solver=ConjugateGradients(rtol=1e-6), samples=8)
 COUNT = 150
 
 

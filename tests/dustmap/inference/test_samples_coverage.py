@@ -43,7 +43,7 @@ def fine_truth(model, targets, generator):
 
 
 @functools.cache
-def calibration(drawn, sampler):
+def calibration(drawn):
     """Where the truth lies in the posteriors of 12 catalogues.
 
     Probabilities ``(2, catalogues, places)`` of densities anywhere and of extinctions;
@@ -65,7 +65,7 @@ def calibration(drawn, sampler):
             model,
             clean + sigma * white,
             torch.full_like(clean, sigma**2),
-            settings=FullBatch(solver=solver, samples=32, sampler=sampler),
+            settings=FullBatch(solver=solver, samples=32),
             generator=rng(seed),
         )
         posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
@@ -75,37 +75,32 @@ def calibration(drawn, sampler):
     return torch.stack(ranks, dim=1).numpy()
 
 
-def coverage(drawn, sampler, kind, level):
+def coverage(drawn, kind, level):
     """Pooled over catalogues, which alone are independent, with its standard error."""
-    inside = np.abs(calibration(drawn, sampler)[kind] - 0.5) < level / 2
+    inside = np.abs(calibration(drawn)[kind] - 0.5) < level / 2
     each = inside.mean(axis=1)
     return each.mean(), each.std(ddof=1) / np.sqrt(CATALOGUES)
 
 
 LEVELS = (0.50, 0.68, 0.95)
 KINDS = pytest.mark.parametrize("kind", [0, 1], ids=["density", "extinction"])
-SAMPLERS = pytest.mark.parametrize(
-    "sampler", ["perturbed", pytest.param("mgvi", marks=pytest.mark.slow)]
-)
 
 
 @KINDS
-@SAMPLERS
-def test_intervals_hold_what_they_promise(sampler, kind):
+def test_intervals_hold_what_they_promise(kind):
     for level in LEVELS:
-        found, error = coverage(own_truth, sampler, kind, level)
+        found, error = coverage(own_truth, kind, level)
         assert error < 0.035
         assert abs(found - level) < 0.06
 
 
 @pytest.mark.slow
 @KINDS
-@SAMPLERS
-def test_intervals_of_a_field_with_structure_below_the_grid_hold_enough(sampler, kind):
+def test_intervals_of_a_field_with_structure_below_the_grid_hold_enough(kind):
     # Rays share what the grid cannot resolve; the model takes it for independent, and
     # its intervals of the extinction are wider than needed.
     for level in LEVELS:
-        found, error = coverage(fine_truth, sampler, kind, level)
+        found, error = coverage(fine_truth, kind, level)
         assert error < 0.035
         assert found > level - 0.06
         if kind == 0:

@@ -10,7 +10,7 @@ import torch
 
 from dustmap.functionals import LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.noise import Weighing
+from dustmap.inference.noise_state import NoiseState
 from dustmap.inference.subgrid_share import best_leftover, set_aside
 from dustmap.linalg.cg import ConjugateGradients
 
@@ -81,7 +81,7 @@ def test_what_is_set_aside_tells_nothing():
     model = dense_torus.log_normal(1.0, 40)
     y = model.apply(torch.zeros(model.latent_size).double())
     y[::4] += 10.0
-    weighing = Weighing(
+    weighing = NoiseState(
         model, y, Noise(variance=torch.full_like(y, 0.01)), subgrid_noise=True
     )
     variance = torch.full_like(y, 0.02)
@@ -153,7 +153,6 @@ def test_in_the_end_no_observation_is_aside():
     "options",
     [
         {"samples": 0},
-        {"sampler": "mgvi"},
         {"subgrid_noise": False},
         {"count": 299},
     ],

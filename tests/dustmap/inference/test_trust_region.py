@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dustmap.inference.trust_region import (
-    promised_gain,
+    expected_gain,
     secant_information,
     standard_errors,
     trusted_step,
@@ -23,7 +23,7 @@ def test_a_short_step_is_newtons():
     exact = torch.linalg.solve(A, G)
     step = trusted_step(G, A, ALL, 10.0)
     torch.testing.assert_close(step, exact, rtol=1e-9, atol=0)
-    assert promised_gain(G, A, ALL) == pytest.approx(0.5 * float(G @ exact))
+    assert expected_gain(G, A, ALL) == pytest.approx(0.5 * float(G @ exact))
 
 
 def test_a_long_step_ends_on_the_boundary_and_goes_uphill():
@@ -40,7 +40,7 @@ def test_directions_that_are_held_stay():
     assert step.tolist() == pytest.approx([0.3 / 4, 0.0])
     held = torch.tensor([False, False])
     assert trusted_step(G, A, held, 1.0).tolist() == [0.0, 0.0]
-    assert promised_gain(G, A, held) == 0.0
+    assert expected_gain(G, A, held) == 0.0
 
 
 def test_a_slope_without_curvature_is_followed_to_the_boundary():

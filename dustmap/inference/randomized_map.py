@@ -13,44 +13,45 @@ by a factor of ten, those explode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dustmap.checkpoint import require_finite
 from dustmap.inference.gauss_newton import (
     OnStep,
     Precision,
     Target,
-    backtrack,
-    newton_step,
+    gauss_newton_step,
+    silent,
 )
-from dustmap.inference.mgvi import White
-from dustmap.journal import Journal
+from dustmap.inference.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.space import WHOLE, VectorSpace
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import ForwardModel
 
 # A step is solved to this fraction of the gradient it starts from: what a sample takes
 # in all is least between 0.1 and 0.5. Where that leaves too much, to the next ones.
 FORCINGS = (0.3, 0.1, 0.03)
-# What is left is seen by a solve to the first; so many times the tolerance it may be,
-# of which rough solves see a third to a half.
-_ACCURATE, LEFT = 0.01, 5.0
+# The Newton decrement is computed by a solve to the first; it may be so many times the
+# tolerance, of which rough solves see a third to a half.
+_ACCURATE, DECREMENT_LIMIT = 0.01, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """A sample, and what its fit says of itself.
 
-    ``promised`` is what the last step's tangent promised to gain [nats]; ``iterations``
-    are those of conjugate gradients in all its steps.
+    ``expected_decrease`` is that of the objective in the last step [nats];
+    ``iterations`` are those of conjugate gradients in all its steps.
     """
 
     eps: Float[Tensor, " p"]
-    promised: float
+    expected_decrease: float
     iterations: int
     converged: bool
 
@@ -59,25 +60,27 @@ class Fitted:
 class Samples:
     """Samples from fits of their own, with what these say of themselves.
 
-    ``promised`` is what the last step of each promised to gain [nats], by a rough solve
-    that leaves out what is hard to solve for; ``left`` is what an accurate solve says
-    the first of them could still gain.
+    ``expected_decrease`` is that of the last step of each [nats], by a rough solve that
+    leaves out what is hard to solve for; ``newton_decrement`` is that of the first of
+    them, by an accurate solve.
     """
 
     value: Float[Tensor, "s p"]
-    promised: Float[Tensor, " s"]
+    expected_decrease: Float[Tensor, " s"]
     iterations: Int[Tensor, " s"]
     converged: Bool[Tensor, " s"]
-    left: float
+    newton_decrement: float
 
     @classmethod
-    def of(cls, fits: list[Fitted], left: float, tolerance: float) -> Samples:
-        """Fits one after another; none converged if the first has too much left."""
-        enough = left <= LEFT * tolerance
+    def of(
+        cls, fits: list[Fitted], newton_decrement: float, tolerance: float
+    ) -> Samples:
+        """Fits one after another; none converged if the decrement is too large."""
+        enough = newton_decrement <= DECREMENT_LIMIT * tolerance
         return cls(
-            left=left,
+            newton_decrement=newton_decrement,
             value=torch.stack([fit.eps for fit in fits]),
-            promised=torch.tensor([fit.promised for fit in fits]),
+            expected_decrease=torch.tensor([fit.expected_decrease for fit in fits]),
             iterations=torch.tensor([fit.iterations for fit in fits]),
             converged=torch.tensor([fit.converged and enough for fit in fits]),
         )
@@ -85,10 +88,11 @@ class Samples:
     @property
     def message(self) -> str:
         """One line for people."""
-        worst, most = float(self.promised.max()), int(self.iterations.max())
+        worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
-            f"{worst:.3g} nats or less, {self.left:.3g} are left to gain in the first"
+            f"{worst:.3g} nats or less, the Newton decrement of the first is "
+            f"{self.newton_decrement:.3g}"
         )
         if bool(self.converged.all()):
             return f"each fitted by itself, {tail}"
@@ -118,30 +122,28 @@ def perturbed_target(
     )
 
 
-def decrement(
+def newton_decrement(
     model: ForwardModel,
     target: Target,
     eps: Float[Tensor, " p"],
     solver: ConjugateGradients,
     preconditioner: NystromPreconditioner | None,
     *,
-    tangent: Linearisation | None = None,
-    journal: Journal | None = None,
+    on_step: OnStep | None = None,
 ) -> float:
-    """``½ gᵀ Λ⁻¹ g`` [nats], what the tangent at ε says is left to gain."""
-    tangent = model.linearise(eps) if tangent is None else tangent
-    slope = target.slope(tangent, eps)
+    """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
+    tangent = model.linearise(eps)
+    gradient = target.gradient(tangent, eps)
     space = tangent.operator.domain
     solution = replace(solver, rtol=_ACCURATE).solve(
         Precision(tangent.operator, target.total).matvec,
-        slope[None],
+        gradient[None],
         preconditioner=preconditioner,
+        on_step=silent(on_step, "decrement"),
         space=space,
     )
-    (journal or Journal.silent()).require_finite(
-        "an accurate solve", residual=solution.residual
-    )
-    return float(space.inner(slope, solution.value[0])) / 2
+    require_finite("Newton decrement", residual=solution.residual)
+    return float(space.inner(gradient, solution.value[0])) / 2
 
 
 def lowest(
@@ -154,10 +156,19 @@ def lowest(
     return starts[values.index(min(values))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleIterate:
+    """The fit of a sample between two steps: ε, and what led there."""
+
+    eps: Float[Tensor, " p"]
+    iterations: int = 0
+    steps: int = 0
+
+
 def fit_sample(
     model: ForwardModel,
     target: Target,
-    eps: Float[Tensor, " p"],
+    at: SampleIterate,
     *,
     solver: ConjugateGradients,
     steps: int,
@@ -166,13 +177,13 @@ def fit_sample(
     on_step: OnStep | None,
     stage: str,
     forcing: float = FORCINGS[0],
-    journal: Journal | None = None,
+    save: Callable[[SampleIterate], None] | None = None,
 ) -> Fitted:
-    """Gauss–Newton steps from ε until one promises less than ``tolerance`` [nats].
+    """Gauss–Newton steps until the expected decrease is below ``tolerance`` [nats].
 
-    How exact a sample is, is said in nats: a residual relative to the data would stop
+    The tolerance of a sample is in nats: a residual relative to the data would stop
     sooner the larger the signal is. ``solver`` only limits the number of iterations.
-    In a journal the steps make a frame of the stage's name.
+    ``save`` is called between two steps.
 
     Raises
     ------
@@ -180,40 +191,35 @@ def fit_sample(
         If a prediction, the objective or a solve is not finite.
     """
     # Of rounding: what is relative to the gradient decides.
-    solver = replace(solver, rtol=torch.finfo(eps.dtype).eps)
-    journal = journal or Journal.silent()
-    iterations, number = 0, 0
-    with journal.frame(stage) as frame:
-        vector = (eps.dtype, tuple(eps.shape))
-        known = frame.take({"eps": vector, "iterations": int, "steps": int})
-        if known is not None:
-            eps = known["eps"].to(eps.device)
-            iterations, number = known["iterations"], known["steps"]
-        frame.expose(lambda: {"eps": eps, "iterations": iterations, "steps": number})
-        while True:
-            tangent = model.linearise(eps)
-            journal.require_finite(f"step {number}", prediction=tangent.prediction)
-            solution = newton_step(
-                tangent,
-                Precision(tangent.operator, target.total),
-                target,
-                eps,
-                solver=solver,
-                forcing=forcing,
-                preconditioner=preconditioner,
-                on_step=on_step,
-                stage=stage,
-                journal=journal,
+    solver = replace(solver, rtol=torch.finfo(at.eps.dtype).eps)
+    while True:
+        where = f"{stage}, step {at.steps}"
+        tangent = model.linearise(at.eps)
+        require_finite(where, prediction=tangent.prediction)
+        step = gauss_newton_step(
+            model,
+            tangent,
+            target,
+            at.eps,
+            solver=solver,
+            forcing=forcing,
+            preconditioner=preconditioner,
+            on_step=on_step,
+            stage=stage,
+            where=where,
+        )
+        at = SampleIterate(
+            eps=step.eps,
+            iterations=at.iterations + int(step.solution.iterations.max()),
+            steps=at.steps + 1,
+        )
+        converged = step.expected_decrease < tolerance
+        if converged or step.gain is None or at.steps >= steps:
+            return Fitted(
+                eps=at.eps,
+                expected_decrease=step.expected_decrease,
+                iterations=at.iterations,
+                converged=converged,
             )
-            step = backtrack(
-                model, tangent, target, eps, solution.value[0], journal=journal
-            )
-            eps, number = step.eps, number + 1
-            iterations += int(solution.iterations.max())
-            converged = step.promised < tolerance
-            if converged or step.gain is None or number >= steps:
-                break
-            journal.safe_point()
-    return Fitted(
-        eps=eps, promised=step.promised, iterations=iterations, converged=converged
-    )
+        if save is not None:
+            save(at)

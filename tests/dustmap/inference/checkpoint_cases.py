@@ -12,7 +12,6 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, Noise
-from dustmap.journal import Journal
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -111,7 +110,8 @@ def flat(value, name="result"):
 
 def stored(state):
     """A state as files would hold it: tensors as safetensors, the rest as JSON."""
-    tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    # Parts of one tensor may be among them.
+    tensors = {k: v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
     rest = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
     return safetensors.torch.save(tensors), json.dumps(rest, allow_nan=False)
 
@@ -133,46 +133,47 @@ def assert_same(one, other):
 
 
 class StoppedError(Exception):
-    """A run was ended at a safe point."""
+    """A run was ended after a step."""
 
 
-class Diary:
-    """A journal, and what it saved, by the number of the safe point.
+class Recorder:
+    """A checkpointer, and what it saved, by the number of the step.
 
     Parameters
     ----------
     every
-        Of the safe points, every so many are saved; none if ``None``.
+        Of the states, every so many are stored; none if ``None``.
     stop
-        Number of the safe point to end the run at, after it has been saved.
+        Number of the state to end the run at, after it has been stored.
     files
-        What to take up.
+        What to go on from.
     """
 
     def __init__(self, *, every=None, stop=None, files=None):
         self.files = {}
-        self.points = 0
+        self.steps = 0
         self._every, self._stop = every, stop
-        state = None if files is None else restored(files)
-        self.journal = Journal(save=self.save, due=self.due, restored=state)
-
-    def due(self):
-        self.points += 1
-        often = self._every is not None and self.points % self._every == 0
-        return often or self.points == self._stop
+        self._restored = None if files is None else restored(files)
 
     def save(self, state):
-        self.files[self.points] = stored(state)
-        if self.points == self._stop:
+        self.steps += 1
+        often = self._every is not None and self.steps % self._every == 0
+        if often or self.steps == self._stop:
+            self.files[self.steps] = stored(state)
+        if self.steps == self._stop:
             raise StoppedError
+
+    def restore(self):
+        state, self._restored = self._restored, None
+        return state
 
 
 def interrupted(run, interval):
-    """What a run ends with that is stopped after every so many safe points."""
+    """What a run ends with that is stopped after every so many steps."""
     files, stops = None, 0
     while True:
-        diary = Diary(stop=interval, files=files)
+        recorder = Recorder(stop=interval, files=files)
         try:
-            return run(diary.journal), stops
+            return run(recorder), stops
         except StoppedError:
-            files, stops = diary.files[interval], stops + 1
+            files, stops = recorder.files[interval], stops + 1

@@ -13,14 +13,16 @@ import torch
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.gauss_newton import Target
-from dustmap.inference.mgvi import White
-from dustmap.inference.perturbed import (
+from dustmap.inference.randomized_map import (
+    SampleIterate,
     Samples,
-    decrement,
     fit_sample,
     lowest,
+    newton_decrement,
     perturbed_target,
 )
+from dustmap.inference.sample_averages import averages
+from dustmap.inference.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -59,7 +61,7 @@ def drawn(model, y, variance, number, **options):
         "stage": "sample",
     }
     target = perturbed_target(y, variance, White(seed=4), number, model.latent_size)
-    start = torch.zeros(model.latent_size, dtype=torch.float64)
+    start = SampleIterate(eps=torch.zeros(model.latent_size, dtype=torch.float64))
     return target, fit_sample(model, target, start, **{**chosen, **options})
 
 
@@ -90,7 +92,7 @@ def test_a_sample_is_where_its_own_objective_is_least(number):
     def objective(eps):
         eps = torch.as_tensor(eps)
         tangent = model.linearise(eps)
-        slope = target.slope(tangent, eps)
+        slope = target.gradient(tangent, eps)
         return target.value(eps, tangent.prediction), -slope.numpy()
 
     best = scipy.optimize.minimize(
@@ -110,7 +112,7 @@ def test_the_slope_is_that_of_the_objective():
     centre = torch.randn(model.latent_size, generator=rng(7), dtype=torch.float64)
     target = Target(y=y, total=variance, centre=centre)
     eps = 0.3 * torch.randn(model.latent_size, generator=rng(8), dtype=torch.float64)
-    slope = target.slope(model.linearise(eps), eps)
+    slope = target.gradient(model.linearise(eps), eps)
     for seed in range(3):
         aside = torch.randn(model.latent_size, generator=rng(seed), dtype=torch.float64)
         ends = [target.value(e, model.apply(e)) for e in (eps + 1e-5 * aside, eps)]
@@ -158,14 +160,31 @@ def test_a_sample_does_not_depend_on_how_many_there_are():
     torch.testing.assert_close(few.samples, many.samples[:6], rtol=1e-3, atol=1e-3)
 
 
+def test_odd_numbers_of_samples_are_refused():
+    with pytest.raises(ValueError, match=r"even number instead of 7"):
+        fitted(samples=7)
+
+
+def test_averages_are_those_of_the_samples():
+    model, y, _ = seen()
+    eps = torch.randn(4, model.latent_size, generator=rng(8), dtype=torch.float64)
+    found, predictions = averages(model, y, eps), model.apply(eps)
+    variances = torch.stack([model.linearise(one).variance for one in eps])
+    close = functools.partial(torch.testing.assert_close, rtol=1e-10, atol=0)
+    close(found.prediction, predictions.mean(dim=0))
+    close(found.squares, ((y - predictions) ** 2).mean(dim=0))
+    close(found.spread, predictions.var(dim=0, correction=0))
+    close(found.variance, variances.mean(dim=0))
+
+
 def test_what_is_left_to_gain_is_the_newton_decrement():
     model, y, variance = seen()
     target, found = drawn(model, y, variance, 0, steps=2)
     tangent = model.linearise(found.eps)
-    slope, Phi = target.slope(tangent, found.eps), tangent.operator.to_dense()
+    slope, Phi = target.gradient(tangent, found.eps), tangent.operator.to_dense()
     precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])
     exact = float(slope @ torch.linalg.solve(precision, slope)) / 2
-    left = decrement(model, target, found.eps, TIGHT, None)
+    left = newton_decrement(model, target, found.eps, TIGHT, None)
     # To a hundredth of the gradient, which is less than one of the energy.
     assert exact > 0.1 and left == pytest.approx(exact, rel=0.2)
 
@@ -184,14 +203,14 @@ def test_the_better_of_two_starts_is_taken():
 def test_fits_that_come_to_no_end_say_so():
     model, y, variance = seen()
     _, found = drawn(model, y, variance, 0, steps=1)
-    assert not found.converged and found.promised > 1.0
+    assert not found.converged and found.expected_decrease > 1.0
     said = Samples.of([found], 3.5, 1.0).message
     assert "1 of 1 did not come to an end" in said and "nats" in said
-    assert "3.5 are left to gain in the first" in said
+    assert "3.5" in said
     _, ended = drawn(model, y, variance, 0)
     both = Samples.of([found, ended], 0.0, 1.0)
     assert both.converged.tolist() == [False, True]
     assert "each fitted by itself" in Samples.of([ended], 0.0, 1.0).message
     assert not bool(Samples.of([ended], 5.1, 1.0).converged.any())
-    result = fitted(newton_steps=1, steps=1, newton_tolerance=1e-12)
+    result = fitted(newton_steps=1, newton_tolerance=1e-12)
     assert not result.converged

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dustmap.checkpoint import State
 from dustmap.distributed.slabs import Slabs
-from dustmap.journal import State
 
 _MARK = "slabs:"
 
 
 def gathered(state: State, slabs: Slabs) -> State:
-    """What all ranks have exposed as one: on rank 0 vectors in slabs are whole.
+    """The states of all ranks as one: on rank 0 vectors in slabs are whole.
 
     Those are the tensors whose last dim is the rank's slab on every rank; they are
     marked by their names. On other ranks nothing is left of them.
@@ -42,7 +42,7 @@ def cut(state: State, slabs: Slabs) -> State:
         if not isinstance(value, Tensor) or value.shape[-1:] != (points,):
             raise ValueError(
                 f"the saved state does not fit: {name} is no vector of a grid of "
-                f"{points} points. It was saved by another problem: take it up with "
+                f"{points} points. It was saved by another problem: restore it with "
                 "that, or start afresh"
             )
         found[name.removeprefix(_MARK)] = slabs.own(value).clone()

@@ -11,8 +11,8 @@ from dustmap.distributed.group import Group
 from pipelines.config.fitting import CheckpointConfig
 from pipelines.errors import InputError, Stopped
 from pipelines.metrics import Metrics
+from pipelines.saving.checkpoint_manager import CheckpointManager
 from pipelines.saving.heartbeat import Heartbeat
-from pipelines.saving.keeper import Keeper
 from pipelines.saving.lock import Lock, is_held
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
@@ -28,9 +28,21 @@ class Turned:
         return self.now
 
 
-def keeper(folder, clock, stop=None, **settings):
+@pytest.fixture
+def written(monkeypatch):
+    """The states that a manager writes."""
+    states = []
+    monkeypatch.setattr(
+        CheckpointManager,
+        "_write_here",
+        lambda self, state, records, stage: states.append((state, records)),
+    )
+    return states
+
+
+def manager(folder, clock, stop=None, **settings):
     work = Workspace(output=folder / "run", identifier="a", overwrite=False)
-    return Keeper(
+    return CheckpointManager(
         work=work,
         identity=None,
         settings=CheckpointConfig(**settings),
@@ -43,32 +55,39 @@ def keeper(folder, clock, stop=None, **settings):
     )
 
 
-def test_it_is_due_after_so_many_minutes(tmp_path):
+def test_it_is_due_after_so_many_minutes(tmp_path, written):
     clock = Turned()
-    own = keeper(tmp_path, clock, minutes=2.0)
-    assert not own.due()
+    own = manager(tmp_path, clock, minutes=2.0)
+    own.offer(lambda: "a")
     clock.now += 119.0
-    assert not own.due()
+    own.offer(lambda: "b")
+    assert not written
     clock.now += 1.0
-    assert own.due()
+    own.offer(lambda: "c")
+    own.offer(lambda: "d")
+    assert written == [("c", 0)]
 
 
-def test_it_is_due_after_so_many_iterations(tmp_path):
-    own = keeper(tmp_path, Turned(), iterations=3)
-    assert [own.due() for _ in range(4)] == [False, False, True, True]
+def test_it_is_due_after_so_many_steps(tmp_path, written):
+    own = manager(tmp_path, Turned(), iterations=3)
+    for step in range(1, 8):
+        own.offer(lambda step=step: step)
+    assert written == [(3, 0), (6, 0)]
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_makes_it_due_and_a_second_one_ends_at_once(tmp_path, by):
+def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written, by):
     before = signal.getsignal(by)
     with StopFlag() as stop:
-        own = keeper(tmp_path, Turned(), stop)
-        assert not own.due()
-        own.end_if_asked()
+        own = manager(tmp_path, Turned(), stop)
+        own.offer(lambda: "a")
+        own.metrics.append({})
+        own.stop_if_asked()
         os.kill(os.getpid(), by)
-        assert own.due()
         with pytest.raises(Stopped, match=f"stopped by {by.name}.*--resume"):
-            own.end_if_asked()
+            own.stop_if_asked()
+        # The last step, with the records that there were after it.
+        assert written == [("a", 0)]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), by)
     assert signal.getsignal(by) is before

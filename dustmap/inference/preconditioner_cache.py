@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.checkpoint import State, flatten
 from dustmap.inference.gauss_newton import OnStep, Precision
-from dustmap.inference.journal import as_part, generator_kind, part
-from dustmap.journal import Pattern, State
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    """Where a sketch was made: ε, Σ, and the generator before it."""
+class Origin:
+    """Where a preconditioner was made: ε, Σ, and the generator's state before it."""
 
     eps: Float[Tensor, " p"]
     total: Float[Tensor, " n"]
     generator: Tensor
 
 
-class Sketching:
+class PreconditionerCache:
     """A Nyström preconditioner, kept until a new one is made.
 
     Its vectors are not saved. They are made again from ε, Σ and the state of the
@@ -45,28 +43,35 @@ class Sketching:
         self, rank: int, generator: torch.Generator, on_step: OnStep | None
     ) -> None:
         self.preconditioner: NystromPreconditioner | None = None
-        # Of conjugate gradients, since the last sketch.
+        # Of conjugate gradients, since the last preconditioner was made.
         self.iterations = 0
         self._rank = rank
         self._generator = generator
         self._on_step = on_step
-        self._origin: _Origin | None = None
+        self._origin: Origin | None = None
 
     def worth_it(self, *, linear: bool) -> bool:
-        """Whether to sketch now: at once if the model is linear."""
+        """Whether to make one now: at once if the model is linear."""
         if self._rank == 0:
             return False
         if linear:
             return self.preconditioner is None
-        # Tangents change with every step: a sketch pays after so many iterations.
+        # Tangents change with every step: a new one pays after so many iterations.
         return self.iterations > self._rank
 
-    def sketch(self, precision: Precision) -> NystromPreconditioner | None:
-        """A preconditioner of this precision, kept from now on."""
+    def make(
+        self,
+        tangent: Linearisation,
+        eps: Float[Tensor, " p"],
+        total: Float[Tensor, " n"],
+    ) -> None:
+        """A preconditioner of the precision at ε, kept from now on."""
+        precision = Precision(tangent.operator, total)
         rank = min(self._rank, precision.domain.length(precision.shape[0]))
         self.iterations = 0
         if rank == 0:
-            return None
+            return
+        before = self._generator.get_state()
         # The old one makes room first.
         self.preconditioner = self._origin = None
         if self._on_step is not None:
@@ -80,44 +85,20 @@ class Sketching:
             device=precision.device,
             space=precision.domain,
         )
-        return self.preconditioner
+        self._origin = Origin(eps=eps, total=total, generator=before)
 
-    def sketch_at(
-        self,
-        tangent: Linearisation,
-        eps: Float[Tensor, " p"],
-        total: Float[Tensor, " n"],
-    ) -> None:
-        """A preconditioner of the precision at ε, which can be made again."""
-        before = self._generator.get_state()
-        if self.sketch(Precision(tangent.operator, total)) is not None:
-            self._origin = _Origin(eps=eps, total=total, generator=before)
-
-    def saved(self) -> State:
+    def state(self) -> State:
         """What the preconditioner can be made from, and what it has done."""
-        state: State = {"iterations": self.iterations}
-        if self._origin is not None:
-            origin = self._origin
-            made = {"eps": origin.eps, "total": origin.total}
-            state |= as_part("sketch", {**made, "generator": origin.generator})
-        return state
+        made = {} if self._origin is None else flatten("origin", self._origin)
+        return {"iterations": self.iterations, **made}
 
-    def pattern(self, model: ForwardModel, count: int) -> Pattern:
-        """Of the part ``sketch``, for so many observations."""
-        return {
-            "eps": (model.dtype, (model.latent_size,)),
-            "total": (model.dtype, (count,)),
-            "generator": generator_kind(self._generator),
-        }
-
-    def take_up(self, model: ForwardModel, known: dict[str, Any]) -> None:
+    def restore(
+        self, model: ForwardModel, iterations: int, origin: Origin | None
+    ) -> None:
         """Make the preconditioner again, and leave the generator as it is."""
-        origin = part("sketch", known)
-        if origin:
-            eps = origin["eps"].to(model.device)
+        if origin is not None:
             now = self._generator.get_state()
-            self._generator.set_state(origin["generator"])
-            total = origin["total"].to(model.device)
-            self.sketch_at(model.linearise(eps), eps, total)
+            self._generator.set_state(origin.generator)
+            self.make(model.linearise(origin.eps), origin.eps, origin.total)
             self._generator.set_state(now)
-        self.iterations = known["iterations"]
+        self.iterations = iterations

@@ -1,0 +1,190 @@
+"""The stages of a full-batch inference: the mode, and samples around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.checkpoint import Checkpointer
+from dustmap.inference.full_batch_fit import Fit
+from dustmap.inference.gauss_newton import Target
+from dustmap.inference.inference_state import InferenceState
+from dustmap.inference.linear_samples import draw
+from dustmap.inference.mode import FORCING, Iterate, Mode, find_mode
+from dustmap.inference.randomized_map import (
+    DECREMENT_LIMIT,
+    FORCINGS,
+    Samples,
+    newton_decrement,
+)
+from dustmap.inference.sample_rounds import SampleRounds
+from dustmap.inference.white_noise import White
+from dustmap.linalg.cg import Solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """Samples of ε, the Σ they belong to, their solves, and the mode.
+
+    ``white`` is where their white noise came from, ``None`` if there are none.
+    """
+
+    samples: Float[Tensor, "s p"]
+    total: Float[Tensor, " n"]
+    solved: Solution | Samples | None
+    mode: Mode
+    white: White | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether the mode is one, and every sample came to its end."""
+        every = self.solved is None or bool(self.solved.converged.all())
+        return self.mode.converged and every
+
+
+class FullBatchInference:
+    """One stage after another, from where the restored state says that they stand.
+
+    Raises
+    ------
+    ValueError
+        If the restored state is not one of this fit.
+    """
+
+    def __init__(self, fit: Fit, checkpointer: Checkpointer) -> None:
+        self.fit = fit
+        self._checkpointer = checkpointer
+        state = checkpointer.restore()
+        self.at = InferenceState()
+        if state is not None:
+            self.at = InferenceState.restore(fit, state)
+
+    def run(self, start: Float[Tensor, " p"]) -> Posterior:
+        """Samples and Σ, and the mode that goes with them.
+
+        Raises
+        ------
+        FloatingPointError
+            If a prediction, Σ, an objective or a solve is not finite.
+        """
+        fit, at = self.fit, self.at
+        if at.mode is None:
+            at.mode = self._find_mode(start)
+            self._save()
+        if not fit.settings.samples:
+            return self._alone(at.mode if fit.model.linear else self._refined(at.mode))
+        if at.white is None:
+            seed = torch.randint(2**62, (1,), generator=fit.generator)
+            at.white = White(seed=int(seed))
+        if fit.model.linear:
+            return self._linear(at.mode, at.white)
+        return self._randomized(at.mode, at.white)
+
+    def _save(self) -> None:
+        self._checkpointer.save(self.fit.state() | self.at.flat())
+
+    def _find_mode(
+        self,
+        start: Float[Tensor, " p"],
+        *,
+        name: str = "mode",
+        fixed: Tensor | None = None,
+        forcing: float = FORCING,
+    ) -> Mode:
+        def save(iterate: Iterate) -> None:
+            self.at.search = iterate
+            self._save()
+
+        found = find_mode(
+            self.fit,
+            start,
+            name=name,
+            fixed=fixed,
+            forcing=forcing,
+            save=save,
+            restored=self.at.search,
+        )
+        self.at.search = None
+        return found
+
+    def _refined(self, mode: Mode) -> Mode:
+        """The mode where no samples follow, to the tolerance that these have.
+
+        Its steps stop where rough solves gain little. The Newton decrement by an
+        accurate one decides whether finer ones follow.
+        """
+        fit, at = self.fit, self.at
+        allowed = DECREMENT_LIMIT * fit.settings.newton_tolerance
+        allowed *= fit.count
+        # With a tolerance of zero the gradient alone has decided.
+        if not allowed or not (mode.converged or mode.refinements):
+            return mode
+        finer = [forcing for forcing in FORCINGS if forcing < FORCING]
+        while True:
+            if at.search is None:
+                left = self._decrement(mode)
+                if left <= allowed or mode.refinements == len(finer):
+                    return replace(mode, converged=mode.converged and left <= allowed)
+            again = self._find_mode(
+                mode.eps, name="refined mode", forcing=finer[mode.refinements]
+            )
+            steps, refinements = mode.steps + again.steps, mode.refinements + 1
+            at.mode = mode = replace(again, steps=steps, refinements=refinements)
+            self._save()
+
+    def _decrement(self, mode: Mode) -> float:
+        fit = self.fit
+        _, total = fit.tangent(mode.eps)
+        return newton_decrement(
+            fit.model,
+            Target(y=fit.noise.observations, total=total),
+            mode.eps,
+            fit.settings.solver,
+            fit.cache.preconditioner,
+            on_step=fit.on_step,
+        )
+
+    def _alone(self, mode: Mode) -> Posterior:
+        _, total = self.fit.tangent(mode.eps)
+        none = mode.eps.new_zeros(0, len(mode.eps))
+        return Posterior(samples=none, total=total, solved=None, mode=mode)
+
+    def _linear(self, mode: Mode, white: White) -> Posterior:
+        """Exact samples, block by block."""
+
+        def save(blocks: Solution) -> None:
+            self.at.blocks = blocks
+            self._save()
+
+        tangent, total = self.fit.tangent(mode.eps)
+        solved = draw(
+            self.fit,
+            tangent,
+            total,
+            mode.eps,
+            white,
+            save=save,
+            restored=self.at.blocks,
+        )
+        return Posterior(
+            samples=solved.value, total=total, solved=solved, mode=mode, white=white
+        )
+
+    def _randomized(self, mode: Mode, white: White) -> Posterior:
+        """Samples by fits of their own, Σ, and the mode with this Σ."""
+        fit, at = self.fit, self.at
+        if at.drawn is None:
+            drawn = SampleRounds(fit, at, white, self._save).run(mode.eps)
+            at.drawn, at.round, at.samples = drawn, None, []
+            self._save()
+        samples, total = at.drawn.samples, at.drawn.total
+        if fit.noise.given.learn_share:
+            # Some observations were set aside, and the others weigh something else.
+            again = self._find_mode(mode.eps, fixed=total, name="mode again")
+            mode = replace(again, steps=mode.steps + again.steps)
+        return Posterior(
+            samples=samples.value, total=total, solved=samples, mode=mode, white=white
+        )

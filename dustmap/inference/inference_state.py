@@ -1,0 +1,159 @@
+"""Where the stages of a full-batch inference stand, and how that is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.checkpoint import (
+    State,
+    check_state,
+    flatten,
+    part_of,
+    rebuild,
+    schema_of,
+)
+from dustmap.inference.full_batch_fit import Fit
+from dustmap.inference.mode import Iterate, Mode
+from dustmap.inference.preconditioner_cache import Origin
+from dustmap.inference.randomized_map import Fitted, SampleIterate, Samples
+from dustmap.inference.white_noise import White
+from dustmap.linalg.cg import Solution
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One of the rounds in which samples are fitted.
+
+    Parameters
+    ----------
+    total
+        Its Σ.
+    rough
+        Rough rounds come first, of a few samples.
+    number
+        From 0, for either kind.
+    done
+        Samples that were fitted in it.
+    """
+
+    total: Float[Tensor, " n"]
+    rough: bool = True
+    number: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Finished samples of a model that is not linear, and the Σ they belong to."""
+
+    samples: Samples
+    total: Float[Tensor, " n"]
+
+
+@dataclass(slots=True, kw_only=True)
+class InferenceState:
+    """What the stages have found.
+
+    Parameters
+    ----------
+    search
+        A search for the mode under way: the first, one with finer solves, or the last
+        with the Σ of the samples.
+    mode
+        The mode.
+    white
+        The white noise of the samples.
+    blocks
+        Samples of a linear model that are done.
+    round, samples, iterate
+        Of a model that is not linear: the round under way, those fitted in it followed
+        by those known from the one before, and where the next one stands.
+    drawn
+        All of them.
+    """
+
+    search: Iterate | None = None
+    mode: Mode | None = None
+    white: White | None = None
+    blocks: Solution | None = None
+    round: Round | None = None
+    samples: list[Fitted] = field(default_factory=list)
+    iterate: SampleIterate | None = None
+    drawn: Drawn | None = None
+
+    def flat(self) -> State:
+        """Its entries by name, without copies."""
+        state: State = {}
+        for part in _parts():
+            value = getattr(self, part)
+            state |= {} if value is None else flatten(part, value)
+        for number, sample in enumerate(self.samples):
+            state |= flatten(f"sample {number}", sample)
+        return state
+
+    @classmethod
+    def restore(cls, fit: Fit, state: State) -> InferenceState:
+        """The inverse of :meth:`flat`; the fit, too, returns to where it stood.
+
+        Raises
+        ------
+        ValueError
+            If the state is not one of this fit.
+        """
+        examples = _examples(fit)
+        schemas = {}
+        for part, example in examples.items():
+            entries = part_of(flatten(part, example), part)
+            free = entries if part == "blocks" else ()
+            schemas[part] = schema_of(entries, any_length=free)
+        check_state(state, schema_of(fit.state()), schemas)
+        found = {
+            part: rebuild(part, example, state)
+            for part, example in examples.items()
+            if part_of(state, part)
+        }
+        fit.restore(state, found.pop("origin", None))
+        own = {part: found.pop(part) for part in _parts() if part in found}
+        # What is left are samples, in their order.
+        return cls(**own, samples=list(found.values()))
+
+
+def _parts() -> list[str]:
+    return [each.name for each in fields(InferenceState) if each.name != "samples"]
+
+
+def _examples(fit: Fit) -> dict[str, Any]:
+    """A value of every part that a state of this fit may have."""
+    samples = fit.settings.samples
+    place = {"dtype": fit.model.dtype, "device": fit.model.device}
+    p = torch.zeros(fit.model.latent_size, **place)
+    n = torch.zeros(fit.count, **place)
+    zero = torch.zeros(1, dtype=torch.float64, device=p.device)
+    solution = Solution(
+        value=p[None], residual=zero, iterations=zero.long(), converged=zero.bool()
+    )
+    each = torch.zeros(samples)
+    drawn = Samples(
+        value=p.expand(samples, -1),
+        expected_decrease=each,
+        iterations=each.long(),
+        converged=each.bool(),
+        newton_decrement=0.0,
+    )
+    fitted = Fitted(eps=p, expected_decrease=0.0, iterations=0, converged=False)
+    return {
+        "origin": Origin(eps=p, total=n, generator=fit.generator.get_state()),
+        "search": Iterate(eps=p, total=n),
+        "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
+        "white": White(seed=0),
+        "blocks": solution,
+        "round": Round(total=n),
+        **{f"sample {number}": fitted for number in range(samples)},
+        "iterate": SampleIterate(eps=p),
+        "drawn": Drawn(samples=drawn, total=n),
+    }

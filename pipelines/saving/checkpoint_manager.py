@@ -1,0 +1,199 @@
+"""When a fit saves where it stands, and ends because it was asked to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dustmap.checkpoint import State, require_finite
+from dustmap.distributed.group import Group
+from dustmap.distributed.slab_state import cut, gathered
+from dustmap.distributed.slabs import Slabs
+from pipelines.config.fitting import CheckpointConfig
+from pipelines.errors import Stopped
+from pipelines.metrics import Metrics
+from pipelines.progress import say
+from pipelines.saving.checkpoint import write_checkpoint
+from pipelines.saving.fit_state import FitState
+from pipelines.saving.heartbeat import Heartbeat
+from pipelines.saving.identity import Identity
+from pipelines.saving.stopping import StopFlag
+from pipelines.saving.workspace import Workspace
+from pipelines.timing import StageClock
+
+_PART = "checkpoints"
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointManager:
+    """Writes a fit's states, and raises `Stopped` after a signal.
+
+    Parameters
+    ----------
+    work
+        Where checkpoints go.
+    last
+        The newest checkpoint that is known to be whole.
+    history
+        When and from what the fit was resumed.
+    group
+        Its ranks agree on what is due; the first one writes.
+    """
+
+    work: Workspace
+    identity: Identity
+    settings: CheckpointConfig
+    stop: StopFlag
+    clock: StageClock
+    metrics: Metrics
+    heart: Heartbeat
+    group: Group
+    last: Path | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    now: Callable[[], float] = time.monotonic
+    _since: float = field(default=0.0, init=False)
+    _steps: int = field(default=0, init=False)
+    # The state after the last step, if it was not written, and how many records it has.
+    _latest: tuple[Callable[[], FitState], int] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.now()
+
+    def save(self, state: FitState) -> None:
+        """Write the state after a stage of the fit.
+
+        A checkpoint that cannot be written is reported, and those before it stay.
+
+        Raises
+        ------
+        Stopped
+            If a signal came on any rank.
+        """
+        self._latest = None
+        self._write(state, len(self.metrics), "")
+        self.stop_if_asked()
+
+    def offer(self, state: Callable[[], FitState]) -> None:
+        """Write the state after a step of the inference if that is due.
+
+        Otherwise the last one offered is written when a signal comes.
+
+        Raises
+        ------
+        Stopped
+            If a signal came on any rank.
+        """
+        self._latest = state, len(self.metrics)
+        self._steps += 1
+        often = self.settings.iterations
+        passed = self.now() - self._since >= 60 * self.settings.minutes
+        counted = often is not None and self._steps >= often
+        if self.group.agree(passed or counted):
+            self._write_latest()
+        self.stop_if_asked()
+
+    def stop_if_asked(self, *, alone: bool = False) -> None:
+        """End after a signal; ``alone`` if the other ranks are not asked.
+
+        Raises
+        ------
+        Stopped
+            If a signal came; a step under way is dropped, those before it are saved.
+        """
+        asked = self.stop.name is not None
+        if not (asked if alone else self.group.agree(asked)):
+            return
+        if self._latest is not None:
+            self._write_latest()
+        by = self.stop.name or "a signal to another rank"
+        kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
+        raise Stopped(
+            f"stopped by {by}, {kept}: go on with the same command and --resume"
+        )
+
+    def _write_latest(self) -> None:
+        assert self._latest is not None
+        (state, records), self._latest = self._latest, None
+        self._write(state(), records, "inference")
+
+    def _write(self, state: FitState, records: int, stage: str) -> None:
+        """Write a checkpoint of the fit, whose clock is in ``stage``."""
+        if self.group.first:
+            self._write_here(state, records, stage)
+        self.group.meet()
+        self._since, self._steps = self.now(), 0
+
+    def _write_here(self, state: FitState, records: int, stage: str) -> None:
+        start = time.perf_counter()
+        tensors = state.tensors()
+        require_finite(f"the state of a fit, {state.stage}", **tensors)
+        content = {
+            **state.content(),
+            "identity": asdict(self.identity),
+            "seconds": self.clock.so_far(stage),
+            "records": records,
+            "history": self.history,
+            "machine": machine(),
+        }
+        try:
+            self.metrics.sync()
+            self.last = write_checkpoint(
+                self.work.checkpoints, tensors, content, before=self.last
+            )
+        except OSError as error:
+            kept = f"{self.last.name} stays" if self.last else "there is none before it"
+            say(f"a checkpoint could not be written, {kept}; the fit goes on: {error}")
+            return
+        finally:
+            self.clock.aside(_PART, time.perf_counter() - start)
+        self.heart.tell(
+            checkpoint={
+                "name": self.last.name,
+                "stage": state.stage,
+                "written": time.time(),
+                "seconds": round(time.perf_counter() - start, 3),
+                "bytes": sum(item.stat().st_size for item in self.last.iterdir()),
+            }
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class InferenceCheckpointer:
+    """The `dustmap.checkpoint.Checkpointer` of the inference of a fit.
+
+    Parameters
+    ----------
+    state
+        The fit before its inference; its ``inference`` is what this goes on from.
+    slabs
+        How the ranks share out the grid, if they do: states are saved whole.
+    """
+
+    manager: CheckpointManager
+    state: FitState
+    slabs: Slabs | None
+
+    def save(self, state: State) -> None:
+        """Offer it to the manager."""
+
+        def whole() -> FitState:
+            found = state if self.slabs is None else gathered(state, self.slabs)
+            return replace(self.state, stage="inferring", inference=found)
+
+        self.manager.offer(whole)
+
+    def restore(self) -> State | None:
+        """What the fit had saved, once."""
+        found = self.state.inference
+        self.state = replace(self.state, inference=None)
+        return found if found is None or self.slabs is None else cut(found, self.slabs)
+
+
+def machine() -> dict[str, Any]:
+    """On what the last digits of a result depend beside the code."""
+    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}

@@ -1,0 +1,278 @@
+"""Inferences that were interrupted end as if they had not been."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from checkpoint_cases import (
+    CASES,
+    Recorder,
+    StoppedError,
+    alone,
+    assert_same,
+    flat,
+    interrupted,
+    linear,
+    restored,
+    rng,
+    stored,
+    with_everything,
+)
+
+from dustmap.inference import full_batch_inference
+from dustmap.inference.full_batch import infer
+from dustmap.linalg.operator import FunctionOperator
+from dustmap.models.lognormal import LogNormal
+
+
+def run(case, checkpointer=None, *, generator=None):
+    model, y, noise, settings = case()
+    generator = rng(7) if generator is None else generator
+    return infer(
+        model,
+        y,
+        noise,
+        settings=settings,
+        generator=generator,
+        checkpointer=checkpointer,
+    )
+
+
+@functools.cache
+def whole(name):
+    """A run without checkpoints, and how many states are saved."""
+    result = run(CASES[name])
+    recorder = Recorder()
+    assert_same(run(CASES[name], recorder), result)
+    return result, recorder.steps
+
+
+def assert_resumed_everywhere(name, every):
+    result, _ = whole(name)
+    recorder = Recorder(every=every)
+    run(CASES[name], recorder)
+    assert recorder.files
+    for files in recorder.files.values():
+        # Another generator: its state is part of what was saved.
+        again = run(CASES[name], Recorder(files=files), generator=rng(99))
+        assert_same(again, result)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_resumed_where_it_was_saved_a_run_ends_with_the_same_bits(name):
+    _, steps = whole(name)
+    assert_resumed_everywhere(name, max(1, steps // 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_after_every_step(name):
+    assert_resumed_everywhere(name, 1)
+
+
+@pytest.mark.parametrize("name", ["everything", "linear, outliers"])
+@pytest.mark.parametrize("interval", [2, 5])
+def test_a_run_may_be_interrupted_again_and_again(name, interval):
+    result, steps = whole(name)
+    again, stops = interrupted(functools.partial(run, CASES[name]), interval)
+    assert_same(again, result)
+    assert stops >= steps // interval - 1
+
+
+def test_it_learns_what_it_would_have_learnt():
+    result, _ = whole("everything")
+    assert result.common_noise > 0
+    assert result.subgrid_share != 1.0
+    assert result.degrees != 4.0
+
+
+def test_finer_steps_to_the_mode_are_resumed_too(monkeypatch):
+    # So little may be left that rough steps never suffice.
+    monkeypatch.setattr(full_batch_inference, "DECREMENT_LIMIT", 1e-6)
+    case = CASES["mode"]
+    result = run(case)
+    recorder = Recorder(every=1)
+    assert_same(run(case, recorder), result)
+    finer = [f for f in recorder.files.values() if "mode.steps" in f[1]]
+    assert any("search.steps" in files[1] for files in finer)
+    for files in finer:
+        assert_same(run(case, Recorder(files=files)), result)
+
+
+def test_the_generator_ends_where_it_would_have():
+    generators = [rng(7), rng(99)]
+    recorder = Recorder(every=1)
+    run(CASES["linear"], recorder, generator=generators[0])
+    files = recorder.files[2]
+    run(CASES["linear"], Recorder(files=files), generator=generators[1])
+    assert torch.equal(*[generator.get_state() for generator in generators])
+
+
+def test_what_is_saved_is_small():
+    model, y, _, settings = with_everything(6)
+    recorder = Recorder(every=5)
+    run(CASES["everything"], recorder)
+    p, n = model.latent_size, len(y)
+    # ε, Σ, the mode and its last solve, the preconditioner's ε and Σ.
+    most = 8 * ((4 + settings.samples) * p + 5 * n) + 3 * 5056 + 10_000
+    assert max(len(files[0]) for files in recorder.files.values()) < most
+
+
+@pytest.mark.slow
+def test_a_new_process_ends_with_the_same_bits(tmp_path):
+    result, steps = whole("everything")
+    recorder = Recorder(stop=2 * steps // 3)
+    with pytest.raises(StoppedError):
+        run(CASES["everything"], recorder)
+    tensors, rest = recorder.files[2 * steps // 3]
+    (tmp_path / "state.safetensors").write_bytes(tensors)
+    (tmp_path / "state.json").write_text(rest)
+    here = Path(__file__).parent
+    program = """
+import sys
+from pathlib import Path
+
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import safetensors.torch
+from checkpoint_cases import CASES, Recorder, flat
+from test_resumed import run
+import torch
+
+place = Path(sys.argv[3])
+files = (place / "state.safetensors").read_bytes(), (place / "state.json").read_text()
+found = flat(run(CASES["everything"], Recorder(files=files)))
+tensors = {k: v.clone() for k, v in found.items() if isinstance(v, torch.Tensor)}
+safetensors.torch.save_file(tensors, place / "result.safetensors")
+"""
+    where = [str(here), str(here.parents[1]), str(tmp_path)]
+    subprocess.run([sys.executable, "-c", program, *where], check=True, timeout=240)
+    found = safetensors.torch.load_file(tmp_path / "result.safetensors")
+    for name, value in flat(result).items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(found[name], value), name
+
+
+@functools.cache
+def saved_state():
+    """One from within the fit of a sample."""
+    recorder = Recorder(every=1)
+    run(functools.partial(alone, 4), recorder)
+    return next(
+        found
+        for found in map(restored, recorder.files.values())
+        if found.get("round.done") == 2 and "iterate.steps" in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("generator", None, "generator .* found nothing"),
+        ("noise.weights", torch.ones(3), r"weights .*float64.*\(40\), found.*\(3\)"),
+        ("noise.common", 0, r"noise.common should be one float, found one int"),
+        ("origin.total", None, "origin.total .* found nothing"),
+        ("mode.eps", torch.zeros(2), "mode.eps should be .* found"),
+        ("sample 1.eps", torch.zeros(210), "sample 1.eps .* found a float32"),
+        ("iterate.eps", None, "iterate.eps should be .* found nothing"),
+        ("iterate.left", 1.0, "iterate.left should be nothing"),
+        ("elsewhere.x", 1.0, "elsewhere.x should be nothing"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(name, value, said):
+    state = {**saved_state(), name: value}
+    state = {key: value for key, value in state.items() if value is not None}
+    recorder = Recorder(files=stored(state), every=1)
+    with pytest.raises(ValueError, match=said):
+        run(functools.partial(alone, 4), recorder)
+    assert not recorder.files
+
+
+@pytest.mark.parametrize(
+    "case", [functools.partial(alone, 6), functools.partial(linear, None)]
+)
+def test_a_state_of_other_settings_or_another_model_is_refused(case):
+    recorder = Recorder(files=stored(saved_state()), every=1)
+    with pytest.raises(ValueError, match="the saved state does not fit"):
+        run(case, recorder)
+    assert not recorder.files
+
+
+class Spoilt(LogNormal):
+    """A model one of whose answers is not a number from some call on."""
+
+    def spoil(self, what, call):
+        self.what, self.call, self.calls = what, call, {}
+        return self
+
+    def _spoilt(self, name, tensor):
+        self.calls[name] = self.calls.get(name, -1) + 1
+        if name != self.what or self.calls[name] < self.call:
+            return tensor
+        tensor = tensor.clone()
+        tensor[..., 2] = torch.nan
+        return tensor
+
+    def apply(self, eps):
+        return self._spoilt("apply", super().apply(eps))
+
+    def linearise(self, eps):
+        tangent = super().linearise(eps)
+        operator = tangent.operator
+        return replace(
+            tangent,
+            prediction=self._spoilt("prediction", tangent.prediction),
+            variance=self._spoilt("variance", tangent.variance),
+            operator=FunctionOperator(
+                operator.shape,
+                operator.matvec,
+                lambda y: self._spoilt("operator", operator.rmatvec(y)),
+                dtype=operator.dtype,
+                device=operator.device,
+            ),
+        )
+
+
+@pytest.mark.parametrize(
+    ("what", "call", "said"),
+    [
+        ("prediction", 0, "mode, step 0: prediction is not finite"),
+        ("prediction", 3, "mode, step 3: prediction is not finite"),
+        ("prediction", 20, "sample.*, step .: prediction is not finite"),
+        ("variance", 2, "mode, step 2: unresolved variance is not finite"),
+        ("operator", 0, "mode, step 0: residual is not finite"),
+        ("operator", 4, "mode, step .*: residual is not finite"),
+        ("operator", 60, "residual is not finite"),
+        ("operator", 150, "sample .*: residual is not finite"),
+        ("apply", 2, "mode, step .*, at its shortest: objective is not fin"),
+        ("apply", 40, "sample .*objective is not finite"),
+    ],
+)
+def test_a_number_that_is_none_ends_the_fit_before_it_is_saved(what, call, said):
+    model, y, noise, settings = alone(4)
+    spoilt = copy.copy(model)
+    spoilt.__class__ = Spoilt
+    spoilt.spoil(what, call)
+    recorder = Recorder(every=1)
+    with pytest.raises(FloatingPointError, match=said):
+        infer(
+            spoilt,
+            y,
+            noise,
+            settings=settings,
+            generator=rng(7),
+            checkpointer=recorder,
+        )
+    for tensors, rest in recorder.files.values():
+        assert "NaN" not in rest
+        json.loads(rest)
+        for value in safetensors.torch.load(tensors).values():
+            assert bool(value.isfinite().all())
