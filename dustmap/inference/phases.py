@@ -27,16 +27,12 @@ from dustmap.linalg.cg import Solution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mean or mode.
-
-    ``white`` is where their white noise came from, ``None`` if there are none.
-    """
+    """Samples of ε, the Σ they belong to, their solves, and the mean or mode."""
 
     samples: Float[Tensor, "s p"]
     total: Float[Tensor, " n"]
     solved: Solution | Samples | None
     mode: Mode
-    white: White | None = None
 
     @property
     def converged(self) -> bool:
@@ -122,7 +118,6 @@ class Phases:
             total=total,
             solved=solved,
             mode=mode,
-            white=self._white,
         )
 
     def _perturbed(self, mode: Mode) -> Posterior:
@@ -143,7 +138,6 @@ class Phases:
             total=total,
             solved=samples,
             mode=mode,
-            white=self._white,
         )
 
     def _new_white(self) -> White:
@@ -202,9 +196,7 @@ class Phases:
         converged = settled if settings.rounds else mode.converged
         mean = replace(mode, eps=eps, converged=converged)
         samples = both_signs(eps, whole.value)
-        return Posterior(
-            samples=samples, total=total, solved=whole, mode=mean, white=white
-        )
+        return Posterior(samples=samples, total=total, solved=whole, mode=mean)
 
     def _on_step(self, stage: str, step: int, value: float) -> None:
         """Progress that a run may also be ended at."""
