@@ -25,10 +25,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.linalg import solve_banded
 from torch import Tensor
 
+from dustmap.linalg.cg import Solution
 from dustmap.linalg.lanczos import Lanczos
 from dustmap.linalg.operator import inner
 
@@ -78,23 +79,18 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedSolution:
-    """The answers for all shifts, with what they are worth.
+class ShiftedSolution(Solution):
+    """The answers of all shifts: ``value`` is x (q, b, n), ``residual`` is (q, b).
 
-    ``residual`` is the *true* relative residual ``‖b − (K + t_q I) x_q‖ / ‖b‖``,
-    recomputed at the end; ``images`` are the ``K x_q`` it was computed from;
+    ``images`` are the ``K x_q`` that the true residuals were computed from;
     ``iterations`` counts products with K per column. ``smallest`` and ``largest`` are
     the extreme Ritz values of each column's own Krylov space (infinite and zero for a
     zero column); ``scales`` are ``‖b‖``, ``√(bᵀ K b)`` and a lower bound of
     ``√(bᵀ K⁻¹ b)`` by it.
     """
 
-    value: Float[Tensor, "q b n"]
     images: Float[Tensor, "q b n"]
-    residual: Float[Tensor, "q b"]
     scales: Float[Tensor, "3 b"]
-    iterations: Int[Tensor, " b"]
-    converged: Bool[Tensor, " b"]
     smallest: Float[Tensor, " b"]
     largest: Float[Tensor, " b"]
 
@@ -102,20 +98,6 @@ class ShiftedSolution:
         """What the true residuals use of a goal's tolerance: at most 1 if reached."""
         least = min([smallest, *self.smallest.tolist()])
         return goal.used(self.residual * self.scales[0], self.scales, least)
-
-    @property
-    def message(self) -> str:
-        """One line for people."""
-        worst = float(self.residual.max()) if self.residual.numel() else 0.0
-        steps = int(self.iterations.max()) if len(self.iterations) else 0
-        if bool(self.converged.all()):
-            return f"converged in {steps} iterations, residual {worst:.1e}"
-        failed = int((~self.converged).sum())
-        return (
-            f"{failed} of {len(self.converged)} columns did not converge in {steps} "
-            f"iterations (worst residual over all shifts {worst:.1e}): raise "
-            "max_steps, use a preconditioner, or loosen the tolerance"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +200,8 @@ class _Progress:
         """Rows that are not done, for eigenvalues of at least so much."""
         smallest = min([least, *self.smallest.tolist()])
         used = self._goal.used(self._residual[:-1], self.scales, smallest)
-        going = (used > _MARGIN) & self._krylov.alive
-        return torch.nonzero(going & (self._krylov.steps < self._limit))[:, 0]
-
-    @property
-    def _limit(self) -> int:
-        return self._krylov.diagonal.shape[1]
+        left = self._krylov.steps < self._krylov.diagonal.shape[1]
+        return torch.nonzero((used > _MARGIN) & self._krylov.alive & left)[:, 0]
 
     def update(self, rows: Int[Tensor, " r"]) -> None:
         """One more step of some rows."""
