@@ -187,17 +187,14 @@ class CIQ:
         if bounds is None:
             steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
             bounds = spectral_bounds(product, fixed, steps, floor=floor)
+        allowed = _QUADRATURE * self.solver.rtol
         for repeats in range(1 + _REPEATS):  # noqa: B007
-            rule = RootQuadrature.within(
-                bounds.lower,
-                bounds.upper,
-                _QUADRATURE * self.solver.rtol,
-                least=_POINTS,
-            )
+            ends = (bounds.lower, bounds.upper)
+            rule = RootQuadrature.within(*ends, allowed, least=_POINTS)
             goal = self._goal(rule, bounds, positive=positive)
             solved = self.solver.solve(product, fixed, rule.shifts, goal=goal)
             known = bounds.seen(*_extremes(solved, bounds), fixed.dtype)
-            inside = (known.lower, known.upper) == (bounds.lower, bounds.upper)
+            inside = (known.lower, known.upper) == ends
             if inside:
                 break
             bounds = known

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
 from torch import Tensor
 
 from dustmap.linalg.nystrom_root import NystromRoot
@@ -112,7 +112,7 @@ class Lanczos:
     def eigenvalues(self, row: int) -> np.ndarray:
         """Ritz values of one row, increasing."""
         diagonal, off = self.entries(row)
-        return eigh_tridiagonal(diagonal, off[:-1], eigvals_only=True)
+        return eigvalsh_tridiagonal(diagonal, off[:-1])
 
     def quadrature(
         self, row: int, most: int | None = None

@@ -87,9 +87,8 @@ class CholeskyWhitening:
         self._factor, self.report = _factorised(plain, max_jitter)
         self.covariance = plain
         if self.report.jitter:
-            total = nugget + self.report.jitter * float(
-                plain.matrix().diagonal().mean()
-            )
+            unit = float(plain.matrix().detach().diagonal().mean())
+            total = nugget + self.report.jitter * unit
             self.covariance = KernelMatrix(kernel, points, nugget=total)
         self._detached = self._factor.detach()
 
