@@ -112,7 +112,7 @@ class Lanczos:
     def eigenvalues(self, row: int) -> np.ndarray:
         """Ritz values of one row, increasing."""
         diagonal, off = self.entries(row)
-        return eigvalsh_tridiagonal(diagonal, off[:-1])
+        return np.asarray(eigvalsh_tridiagonal(diagonal, off[:-1]))
 
     def quadrature(
         self, row: int, most: int | None = None
