@@ -201,8 +201,8 @@ class CIQ:
         used = solved.used(goal, known.smallest)
         weights = rule.weights.to(fixed)
         value = torch.einsum("q,qbn->bn", weights, solved.value)
-        backward = self._backward(product, rule, known)
-        answer = _RootDerivative.apply(solved.images, rhs, value, weights, backward)
+        adjoint = self._adjoint(product, rule, known)
+        answer = _WithDerivative.apply(rhs - solved.images, value, adjoint)
         residual = rule.error + (rule.damping.to(used) @ solved.residual)
         defect, plausible = _defect(value, solved, weights, residual, known)
         nonzero = solved.scales[0] > 0
@@ -236,10 +236,10 @@ class CIQ:
         scale = "quadratic" if positive else "energy"
         return Goal(rtol=self.solver.rtol - rule.error, gains=gains, scale=scale)
 
-    def _backward(
+    def _adjoint(
         self, product: Product, rule: RootQuadrature, bounds: SpectralBounds
     ) -> Callable[[Tensor], Tensor]:
-        """The multi-shift solve of an incoming gradient, by the same rule."""
+        """The multi-shift solve of an incoming gradient, by the same rule, times w."""
         goal = self._goal(rule, bounds, positive=False)
 
         def solve(gradient: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class CIQ:
                 )
             if not bool(solved.converged.all()):
                 _warn_derivative(solved.message)
-            return solved.value
+            return rule.weights.to(gradient)[:, None, None] * solved.value
 
         return solve
 
@@ -293,29 +293,19 @@ def _extremes(solved: ShiftedSolution, bounds: SpectralBounds) -> tuple[float, f
     return float(solved.smallest.min()), float(solved.largest.max())
 
 
-class _RootDerivative(torch.autograd.Function):
-    """``y`` with its derivatives in ``K x_q`` (the images) and b."""
+class _WithDerivative(torch.autograd.Function):
+    """``y``, with ``dy = Σ_q w_q (K + t_q)⁻¹ d(b − K x_q)`` for fixed x_q."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,
-        images: Tensor,
-        rhs: Tensor,
-        value: Tensor,
-        weights: Tensor,
-        solve: Callable[[Tensor], Tensor],
+        ctx: Any, change: Tensor, value: Tensor, adjoint: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        ctx.solve = solve
-        ctx.save_for_backward(weights)
+        ctx.adjoint = adjoint
         return value.clone()
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        (weights,) = ctx.saved_tensors
-        adjoint = weights[:, None, None] * ctx.solve(gradient.contiguous())
-        by_images = -adjoint if ctx.needs_input_grad[0] else None
-        by_rhs = adjoint.sum(dim=0) if ctx.needs_input_grad[1] else None
-        return by_images, by_rhs, None, None, None
+    ) -> tuple[Tensor, None, None]:
+        return ctx.adjoint(gradient.contiguous()), None, None
