@@ -8,9 +8,8 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 from torch import Tensor
 
-# SplitMix64 (Steele, Lea & Flood 2014): its increment, and its mixing of 64 bits.
-_STEP = 0x9E3779B97F4A7C15
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+from dustmap.splitmix import STEP, mixed
+
 _BITS = 2**64 - 1
 
 
@@ -24,17 +23,10 @@ def keyed_normals(
     """
     state = np.full(len(keys), seed & _BITS, dtype=np.uint64)
     for column in keys.numpy().astype(np.int64).T:
-        state = _mixed((state ^ column.view(np.uint64)) + np.uint64(_STEP))
+        state = mixed(state ^ column.view(np.uint64))
     found = torch.empty(count, len(keys), dtype=torch.float64)
     for row in range(count):
-        bits = _mixed(state + np.uint64((row + 1) * _STEP & _BITS))
+        bits = mixed(state + np.uint64(row * STEP & _BITS))
         uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         found[row] = torch.from_numpy(ndtri(uniform))
     return found
-
-
-def _mixed(bits: np.ndarray) -> np.ndarray:
-    """Another number of 64 bits, each of which depends on all of the first."""
-    for shift, factor in _MIX:
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from dustmap.inference.full_batch import FullBatchResult
-from dustmap.inference.white_noise import WhiteNoise
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
@@ -61,21 +59,6 @@ def outlier_facts(result: FullBatchResult) -> dict[str, Any]:
         facts["student_degrees"] = result.degrees
         facts["stars_weighed_down"] = int(down.sum())
     return facts
-
-
-def white_facts(
-    model: ForwardModel, result: FullBatchResult, *, slabs: bool
-) -> dict[str, Any]:
-    """What draws the white noise of the samples again."""
-    if result.white_seed is None:
-        return {}
-    noise = WhiteNoise(
-        seed=result.white_seed,
-        sampler="independent" if model.linear else "pairs",
-        observations=len(model.functionals),
-        slabs=slabs,
-    )
-    return {"white_noise": asdict(noise)}
 
 
 def torus_facts(model: ForwardModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import SviResult, fit_svi
 from dustmap.inference.svi_settings import SviSettings
-from dustmap.inference.white_noise import WhiteNoise
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.base import ForwardModel
@@ -42,7 +41,6 @@ from pipelines.engine_report import (
     messages_of,
     outlier_facts,
     torus_facts,
-    white_facts,
 )
 from pipelines.errors import InputError
 from pipelines.observations import (
@@ -88,6 +86,7 @@ def build_model(
     device: torch.device,
     generator: torch.Generator,
     group: Group | None = None,
+    whitening_type: type[TorusWhitening] = TorusWhitening,
 ) -> ForwardModel:
     """The forward model of a plan, seen through these functionals.
 
@@ -97,7 +96,7 @@ def build_model(
         return RowwiseGaussian(
             _toeplitz(plan), functionals, mean=plan.mean.build(), group=group
         )
-    whitening = TorusWhitening(
+    whitening = whitening_type(
         plan.build_kernel(),
         Torus(grid=plan.grid, shape=plan.torus_shape),
         refinement=plan.refinement,
@@ -265,7 +264,6 @@ def run_engine(
         facts={
             **torus_facts(model),
             **outlier_facts(result),
-            **white_facts(model, result, slabs=slabs is not None),
         },
     )
 
@@ -322,15 +320,11 @@ def _run_svi(
         )
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
-    noise = WhiteNoise(
-        seed=int(torch.randint(2**62, (1,), generator=generator)),
-        sampler="independent",
-        observations=0,
-    )
+    seed = int(torch.randint(2**62, (1,), generator=generator))
     return Inference(
         plan=_learnt(plan, result),
         mean=result.q.mean,
-        samples=_svi_samples(result, config.inference.samples, noise),
+        samples=_svi_samples(result, config.inference.samples, seed),
         noise=(observed.noise + result.common_noise).sqrt(),
         converged=result.mean_solution is not None
         and bool(result.mean_solution.converged.all()),
@@ -339,7 +333,6 @@ def _run_svi(
             "embedding_shape": list(whitening.report.shape),
             "embedding_covariance_error": whitening.report.covariance_error,
             "bound": result.elbo,
-            "white_noise": asdict(noise),
         },
     )
 
@@ -358,10 +351,10 @@ def _svi_settings(config: FitConfig, count: int) -> SviSettings:
     )
 
 
-def _svi_samples(result: SviResult, count: int, noise: WhiteNoise) -> Tensor:
+def _svi_samples(result: SviResult, count: int, seed: int) -> Tensor:
     """Draws from q, each by a seed of its own."""
     draws = [
-        result.q.sample(1, torch.Generator().manual_seed(noise.seed + number))
+        result.q.sample(1, torch.Generator().manual_seed(seed + number))
         for number in range(count)
     ]
     return torch.cat(draws) if draws else result.q.mean.new_zeros(0, len(result.q.mean))

@@ -27,6 +27,7 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
+from dustmap.whitening import TorusWhitening
 from pipelines.engines import build_model
 from pipelines.errors import InputError
 from pipelines.planning.plan import Plan
@@ -160,10 +161,20 @@ def fit_of(path: Path) -> str:
 
 
 def posterior_model(
-    plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int
+    plan: Plan,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    whitening_type: type[TorusWhitening] = TorusWhitening,
 ) -> ForwardModel:
     """The field of a plan, seen nowhere in particular."""
     generator = torch.Generator().manual_seed(seed)
     return build_model(
-        plan, PointValues(_NOWHERE), dtype=dtype, device=device, generator=generator
+        plan,
+        PointValues(_NOWHERE),
+        dtype=dtype,
+        device=device,
+        generator=generator,
+        whitening_type=whitening_type,
     )

@@ -19,9 +19,9 @@ from pipelines.export.healpix import read_healpix
 from pipelines.export.integrated import Integrated
 from pipelines.export.shells import TABLE, read_shells
 from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.export.zarr_arrays import is_samples
 from pipelines.metrics import read_metrics
-from pipelines.redraw.container import MAGIC, read_container
-from pipelines.redraw.cubes import check_sample_cubes, is_sample_cubes
+from pipelines.samples import check_samples
 from pipelines.saving.checkpoint import (
     check_checkpoint,
     check_checkpoints,
@@ -43,11 +43,11 @@ _SUFFIXES = {
     ".zarr": "zarr",
     ".fits": "fits",
     ".parquet": "parquet",
-    ".samples": "samples",
+    ".samples": "zarr",
 }
 _PROVENANCE = b"dustmap"
 _KNOWN = (
-    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a file of samples, a "
+    "a zarr store, a FITS cube, HEALPix maps, a parquet table, a "
     "checkpoint or the folder of a run or a comparison"
 )
 
@@ -56,9 +56,8 @@ def verify(path: str | os.PathLike[str]) -> str:
     """Read an output in full and report what was checked, one line per file.
 
     A zarr store is compared with its manifest, FITS files with their checksums, a
-    parquet table with the SHA-256 in its footer and is read through, a file of samples
-    with the one at its end, and the
-    folder of a run, of a map or a regression, is compared with its manifest and every
+    parquet table with the SHA-256 in its footer and is read through, and the folder of
+    a run, of a map or a regression, is compared with its manifest and every
     export inside is verified. Of a fit that is not finished every checkpoint is read,
     and the iterations it has noted.
 
@@ -96,15 +95,13 @@ def _kind_by_content(path: Path) -> str | None:
             return "zarr"
         if is_checkpoint(path):
             return "checkpoint"
-        if path.suffix != ".zarr" and _is_run(path):
+        if path.suffix not in (".zarr", ".samples") and _is_run(path):
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
     with path.open("rb") as stream:
-        magic = stream.read(len(MAGIC))
+        magic = stream.read(16)
     if magic.startswith(b"PAR1"):
         return "parquet"
-    if magic == MAGIC:
-        return "samples"
     return "fits" if magic.startswith(b"SIMPLE  =") else None
 
 
@@ -116,22 +113,13 @@ def _is_run(folder: Path) -> bool:
 
 
 def _verify_zarr(path: Path) -> str:
-    if is_sample_cubes(path):
-        return check_sample_cubes(path)
+    if is_samples(path):
+        return check_samples(path)
     content = _describe(read_zarr(path))
     if holds_integrated(path):
         content += f"; {_describe_rays(read_integrated(path, verify=False))}"
     count = len(check_manifest(path, hashes=False))
     return f"{path}: zarr store, {content}; {count} files match their SHA-256"
-
-
-def _verify_samples(path: Path) -> str:
-    header = read_container(path).header
-    return (
-        f"{path}: {header['samples']} posterior samples, kept to "
-        f"{header['tolerance']:g} of the prior's standard deviation; the file matches "
-        "its SHA-256"
-    )
 
 
 def _verify_fits(path: Path) -> str:
@@ -245,5 +233,4 @@ _CHECKS = {
     "parquet": _verify_parquet,
     "partitions": _verify_partitions,
     "run": _verify_run,
-    "samples": _verify_samples,
 }

@@ -106,7 +106,6 @@ def _result(fit: Fit, found: Posterior) -> FullBatchResult:
     return FullBatchResult(
         mean=mode.eps,
         samples=found.samples,
-        white_seed=None if found.white is None else found.white.seed,
         noise_variance=found.total,
         prediction=fit.model.linearise(mode.eps).prediction,
         newton_steps=mode.steps,

@@ -27,16 +27,12 @@ from dustmap.linalg.cg import Solution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mode.
-
-    ``white`` is where their white noise came from, ``None`` if there are none.
-    """
+    """Samples of ε, the Σ they belong to, their solves, and the mode."""
 
     samples: Float[Tensor, "s p"]
     total: Float[Tensor, " n"]
     solved: Solution | Samples | None
     mode: Mode
-    white: White | None = None
 
     @property
     def converged(self) -> bool:
@@ -169,9 +165,7 @@ class FullBatchInference:
             save=save,
             restored=self.at.blocks,
         )
-        return Posterior(
-            samples=solved.value, total=total, solved=solved, mode=mode, white=white
-        )
+        return Posterior(samples=solved.value, total=total, solved=solved, mode=mode)
 
     def _randomized(self, mode: Mode, white: White) -> Posterior:
         """Samples by fits of their own, Σ, and the mode with this Σ."""
@@ -185,6 +179,4 @@ class FullBatchInference:
             # Some observations were set aside, and the others weigh something else.
             again = self._find_mode(mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)
-        return Posterior(
-            samples=samples.value, total=total, solved=samples, mode=mode, white=white
-        )
+        return Posterior(samples=samples.value, total=total, solved=samples, mode=mode)

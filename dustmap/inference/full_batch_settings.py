@@ -75,8 +75,7 @@ class FullBatchResult:
     observations; ``weights`` are those of the Student-T distribution and ``degrees``
     its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
     ``subgrid_share`` the model's α, learnt (``share_settled`` if it stood still in the
-    end, and not at the edge of what is tried) or as it was; ``white_seed`` is that of
-    the samples' white noise (:class:`dustmap.inference.white_noise.White`).
+    end, and not at the edge of what is tried) or as it was.
     """
 
     mean: Float[Tensor, " p"]
@@ -92,4 +91,3 @@ class FullBatchResult:
     common_noise: float = 0.0
     subgrid_share: float = 1.0
     share_settled: bool = True
-    white_seed: int | None = None

@@ -25,17 +25,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.linalg.cg import Solution
+from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution
 from dustmap.linalg.operator import inner
 from dustmap.linalg.root_quadrature import RootQuadrature
-from dustmap.linalg.root_solution import RootDerivative, RootSolution, RootWarning
-from dustmap.linalg.shifted_solution import Goal, ShiftedSolution
 from dustmap.linalg.spectral_bounds import SpectralBounds, spectral_bounds
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
@@ -48,14 +49,57 @@ _POINTS = 15
 _REPEATS = 3
 
 
+class RootWarning(UserWarning):
+    """A root whose error is not known to be within the tolerance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootSolution(Solution):
+    """``K^{±1/2} b`` and what it is worth.
+
+    ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖`` and ``error`` the relative error
+    ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` says whether
+    that is within the tolerance. ``defect`` is ``|yᵀ K y / bᵀ b − 1|``, which needs no
+    bounds of the spectrum, and ``quadrature`` the rule. ``repeats`` counts solves whose
+    Ritz values lay outside of the bounds.
+
+    With a floor of the spectrum, ``error`` is a bound. Otherwise the smallest Ritz
+    value stands for the smallest eigenvalue: sharp where the row converged, but a row
+    that stopped far from it (0.1 and more) may be off by a few times as much.
+    """
+
+    error: Float[Tensor, " b"]
+    defect: Float[Tensor, " b"]
+    quadrature: RootQuadrature
+    bounds: SpectralBounds
+    repeats: int
+
+    @property
+    def message(self) -> str:
+        """One line for people."""
+        worst = float(self.error.max()) if len(self.error) else 0.0
+        steps = int(self.iterations.max()) if len(self.iterations) else 0
+        found = (
+            f"{steps} iterations, {len(self.quadrature.shifts)} quadrature points, "
+            f"eigenvalues from {self.bounds.smallest:.1e} to {self.bounds.upper:.1e} "
+            f"({self.bounds.source})"
+        )
+        if bool(self.converged.all()):
+            return f"roots known to {worst:.1e} by {found}"
+        failed = int((~self.converged).sum())
+        return (
+            f"{failed} of {len(self.converged)} roots are not known to be within the "
+            f"tolerance (relative error bounded by {worst:.1e}) after {found}: raise "
+            "max_steps, loosen rtol, give a preconditioner or add a nugget"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CIQ:
     """Roots of symmetric positive definite matrices that are known by products.
 
     Parameters
     ----------
-    quadrature
-        Points Q; by default 15, or more where the tolerance asks for them.
     solver
         Its ``rtol`` is the relative error asked of the *root*; ``max_steps`` is J.
     bound_steps
@@ -65,16 +109,13 @@ class CIQ:
     Raises
     ------
     ValueError
-        If a number of points or steps is below one.
+        If there is no step to seek bounds by.
     """
 
-    quadrature: int | None = None
     solver: MultiShiftMinres = field(default_factory=MultiShiftMinres)
     bound_steps: int = 20
 
     def __post_init__(self) -> None:
-        if self.quadrature is not None and self.quadrature < 1:
-            raise ValueError(f"quadrature must be at least 1, got {self.quadrature}")
         if self.bound_steps < 1:
             raise ValueError(f"bound_steps must be at least 1, got {self.bound_steps}")
 
@@ -110,8 +151,8 @@ class CIQ:
         Raises
         ------
         ValueError
-            If K has a negative eigenvalue beyond rounding, or the points asked for are
-            too few for the tolerance.
+            If K has a negative eigenvalue beyond rounding, or no quadrature reaches the
+            tolerance in float64.
 
         Warns
         -----
@@ -120,9 +161,7 @@ class CIQ:
         """
         if preconditioner is not None:
             product, rhs = _scaled(product, preconditioner), preconditioner(rhs)
-        if bounds is None:
-            bounds = self._bounds(product, rhs, floor)
-        return self._solve(product, rhs, bounds, positive=False)
+        return self._solve(product, rhs, bounds, floor, positive=False)
 
     def root(
         self,
@@ -133,98 +172,55 @@ class CIQ:
         floor: float = 0.0,
     ) -> RootSolution:
         """``K^{1/2} b = K (K^{-1/2} b)``, else as :meth:`inverse_root`."""
-        if bounds is None:
-            bounds = self._bounds(product, rhs, floor)
-        return self._solve(product, rhs, bounds, positive=True)
-
-    def _bounds(self, product: Product, rhs: Tensor, floor: float) -> SpectralBounds:
-        steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
-        return spectral_bounds(product, rhs.detach(), steps, floor=floor)
+        return self._solve(product, rhs, bounds, floor, positive=True)
 
     def _solve(
         self,
         product: Product,
         rhs: Tensor,
-        bounds: SpectralBounds,
+        bounds: SpectralBounds | None,
+        floor: float,
         *,
         positive: bool,
     ) -> RootSolution:
         fixed = rhs.detach()
+        if bounds is None:
+            steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
+            bounds = spectral_bounds(product, fixed, steps, floor=floor)
+        allowed = _QUADRATURE * self.solver.rtol
         for repeats in range(1 + _REPEATS):  # noqa: B007
-            rule = self._rule(bounds)
+            ends = (bounds.lower, bounds.upper)
+            rule = RootQuadrature.within(*ends, allowed, least=_POINTS)
             goal = self._goal(rule, bounds, positive=positive)
             solved = self.solver.solve(product, fixed, rule.shifts, goal=goal)
             known = bounds.seen(*_extremes(solved, bounds), fixed.dtype)
-            inside = (known.lower, known.upper) == (bounds.lower, bounds.upper)
+            inside = (known.lower, known.upper) == ends
             if inside:
                 break
             bounds = known
         used = solved.used(goal, known.smallest)
         weights = rule.weights.to(fixed)
         value = torch.einsum("q,qbn->bn", weights, solved.value)
-        backward = self._backward(product, rule, known)
-        answer = RootDerivative.apply(solved.images, rhs, value, weights, backward)
-        solution = self._judged(answer, value, solved, rule, known, used, goal, repeats)
-        if positive:
-            solution = replace(solution, value=product(answer))
-        if not inside:
-            # The quadrature is not for all of the spectrum that was seen.
-            solution = replace(solution, converged=solution.iterations == 0)
-        if not bool(solution.converged.all()):
-            warnings.warn(solution.message, RootWarning, stacklevel=3)
-        return solution
-
-    def _judged(
-        self,
-        answer: Tensor,
-        value: Tensor,
-        solved: ShiftedSolution,
-        rule: RootQuadrature,
-        bounds: SpectralBounds,
-        used: Tensor,
-        goal: Goal,
-        repeats: int,
-    ) -> RootSolution:
-        """The root with the bounds of its errors."""
-        shifts, weights = rule.shifts.to(used.device), rule.weights.to(used.device)
-        damping = weights / (2 * shifts.sqrt())
-        residual = rule.error + (damping[:, None] * solved.residual).sum(dim=0)
-        image = torch.einsum("q,qbn->bn", weights.to(value), solved.images.detach())
-        square = solved.scales[0] ** 2
-        nonzero = square > 0
-        defect = torch.where(
-            nonzero, inner(value, image) / torch.where(nonzero, square, 1.0) - 1, 0.0
-        ).abs()
-        # Beyond this the spectrum cannot lie where the quadrature was made for.
-        rounding = 10 * torch.finfo(value.dtype).eps * bounds.condition
-        plausible = defect <= residual * (2 + residual) + rounding
-        return RootSolution(
-            value=answer,
+        adjoint = self._adjoint(product, rule, known)
+        answer = _WithDerivative.apply(rhs - solved.images, value, adjoint)
+        residual = rule.error + (rule.damping.to(used) @ solved.residual)
+        defect, plausible = _defect(value, solved, weights, residual, known)
+        nonzero = solved.scales[0] > 0
+        solution = RootSolution(
+            value=product(answer) if positive else answer,
             residual=residual * nonzero,
             iterations=solved.iterations,
-            converged=(used <= 1) & plausible,
+            # The quadrature must be for all of the spectrum that was seen.
+            converged=(used <= 1) & plausible & (~nonzero | inside),
             error=(rule.error + used * goal.rtol) * nonzero,
             defect=defect,
             quadrature=rule,
-            bounds=bounds,
+            bounds=known,
             repeats=repeats,
         )
-
-    def _rule(self, bounds: SpectralBounds) -> RootQuadrature:
-        allowed = _QUADRATURE * self.solver.rtol
-        if self.quadrature is None:
-            return RootQuadrature.within(
-                bounds.lower, bounds.upper, allowed, least=_POINTS
-            )
-        rule = RootQuadrature.build(bounds.lower, bounds.upper, self.quadrature)
-        if rule.error > allowed:
-            raise ValueError(
-                f"{self.quadrature} quadrature points have a relative error of "
-                f"{rule.error:.1e} for eigenvalues between {bounds.lower:.1e} and "
-                f"{bounds.upper:.1e}, more than {allowed:.1e}, a quarter of rtol: "
-                "leave their number open, loosen rtol or add a nugget"
-            )
-        return rule
+        if not bool(solution.converged.all()):
+            warnings.warn(solution.message, RootWarning, stacklevel=3)
+        return solution
 
     def _goal(
         self, rule: RootQuadrature, bounds: SpectralBounds, *, positive: bool
@@ -240,10 +236,10 @@ class CIQ:
         scale = "quadratic" if positive else "energy"
         return Goal(rtol=self.solver.rtol - rule.error, gains=gains, scale=scale)
 
-    def _backward(
+    def _adjoint(
         self, product: Product, rule: RootQuadrature, bounds: SpectralBounds
     ) -> Callable[[Tensor], Tensor]:
-        """The multi-shift solve of an incoming gradient, by the same rule."""
+        """The multi-shift solve of an incoming gradient, by the same rule, times w."""
         goal = self._goal(rule, bounds, positive=False)
 
         def solve(gradient: Tensor) -> Tensor:
@@ -258,9 +254,28 @@ class CIQ:
                 )
             if not bool(solved.converged.all()):
                 _warn_derivative(solved.message)
-            return solved.value
+            return rule.weights.to(gradient)[:, None, None] * solved.value
 
         return solve
+
+
+def _defect(
+    value: Tensor,
+    solved: ShiftedSolution,
+    weights: Tensor,
+    residual: Tensor,
+    bounds: SpectralBounds,
+) -> tuple[Tensor, Tensor]:
+    """``|yᵀ K y / bᵀ b − 1|``, and whether it is as small as the residual says.
+
+    If not, the spectrum cannot lie where the quadrature was made for.
+    """
+    image = torch.einsum("q,qbn->bn", weights, solved.images.detach())
+    square = solved.scales[0] ** 2
+    relative = inner(value, image) / torch.where(square > 0, square, 1.0)
+    defect = torch.where(square > 0, relative - 1, 0.0).abs()
+    rounding = 10 * torch.finfo(value.dtype).eps * bounds.condition
+    return defect, defect <= residual * (2 + residual) + rounding
 
 
 def _warn_derivative(fault: str) -> None:
@@ -276,3 +291,21 @@ def _extremes(solved: ShiftedSolution, bounds: SpectralBounds) -> tuple[float, f
     if not bool((solved.iterations > 0).any()):
         return bounds.smallest, bounds.upper
     return float(solved.smallest.min()), float(solved.largest.max())
+
+
+class _WithDerivative(torch.autograd.Function):
+    """``y``, with ``dy = Σ_q w_q (K + t_q)⁻¹ d(b − K x_q)`` for fixed x_q."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, change: Tensor, value: Tensor, adjoint: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.adjoint = adjoint
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, None, None]:
+        return ctx.adjoint(gradient.contiguous()), None, None

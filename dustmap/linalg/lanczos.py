@@ -1,10 +1,15 @@
-r"""Log determinants from products alone: stochastic Lanczos quadrature.
+r"""Lanczos' recursion, and log determinants from it (stochastic Lanczos quadrature).
 
-``log det A = tr log A = E[zᵀ (log A) z]`` for random signs z, and Lanczos' tridiagonal
-matrix T of A started at z gives each term as a Gauss quadrature,
-``zᵀ (log A) z ≈ |z|² Σ_i τ_i² log θ_i`` with eigenvalues θ_i of T and the first entries
-τ_i of its eigenvectors (Ubaru, Chen & Saad 2017, SIAM J. Matrix Anal. Appl. 38, 1075,
-algorithm 1).
+``K V = V T + β v eᵀ`` with T tridiagonal (Paige & Saunders 1975, SIAM J. Numer. Anal.
+12, 617, section 2). With rounding V loses its orthogonality as eigenvalues converge,
+and everything else comes later: for wide spectra by many times the order of K. So V is
+kept and every new vector orthogonalised against it (Parlett 1998, The Symmetric
+Eigenvalue Problem, ch. 13).
+
+``log det A = tr log A = E[zᵀ (log A) z]`` for random signs z, and T started at z gives
+each term as a Gauss quadrature, ``zᵀ (log A) z ≈ |z|² Σ_i τ_i² log θ_i`` with
+eigenvalues θ_i of T and the first entries τ_i of its eigenvectors (Ubaru, Chen & Saad
+2017, SIAM J. Matrix Anal. Appl. 38, 1075, algorithm 1).
 """
 
 from __future__ import annotations
@@ -13,14 +18,109 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
 from torch import Tensor
 
+from dustmap.linalg.nystrom_root import NystromRoot
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
+
+# A new vector below this part of K v is rounding: the space of the row is exhausted.
+_BREAKDOWN = 1e-14
+# Vectors of V that a new one is orthogonalised against at once.
+_BLOCK = 32
+
+
+class Lanczos:
+    """One recursion for each row of a batch, any of which may be advanced.
+
+    ``scale`` is the rows' norm, ``steps`` counts their products, ``diagonal`` and
+    ``off`` are the entries of T (float64); rows whose space is exhausted are no longer
+    ``alive``. Memory: ``limit + 1`` vectors per row.
+    """
+
+    def __init__(self, rows: Float[Tensor, "b n"], limit: int) -> None:
+        count, size = rows.shape
+        self.scale = inner(rows, rows).sqrt()
+        self.alive = self.scale > 0
+        self.steps = torch.zeros(count, dtype=torch.int64, device=rows.device)
+        self.diagonal = self.scale.new_zeros(count, limit)
+        self.off = self.scale.new_zeros(count, limit)
+        self.basis = rows.new_zeros(count, limit + 1, size)
+        safe = torch.where(self.alive, self.scale, 1.0).to(rows.dtype)
+        self.basis[:, 0] = rows / safe[:, None]
+
+    def advance(self, product: Product, rows: Int[Tensor, " r"]) -> None:
+        """The next entries of T of some rows, by one product of all of them."""
+        step = self.steps[rows]
+        current = self.basis[rows, step]
+        image = product(current).detach()
+        size = inner(image, image).sqrt()
+        beside = torch.where(step > 0, self.off[rows, step - 1], 0.0)
+        image = image - beside[:, None].to(image) * self.basis[rows, step - 1]
+        alpha = inner(current, image)
+        image = image - alpha[:, None].to(image) * current
+        # After its own two terms: once more leaves nothing but rounding.
+        image = self._orthogonalised(image, rows)
+        beta = inner(image, image).sqrt()
+        alive = beta > _BREAKDOWN * size
+        self.diagonal[rows, step] = alpha
+        self.off[rows, step] = torch.where(alive, beta, 0.0)
+        safe = torch.where(alive, beta, torch.inf)
+        self.basis[rows, step + 1] = image / safe[:, None].to(image)
+        self.alive[rows] = alive
+        self.steps[rows] = step + 1
+
+    def run(self, product: Product, steps: int) -> None:
+        """Advance every row by so many steps, or until its space is exhausted."""
+        for _ in range(steps):
+            rows = torch.nonzero(self.alive)[:, 0]
+            if not len(rows):
+                return
+            self.advance(product, rows)
+
+    def _orthogonalised(self, image: Tensor, rows: Tensor) -> Tensor:
+        count = int(self.steps[rows].max()) + 1
+        everyone = len(rows) == len(self.basis)
+        for block in self.basis[:, :count].split(_BLOCK, dim=1):
+            basis = block if everyone else block[rows]
+            along = torch.bmm(basis, image[..., None])
+            image = torch.baddbmm(image[:, None], along.mT, basis, alpha=-1)[:, 0]
+        return image
+
+    def entries(self, row: int, most: int | None = None) -> tuple[np.ndarray, ...]:
+        """Diagonal of one row's T, and what stands beside it, the last β included.
+
+        Raises
+        ------
+        ValueError
+            If an entry is not finite.
+        """
+        count = min(int(self.steps[row]), most or self.diagonal.shape[1])
+        entries = torch.stack([self.diagonal[row, :count], self.off[row, :count]])
+        if not bool(torch.isfinite(entries).all()):
+            raise ValueError(
+                "products with the matrix are not finite: check its entries"
+            )
+        return tuple(entries.cpu().numpy())
+
+    def eigenvalues(self, row: int) -> np.ndarray:
+        """Ritz values of one row, increasing."""
+        diagonal, off = self.entries(row)
+        return np.asarray(eigvalsh_tridiagonal(diagonal, off[:-1]))
+
+    def quadrature(
+        self, row: int, most: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ritz values, increasing, and their weights ``τ²`` in Gauss' quadrature."""
+        diagonal, off = self.entries(row, most)
+        values, vectors = eigh_tridiagonal(diagonal, off[:-1])
+        return values, vectors[0] ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,72 +194,36 @@ class LanczosQuadrature:
         """
         steps = min(self.steps, size)
         scaled, known = _preconditioned(product, preconditioner, dtype)
-        terms, shorter = [], []
+        early = max(1, steps - steps // 4)
+        whole, shorter = [], []
         for first in range(0, self.probes, self.block):
             count = min(self.block, self.probes - first)
             signs = torch.randint(0, 2, (count, size), generator=generator)
             start = (2.0 * signs - 1.0).to(torch.float64).to(device)
-            diagonal, off = tridiagonal(scaled, start, steps)
-            terms.append(size * _log_quadrature(diagonal, off))
-            early = max(1, steps - steps // 4)
-            part = _log_quadrature(diagonal[:, :early], off[:, : early - 1])
-            shorter.append(size * part)
-        whole = torch.cat(terms)
+            krylov = Lanczos(start, steps)
+            krylov.run(scaled, steps)
+            for row in range(count):
+                whole.append(size * _log_quadrature(*krylov.quadrature(row)))
+                shorter.append(size * _log_quadrature(*krylov.quadrature(row, early)))
         # A quadrature of as many steps as A has rows is exact.
-        change = float((whole - torch.cat(shorter)).mean()) if steps < size else 0.0
+        change = float(np.mean(whole) - np.mean(shorter)) if steps < size else 0.0
         return LogDeterminant(
-            value=known + float(whole.mean()),
-            scatter=float(whole.std()) / math.sqrt(len(whole)),
+            value=known + float(np.mean(whole)),
+            scatter=float(np.std(whole, ddof=1)) / math.sqrt(len(whole)),
             truncation=abs(change),
             products=len(whole) * steps,
         )
 
 
-def tridiagonal(
-    product: Product, start: Float[Tensor, "b n"], steps: int
-) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k_1"]]:
-    """Diagonal and off-diagonal of Lanczos' T for every row, in float64.
-
-    Where the space of a row is exhausted, T is continued by an identity that is not
-    coupled to it and so changes no quadrature.
-    """
-    basis = [start / inner(start, start).sqrt()[:, None]]
-    diagonal, off = [], []
-    for step in range(steps):
-        image = product(basis[-1])
-        alpha = inner(basis[-1], image)
-        scale = inner(image, image).sqrt()
-        vectors = torch.stack(basis, dim=1)
-        for _ in range(2):
-            along = torch.einsum("bkn,bn->bk", vectors, image)
-            image = image - torch.einsum("bkn,bk->bn", vectors, along)
-        beta = inner(image, image).sqrt()
-        alive = inner(basis[-1], basis[-1]) > 0.5
-        diagonal.append(torch.where(alive, alpha, torch.ones_like(alpha)))
-        going = alive & (beta > 1e-12 * scale)
-        if step + 1 < steps:
-            off.append(torch.where(going, beta, torch.zeros_like(beta)))
-            safe = torch.where(going, beta, torch.ones_like(beta))
-            basis.append(image / safe[:, None] * going[:, None])
-    empty = start.new_zeros(len(start), 0, dtype=torch.float64)
-    return torch.stack(diagonal, 1), torch.stack(off, 1) if off else empty
-
-
-def _log_quadrature(diagonal: Tensor, off: Tensor) -> Float[Tensor, " b"]:
-    """``Σ_i τ_i² log θ_i`` of every T."""
-    matrix = torch.diag_embed(diagonal)
-    if off.shape[1]:
-        side = torch.diag_embed(off, offset=1)
-        matrix = matrix + side + side.mT
-    values, vectors = torch.linalg.eigh(matrix)
-    if not bool((values > 0).all()):
+def _log_quadrature(values: np.ndarray, weights: np.ndarray) -> float:
+    """``Σ_i τ_i² log θ_i``."""
+    if not (values > 0).all():
         raise ValueError(
             "a log determinant needs a positive definite matrix; Lanczos found an "
-            f"eigenvalue of {float(values.min()):.2g} in a largest of "
-            f"{float(values.max()):.2g}: give a positive definite product, or "
-            "one in higher precision"
+            f"eigenvalue of {values.min():.2g} in a largest of {values.max():.2g}: "
+            "give a positive definite product, or one in higher precision"
         )
-    return (vectors[:, 0] ** 2 * values.log()).sum(dim=-1)
+    return float((weights * np.log(values)).sum())
 
 
 def _preconditioned(
@@ -168,15 +232,9 @@ def _preconditioned(
     """``P^{-1/2} A P^{-1/2}`` on float64 rows, and ``log det P``."""
     if preconditioner is None or not len(preconditioner.eigenvalues):
         return lambda x: product(x.to(dtype)).to(torch.float64), 0.0
-    basis = preconditioner.basis.to(torch.float64)
-    values = preconditioner.eigenvalues.to(torch.float64)
-    ratio = (values[-1] + 1) / (values + 1)
-    weights = ratio.sqrt() - 1
-
-    def root(x: Tensor) -> Tensor:
-        return x + ((x @ basis.mT) * weights) @ basis
+    root = NystromRoot(preconditioner)
 
     def scaled(x: Tensor) -> Tensor:
         return root(product(root(x).to(dtype)).to(torch.float64))
 
-    return scaled, -float(ratio.log().sum())
+    return scaled, root.log_determinant

@@ -1,32 +1,37 @@
 r"""Shifted systems ``(K + t_q I) x_q = b`` from one Krylov space (multi-shift MINRES).
 
 The Krylov space of b is the same for every shift, so that one Lanczos recursion, one
-product with K per step, serves all of them; each shift keeps its own QR factors of
-``T + t_q I`` by Givens rotations (Paige & Saunders 1975, SIAM J. Numer. Anal. 12, 617;
-shifts as in Jegerlehner 1996, hep-lat/9612014; roots of matrices by it: Pleiss et al.
-2020, arXiv:2006.11267).
+product with K per step, serves all of them (shifts as in Jegerlehner 1996,
+hep-lat/9612014; roots of matrices by it: Pleiss et al. 2020, arXiv:2006.11267).
+
+With ``T_t = T + t I``, ``f = e_kᵀ T_t⁻¹ e_1`` and ``g = e_kᵀ T_t⁻² e_k`` after k steps,
+the smallest residual in the space (Paige & Saunders 1975, SIAM J. Numer. Anal. 12, 617)
+and where it is reached are
+
+``‖r‖ = ‖b‖ β |f| / √(1 + β² g)``,
+``x = ‖b‖ V (T_t⁻¹ e_1 − c T_t⁻² e_k)``, ``c = β² f / (1 + β² g)``,
+
+since MINRES solves ``(T_t² + β² e_k e_kᵀ) y = T_t e_1``. Residuals come by recursions
+in the pivots of T_t, answers at the end by solves with T_t and the kept V: rounding in
+proportion to the condition number, not to its square as by short recurrences (Sleijpen,
+van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal. Appl. 22, 726).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from scipy.linalg import solve_banded
 from torch import Tensor
 
-from dustmap.linalg.krylov import Krylov
+from dustmap.linalg.cg import Solution
+from dustmap.linalg.lanczos import Lanczos
 from dustmap.linalg.operator import inner
-from dustmap.linalg.shifted_factors import ShortRecurrence, StoredBasis
-from dustmap.linalg.shifted_solution import (
-    SCALES,
-    Goal,
-    Scale,
-    ShiftedSolution,
-    joined,
-    ratio,
-)
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
@@ -34,10 +39,65 @@ Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 _MARGIN = 0.9
 # A smallest eigenvalue is news when it is this much smaller.
 _NEWS = 1e-3
-# How often rows may be solved again.
-_REPEATS = 3
 # Steps between looks at the Ritz values, and the rows that are looked at.
 _LOOK, _ROWS = 10, 4
+_SCALES = ("rhs", "quadratic", "energy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    r"""When a row's answers are good enough.
+
+    Parameters
+    ----------
+    rtol
+        The tolerance.
+    gains
+        If given, a row is done when ``Σ_q gains_q ‖r_q‖ ≤ rtol · s``, otherwise when
+        ``‖r_q‖ ≤ rtol · s`` for every shift. A function of the smallest eigenvalue,
+        for which the smallest Ritz value so far stands.
+    scale
+        s: ``"rhs"`` for ``‖b‖``, ``"quadratic"`` for ``√(bᵀ K b)`` or ``"energy"`` for
+        ``√(bᵀ K⁻¹ b)``, of which the recursion knows a lower bound that grows to it.
+    """
+
+    rtol: float
+    gains: Callable[[float], Float[Tensor, " q"]] | None = None
+    scale: Literal["rhs", "quadratic", "energy"] = "rhs"
+
+    def used(
+        self,
+        residual: Float[Tensor, "q b"],
+        scales: Float[Tensor, "3 b"],
+        smallest: float,
+    ) -> Float[Tensor, " b"]:
+        """What the residuals use of the tolerance: at most 1 when a row is done."""
+        scale = self.rtol * scales[_SCALES.index(self.scale)]
+        if self.gains is None:
+            return _ratio(residual.amax(dim=0), scale)
+        return _ratio(self.gains(smallest).to(residual) @ residual, scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftedSolution(Solution):
+    """The answers of all shifts: ``value`` is x (q, b, n), ``residual`` is (q, b).
+
+    ``images`` are the ``K x_q`` that the true residuals were computed from;
+    ``iterations`` counts products with K per column. ``smallest`` and ``largest`` are
+    the extreme Ritz values of each column's own Krylov space (infinite and zero for a
+    zero column); ``scales`` are ``‖b‖``, ``√(bᵀ K b)`` and a lower bound of
+    ``√(bᵀ K⁻¹ b)`` by it.
+    """
+
+    images: Float[Tensor, "q b n"]
+    scales: Float[Tensor, "3 b"]
+    smallest: Float[Tensor, " b"]
+    largest: Float[Tensor, " b"]
+
+    def used(self, goal: Goal, smallest: float = torch.inf) -> Float[Tensor, " b"]:
+        """What the true residuals use of a goal's tolerance: at most 1 if reached."""
+        least = min([smallest, *self.smallest.tolist()])
+        return goal.used(self.residual * self.scales[0], self.scales, least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +109,10 @@ class MultiShiftMinres:
     rtol
         Relative residual at which a column is done, for every shift.
     max_steps
-        Limit on products with K per column.
+        Limit on products with K per column; never more than K has rows.
     memory
-        Bytes that Krylov bases may take: as many rows as fit are solved at once. Where
-        one row's does not, answers come by short recurrences, ``4 q`` vectors per row,
-        whose attainable residual is ``ε κ²`` instead of ``ε κ``.
-    orthogonal
-        Whether Krylov bases are kept orthogonal (where they are kept): j more vector
-        products at step j, and no more steps than K has rows.
+        Bytes that Krylov bases may take: as many rows as fit, and at least one, are
+        solved at once.
 
     Raises
     ------
@@ -67,17 +123,12 @@ class MultiShiftMinres:
     rtol: float = 1e-3
     max_steps: int = 200
     memory: int = 2**30
-    orthogonal: bool = True
 
     def __post_init__(self) -> None:
         if not self.rtol > 0:
             raise ValueError(f"rtol must be positive, got {self.rtol}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
-
-    def limit(self, size: int) -> int:
-        """Most steps that a matrix of this order may take."""
-        return min(self.max_steps, size) if self.orthogonal else self.max_steps
 
     def solve(
         self,
@@ -89,7 +140,7 @@ class MultiShiftMinres:
     ) -> ShiftedSolution:
         """Solve every column for every shift; reductions are in float64.
 
-        Columns that are done leave. Cost: a product of the batch per step, and of all
+        Columns that are done rest. Cost: a product of the batch per step, and of all
         ``q b`` answers at the end, whose true residual is taken.
 
         Parameters
@@ -114,126 +165,158 @@ class MultiShiftMinres:
                 f"shifts must be finite and not negative, got {shifts.tolist()}: a "
                 "negative one makes the system indefinite"
             )
-        goal = Goal.each(self.rtol) if goal is None else goal
+        goal = Goal(rtol=self.rtol) if goal is None else goal
         shifts = shifts.to(device=rhs.device, dtype=torch.float64)
-        row = rhs.element_size() * rhs.shape[1] * self.limit(rhs.shape[1])
-        together = self.memory // max(row, 1) or len(rhs)
-        stored = row <= self.memory
-        parts = [
-            self._solve(product, part, shifts, goal, stored=stored)
-            for part in rhs.split(max(1, together))
-        ]
-        solution = parts[0] if len(parts) == 1 else joined(parts)
-        if goal.gains is None:
-            return solution
-        return self._again(product, rhs, shifts, goal, solution, stored=stored)
-
-    def _again(
-        self,
-        product: Product,
-        rhs: Tensor,
-        shifts: Tensor,
-        goal: Goal,
-        solution: ShiftedSolution,
-        *,
-        stored: bool,
-    ) -> ShiftedSolution:
-        """Solve rows again that left before others saw how small eigenvalues are."""
-        limit = self.limit(rhs.shape[1])
-        early = solution.iterations < limit
-        for _ in range(_REPEATS):
-            used = solution.used(goal)
-            solution = replace(solution, converged=used <= 1)
-            least = float(solution.smallest.min())
-            # What rounding left of the same assumption would come back.
-            news = least < (1 - _NEWS) * solution.assumed
-            rows = torch.nonzero((used > 1) & early & news)[:, 0]
-            if not len(rows):
-                break
-            part = self._solve(
-                product, rhs[rows], shifts, goal, stored=stored, least=least
-            )
-            early[rows] = part.iterations < limit
-            solution = solution.with_rows(rows, part)
-        return replace(solution, converged=solution.used(goal) <= 1)
-
-    def _solve(
-        self,
-        product: Product,
-        rhs: Tensor,
-        shifts: Tensor,
-        goal: Goal,
-        *,
-        stored: bool,
-        least: float = torch.inf,
-    ) -> ShiftedSolution:
-        orthogonal = stored and self.orthogonal
-        krylov = Krylov(rhs, stored=stored, orthogonal=orthogonal)
-        limit = self.limit(rhs.shape[1]) if orthogonal else self.max_steps
-        with torch.no_grad():
-            kind = StoredBasis if stored else ShortRecurrence
-            factors = kind(krylov, shifts)
-            while len(krylov.active) and krylov.step < limit:
-                krylov.advance(product)
-                factors.update(krylov)
-                self._release(krylov, factors, goal, least)
-            value = factors.answers(krylov)
-            del factors
-        # Outside of no_grad: derivatives in K's parameters need these products.
-        images = product(value.reshape(-1, rhs.shape[1])).reshape(value.shape)
-        seen = images.detach() + shifts[:, None, None].to(rhs.dtype) * value
-        norm = inner(rhs - seen, rhs - seen).sqrt()
-        krylov.look(torch.arange(len(rhs)))
-        scales = _scales(krylov, slice(None))
-        solution = ShiftedSolution(
-            value=value,
-            images=images,
-            residual=ratio(norm, krylov.scale.expand_as(norm)),
-            iterations=krylov.steps,
-            converged=torch.zeros_like(krylov.scale, dtype=torch.bool),
-            smallest=krylov.smallest,
-            largest=krylov.largest,
-            assumed=krylov.assumed,
-            scales=torch.stack([scales[name] for name in SCALES]),
-        )
-        return replace(solution, converged=solution.used(goal) <= 1)
-
-    def _release(
-        self,
-        krylov: Krylov,
-        factors: ShortRecurrence | StoredBasis,
-        goal: Goal,
-        least: float,
-    ) -> None:
-        """Let rows and shifts that are done leave."""
-        if krylov.step % _LOOK == 1 % _LOOK:
-            krylov.look(krylov.active[:_ROWS])
-        shares, done = _progress(krylov, factors, goal, least)
-        if bool(done.any()):
-            # Who leaves says first which eigenvalues it has seen.
-            krylov.look(krylov.active[done])
-            shares, done = _progress(krylov, factors, goal, least)
-        krylov.assumed[krylov.active] = min(float(krylov.smallest.min()), least)
-        if bool(done.any()):
-            factors.keep_columns(~done, krylov)
-            krylov.keep(~done)
-            shares = shares[:, ~done]
-        if len(krylov.active):
-            factors.keep_shifts(~goal.negligible(shares), krylov)
+        limit = min(self.max_steps, rhs.shape[1])
+        row = rhs.element_size() * rhs.shape[1] * (limit + 1)
+        blocks = rhs.split(max(1, self.memory // max(row, 1)))
+        parts, least = [], torch.inf
+        for block in blocks:
+            parts.append(_solve(product, block, shifts, goal, limit, least))
+            least = min([least, *parts[-1].smallest.tolist()])
+        for place, block in enumerate(blocks):
+            # Later blocks may have seen smaller eigenvalues than it was done with.
+            news = least < (1 - _NEWS) * min(parts[place].smallest.tolist(), default=0)
+            if news and bool((parts[place].used(goal, least) > 1).any()):
+                parts[place] = _solve(product, block, shifts, goal, limit, least)
+        return _joined(parts)
 
 
-def _progress(
-    krylov: Krylov, factors: ShortRecurrence | StoredBasis, goal: Goal, least: float
-) -> tuple[Tensor, Tensor]:
-    scales = _scales(krylov, krylov.active)
-    smallest = min(float(krylov.smallest.min()), least)
-    shares = goal.shares(factors.residual, scales, smallest)
-    return shares, (goal.total(shares) <= _MARGIN) | ~krylov.alive
+class _Progress:
+    """The residuals of all shifts by recursion, and which rows are to go on."""
+
+    def __init__(self, krylov: Lanczos, shifts: Tensor, goal: Goal) -> None:
+        self._krylov, self._goal = krylov, goal
+        # The last one is K itself, for bᵀ K⁻¹ b.
+        self._shifts = torch.cat([shifts, shifts.new_zeros(1)])[:, None]
+        shape = (len(self._shifts), len(krylov.scale))
+        self._pivot = krylov.scale.new_ones(shape)
+        self._f, self._g = torch.ones_like(self._pivot), torch.zeros_like(self._pivot)
+        self._residual = krylov.scale.expand(shape).clone()
+        self.scales = torch.stack([krylov.scale, *torch.zeros_like(self._f[:2])])
+        self.smallest = torch.full_like(krylov.scale, torch.inf)
+
+    def rows(self, least: float) -> Int[Tensor, " r"]:
+        """Rows that are not done, for eigenvalues of at least so much."""
+        smallest = min([least, *self.smallest.tolist()])
+        used = self._goal.used(self._residual[:-1], self.scales, smallest)
+        left = self._krylov.steps < self._krylov.diagonal.shape[1]
+        return torch.nonzero((used > _MARGIN) & self._krylov.alive & left)[:, 0]
+
+    def update(self, rows: Int[Tensor, " r"]) -> None:
+        """One more step of some rows."""
+        krylov = self._krylov
+        step = krylov.steps[rows] - 1
+        alpha, beta = krylov.diagonal[rows, step], krylov.off[rows, step]
+        before = torch.where(step > 0, krylov.off[rows, (step - 1).clamp(min=0)], 0.0)
+        f, g = self._f[:, rows], self._g[:, rows]
+        pivot = alpha + self._shifts - before**2 / self._pivot[:, rows]
+        f = torch.where(step > 0, f * before, f) / pivot
+        g = (1 + before**2 * g) / pivot**2
+        # After a pivot that rounding made negative the bound of bᵀ K⁻¹ b rests.
+        f[-1] = torch.where(pivot[-1] > 0, f[-1], 0.0)
+        self._pivot[:, rows], self._f[:, rows], self._g[:, rows] = pivot, f, g
+        scale = self.scales[0, rows]
+        self._residual[:, rows] = scale * beta * f.abs() / (1 + beta**2 * g).sqrt()
+        first = torch.where(step > 0, 0.0, alpha.clamp(min=0).sqrt() * scale)
+        self.scales[1, rows] += first
+        added = scale**2 * f[-1] ** 2 * pivot[-1]
+        self.scales[2, rows] = (self.scales[2, rows] ** 2 + added).sqrt()
+
+    def look(self, rows: Int[Tensor, " r"]) -> None:
+        """Find the smallest Ritz values of some rows."""
+        for row in rows.tolist():
+            self.smallest[row] = float(self._krylov.eigenvalues(row)[0])
 
 
-def _scales(krylov: Krylov, rows: Tensor | slice) -> dict[Scale, Tensor]:
-    return {
-        "rhs": krylov.scale[rows],
-        "quadratic": krylov.quadratic[rows].clamp(min=0).sqrt(),
-        "energy": krylov.energy[rows].clamp(min=0).sqrt(),
-    }
+def _solve(
+    product: Product,
+    rhs: Tensor,
+    shifts: Tensor,
+    goal: Goal,
+    limit: int,
+    least: float,
+) -> ShiftedSolution:
+    krylov = Lanczos(rhs.detach(), limit)
+    progress = _Progress(krylov, shifts, goal)
+    with torch.no_grad():
+        rows, step = progress.rows(least), 0
+        while len(rows):
+            krylov.advance(product, rows)
+            progress.update(rows)
+            step += 1
+            if step % _LOOK == 1:
+                progress.look(rows[:_ROWS])
+            before, rows = rows, progress.rows(least)
+            done = before[~torch.isin(before, rows)]
+            if len(done):
+                # A smaller eigenvalue may send them on, and rows that rested already.
+                progress.look(done)
+                rows = progress.rows(least)
+        value, ends = _answers(krylov, shifts)
+    # Outside of no_grad: derivatives in K's parameters need these products.
+    images = product(value.reshape(-1, rhs.shape[1])).reshape(value.shape)
+    off = rhs - images.detach() - shifts[:, None, None].to(rhs.dtype) * value
+    solution = ShiftedSolution(
+        value=value,
+        images=images,
+        residual=_ratio(inner(off, off).sqrt(), krylov.scale),
+        scales=progress.scales,
+        iterations=krylov.steps,
+        converged=torch.zeros_like(krylov.alive),
+        smallest=ends[0],
+        largest=ends[1],
+    )
+    return replace(solution, converged=solution.used(goal, least) <= 1)
+
+
+def _answers(
+    krylov: Lanczos, shifts: Float[Tensor, " q"]
+) -> tuple[Float[Tensor, "q b n"], Float[Tensor, "2 b"]]:
+    """MINRES' answers, and the smallest and largest Ritz value of every row."""
+    count, _, size = krylov.basis.shape
+    value = krylov.basis.new_zeros(len(shifts), count, size)
+    ends = torch.stack([torch.full_like(krylov.scale, torch.inf), 0 * krylov.scale])
+    for row, steps in enumerate(krylov.steps.tolist()):
+        if not steps:
+            continue
+        diagonal, off = krylov.entries(row)
+        weights = np.stack([_combination(diagonal + float(t), off) for t in shifts])
+        found = torch.from_numpy(weights).to(value) @ krylov.basis[row, :steps]
+        value[:, row] = float(krylov.scale[row]) * found
+        ritz = krylov.eigenvalues(row)
+        ends[:, row] = torch.tensor([ritz[0], ritz[-1]])
+    return value, ends
+
+
+def _combination(diagonal: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """``T_t⁻¹ e_1 − c T_t⁻² e_k``; the last of ``off`` is β."""
+    beta, inside = off[-1], off[:-1]
+    bands = np.stack([np.append(0, inside), diagonal, np.append(inside, 0)])
+    ends = np.zeros((len(diagonal), 2))
+    ends[0, 0] = ends[-1, 1] = 1
+    first, last = _solved(bands, ends).T
+    c = beta**2 * first[-1] / (1 + beta**2 * (last @ last))
+    return first - c * _solved(bands, last)
+
+
+def _solved(bands: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    if bands.shape[1] == 1:
+        return rhs / bands[1]
+    return solve_banded((1, 1), bands, rhs)
+
+
+def _joined(parts: list[ShiftedSolution]) -> ShiftedSolution:
+    """The solutions of successive runs of rows as one."""
+    whole = {}
+    for field in fields(ShiftedSolution):
+        pieces = [getattr(part, field.name) for part in parts]
+        by_shift = field.name in ("value", "images", "residual", "scales")
+        whole[field.name] = torch.cat(pieces, dim=1 if by_shift else 0)
+    return ShiftedSolution(**whole)
+
+
+def _ratio(value: Tensor, scale: Tensor) -> Tensor:
+    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

@@ -14,30 +14,22 @@ Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 
 class NystromRoot:
-    r"""``P^{-1/2}`` for ``K = H + σ² I`` with ``H ≈ U diag(λ) Uᵀ``.
+    r"""``P^{-1/2}`` for ``H + I`` with ``H ≈ U diag(λ) Uᵀ``, in float64.
 
-    ``P^{-1} = U diag((λ_r + σ²)/(λ + σ²)) Uᵀ + (I − U Uᵀ)``, λ_r the smallest value
-    that is kept (Frangella, Tropp & Udell 2023, SIAM J. Matrix Anal. Appl. 44, 718,
-    eq. 1.3). A Nyström approximation is nowhere above H, hence no eigenvalue of
-    ``P^{-1/2} K P^{-1/2}`` is below ``floor = σ²``, and the largest is about
-    ``λ_r + σ²``.
-
-    Parameters
-    ----------
-    preconditioner
-        The approximation of ``H/σ² + I``.
-    floor
-        σ².
+    ``P^{-1} = U diag((λ_r + 1)/(λ + 1)) Uᵀ + (I − U Uᵀ)``, λ_r the smallest value that
+    is kept (Frangella, Tropp & Udell 2023, SIAM J. Matrix Anal. Appl. 44, 718, eq.
+    1.3). ``log_determinant`` is that of P.
     """
 
-    def __init__(self, preconditioner: NystromPreconditioner, floor: float) -> None:
-        self.floor = floor
-        self._basis = preconditioner.basis
-        values = preconditioner.eigenvalues
-        self._weights = ((values[-1:] + 1) / (values + 1)).sqrt() - 1
+    def __init__(self, preconditioner: NystromPreconditioner) -> None:
+        self._basis = preconditioner.basis.to(torch.float64)
+        values = preconditioner.eigenvalues.to(torch.float64)
+        shrink = (values[-1:] + 1) / (values + 1)
+        self._weights = shrink.sqrt() - 1
+        self.log_determinant = -float(shrink.log().sum())
 
     @classmethod
-    def build(
+    def with_nugget(
         cls,
         product: Product,
         size: int,
@@ -46,7 +38,11 @@ class NystromRoot:
         *,
         nugget: float,
     ) -> NystromRoot:
-        """Of K by its product on rows, σ² included as ``nugget``: ``rank`` products.
+        """Of ``K = σ² (H + I)`` by its product on rows, σ² the nugget.
+
+        A Nyström approximation is nowhere above H, hence no eigenvalue of
+        ``P^{-1/2} K P^{-1/2}`` is below σ², and the largest is about ``σ² (λ_r + 1)``.
+        Cost: ``rank`` products.
 
         Raises
         ------
@@ -63,13 +59,12 @@ class NystromRoot:
             return product(x) / nugget - x
 
         with torch.no_grad():
-            sketch = NystromPreconditioner.build(
-                scaled, size, rank, generator, dtype=torch.float64
+            return cls(
+                NystromPreconditioner.build(
+                    scaled, size, rank, generator, dtype=torch.float64
+                )
             )
-        return cls(sketch, nugget)
 
     def __call__(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """``P^{-1/2} x``."""
-        if not len(self._basis):
-            return x
         return x + ((x @ self._basis.mT) * self._weights) @ self._basis

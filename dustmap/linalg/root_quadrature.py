@@ -35,6 +35,11 @@ class RootQuadrature:
     upper: float
     error: float
 
+    @property
+    def damping(self) -> Float[Tensor, " q"]:
+        """What a residual at most adds to that of the root: ``w / (2 √t)``."""
+        return self.weights / (2 * self.shifts.sqrt())
+
     @classmethod
     def build(cls, lower: float, upper: float, points: int) -> RootQuadrature:
         """The rule of so many points.

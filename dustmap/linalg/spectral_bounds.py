@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.linalg.lanczos import tridiagonal
+from dustmap.linalg.lanczos import Lanczos
 from dustmap.linalg.operator import inner
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
@@ -110,21 +110,14 @@ def spectral_bounds(
     def exact(x: Tensor) -> Tensor:
         return product(x.to(rows.dtype)).to(torch.float64)
 
+    krylov = Lanczos(start, min(steps, rows.shape[1]))
     with torch.no_grad():
-        diagonal, off = tridiagonal(exact, start, min(steps, rows.shape[1]))
-        # What continues T of an exhausted space must not count as an eigenvalue.
-        scale = diagonal.abs().amax(dim=1)
-        T = torch.diag_embed(diagonal)
-        if off.shape[1]:
-            T = T + torch.diag_embed(off, offset=1) + torch.diag_embed(off, offset=-1)
-        if not bool(torch.isfinite(T).all()):
-            raise ValueError(
-                "products with the matrix are not finite: check its entries"
-            )
-        values, vectors = torch.linalg.eigh(T)
-        seen = vectors[:, 0] ** 2 > torch.finfo(rows.dtype).eps ** 2
-        low = torch.where(seen, values, scale[:, None]).min()
-        high = torch.where(seen, values, 0.0).max()
+        krylov.run(exact, krylov.diagonal.shape[1])
+    low, high = torch.inf, 0.0
+    for row in range(len(start)):
+        values, weights = krylov.quadrature(row)
+        values = values[weights > torch.finfo(rows.dtype).eps ** 2]
+        low, high = min(low, values[0]), max(high, values[-1])
     found = _bounds(float(low), float(high), rows.dtype)
     if not torch.finfo(rows.dtype).eps * found.upper < floor < found.upper:
         return found

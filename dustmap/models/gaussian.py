@@ -182,7 +182,8 @@ class TorusGaussian(ForwardModel):
         fine = self.whitening.refined(self.residual_refinement)
         weights = self._residual_weights()
         for _ in range(count):
-            field, eps = fine.prior_draw(generator)
+            field, _ = fine.prior_draw(generator)
+            eps = self.whitening.whiten(fine.subsample(field))
             yield (weights.matvec(field) - self.operator.matvec(eps))[0], field[0]
 
     def _residual_weights(self) -> LinearOperator:

@@ -13,6 +13,7 @@ The last three share :class:`Whitening`.
 from dustmap.whitening.base import Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
+from dustmap.whitening.field import FieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
 from dustmap.whitening.slab import SlabTorusWhitening
 from dustmap.whitening.toeplitz import ToeplitzWhitening
@@ -22,6 +23,7 @@ __all__ = [
     "CholeskyReport",
     "CholeskyWhitening",
     "CiqWhitening",
+    "FieldWhitening",
     "KernelMatrix",
     "SlabTorusWhitening",
     "ToeplitzWhitening",

@@ -6,6 +6,7 @@ AISTATS; R = L of HIP-GP's eq. 20).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +87,8 @@ class CholeskyWhitening:
         self._factor, self.report = _factorised(plain, max_jitter)
         self.covariance = plain
         if self.report.jitter:
-            total = nugget + self.report.jitter * _mean_diagonal(plain)
+            unit = float(plain.matrix().detach().diagonal().mean())
+            total = nugget + self.report.jitter * unit
             self.covariance = KernelMatrix(kernel, points, nugget=total)
         self._detached = self._factor.detach()
 
@@ -150,29 +152,21 @@ def _factorised(
     covariance: KernelMatrix, max_jitter: float | None
 ) -> tuple[Tensor, CholeskyReport]:
     K = covariance.matrix()
-    jitter, attempts = 0.0, 0
-    while True:
-        raised = K
-        if jitter:
-            raised = K + jitter * K.diagonal().mean() * torch.eye(len(K)).to(K)
-        factor, fault = torch.linalg.cholesky_ex(raised)
-        attempts += 1
+    jitters = [0.0]
+    if max_jitter is not None:
+        decades = math.floor(math.log10(max_jitter / _FIRST) + 1e-9)
+        jitters += [_FIRST * 10.0**decade for decade in range(decades + 1)]
+    for attempts, jitter in enumerate(jitters, start=1):
+        added = jitter * K.diagonal().mean() * torch.eye(len(K)).to(K)
+        factor, fault = torch.linalg.cholesky_ex(K + added if jitter else K)
         if not int(fault):
             return factor, CholeskyReport(jitter=jitter, attempts=attempts)
-        larger = 10 * jitter if jitter else _FIRST
-        if max_jitter is None or larger > max_jitter * (1 + 1e-9):
-            tried = f" with a jitter of {jitter:.0e}" if jitter else ""
-            raise ValueError(
-                f"the covariance of {len(K)} inducing points is not positive definite "
-                f"in double precision{tried} (row {int(fault)}): add a nugget, allow a "
-                "larger max_jitter, or take fewer points, a shorter lengthscale or a "
-                "rougher kernel"
-            )
-        jitter = larger
-
-
-def _mean_diagonal(covariance: KernelMatrix) -> float:
-    return float(covariance.matrix().detach().diagonal().mean())
+    tried = f" with a jitter of {jitters[-1]:.0e}" if jitters[-1] else ""
+    raise ValueError(
+        f"the covariance of {len(K)} inducing points is not positive definite in "
+        f"double precision{tried} (row {int(fault)}): add a nugget, allow a larger "
+        "max_jitter, or take fewer points, a shorter lengthscale or a rougher kernel"
+    )
 
 
 def _status(value: Tensor, image: Tensor, rhs: Tensor) -> Solution:

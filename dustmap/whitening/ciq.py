@@ -148,7 +148,7 @@ class CiqWhitening:
 
         Cost: ``rank`` products, and ``rank`` vectors of memory.
         """
-        root = NystromRoot.build(
+        root = NystromRoot.with_nugget(
             self.covariance.matvec, self.size, rank, generator, nugget=self.nugget
         )
         return CiqWhitening(
@@ -157,7 +157,7 @@ class CiqWhitening:
             nugget=self.nugget,
             ciq=self.ciq,
             preconditioner=root,
-            floor=root.floor,
+            floor=self.nugget,
         )
 
     def with_kernel(self, kernel: Kernel) -> CiqWhitening:

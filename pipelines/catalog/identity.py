@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dustmap.splitmix import STEP, mixed
+
 
 class SeenIdentifiers:
     """A growing set of identifiers: integers as they are, strings by a 64-bit hash.
@@ -43,7 +45,7 @@ class SeenIdentifiers:
 
 def hash_identifiers(identifiers: np.ndarray) -> np.ndarray:
     """Return evenly spread 64-bit hashes, shape ``(n,)``: unique ones for integers."""
-    return _mix(_keys(identifiers).view(np.uint64))
+    return mixed(_keys(identifiers).view(np.uint64))
 
 
 def _keys(identifiers: np.ndarray) -> np.ndarray:
@@ -56,16 +58,8 @@ def hash_strings(strings: np.ndarray) -> np.ndarray:
     encoded = np.array([text.encode() for text in strings], dtype=np.bytes_)
     words = -(-max(encoded.dtype.itemsize, 1) // 8)
     padded = encoded.astype(f"S{8 * words}").view("<u8").reshape(len(strings), words)
-    hashed = np.full(len(strings), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    hashed = np.full(len(strings), STEP, dtype=np.uint64)
     for word in padded.T:
         # Padding is all zeros: skipping it makes the hash independent of the width.
-        hashed = np.where(word == 0, hashed, _mix(hashed ^ _mix(word)))
+        hashed = np.where(word == 0, hashed, mixed(hashed ^ mixed(word)))
     return hashed.view(np.int64)
-
-
-def _mix(words: np.ndarray) -> np.ndarray:
-    """Splitmix64's finaliser: a bijection in which every bit reaches every other."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))

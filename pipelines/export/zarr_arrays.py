@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,8 @@ from pipelines.export.integrated import (
 )
 
 _LAST_STAR_TITLE = "end of the last stretch that a star looks through"
+# What the group of posterior samples calls itself.
+SAMPLES = "dustmap samples"
 _CHUNK = 64
 # Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
 _RAY_CHUNK = 2**18
@@ -94,3 +97,12 @@ def consolidate(path: Path) -> None:
 def read_array(group: zarr.Group, name: str) -> np.ndarray:
     """A whole array of a group."""
     return np.asarray(cast(zarr.Array, group[name])[...])
+
+
+def is_samples(path: str | Path) -> bool:
+    """Whether a folder is a zarr store that says it holds samples."""
+    try:
+        record = json.loads((Path(path) / "zarr.json").read_text())
+        return record["attributes"]["kind"] == SAMPLES
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

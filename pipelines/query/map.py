@@ -19,7 +19,7 @@ from pipelines.query.question import Question, question
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
-    from pipelines.query.redrawn import PosteriorAnswers  # which needs torch
+    from pipelines.query.posterior import PosteriorAnswers  # which needs torch
 
 EXTINCTION, DENSITY = u.mag, u.mag / u.pc
 

@@ -1,4 +1,4 @@
-"""From a path to a map: a store, a run, a file of samples."""
+"""From a path to a map: a store, a run, an archive of samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.errors import InputError
+from pipelines.export.zarr_arrays import is_samples
 from pipelines.query.map import DustMap
 from pipelines.query.store import MapStore, is_store, open_store
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
-    from pipelines.query.redrawn import PosteriorAnswers
+    from pipelines.query.posterior import PosteriorAnswers
     from pipelines.run import Run
 
 
@@ -24,10 +25,10 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     ----------
     path
         A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around the coordinates will be read; or a run folder, or the file of its samples
-        (``dustmap samples``), which compute every answer anew from the posterior.
+        around the coordinates will be read; or a run folder, or the archive of its
+        samples (``dustmap samples``), which compute every answer anew.
     samples
-        The run folder, its file of samples, or a run that was read, to answer
+        The run folder, its archive of samples, or a run that was read, to answer
         ``mode="samples"`` beside a store.
 
     Raises
@@ -38,9 +39,9 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     place = Path(path)
     if not place.exists():
         raise InputError(
-            f"{place} does not exist: give a map store, a run or a file of samples"
+            f"{place} does not exist: give a map store, a run or an archive of samples"
         )
-    if not is_store(place):
+    if is_samples(place) or not is_store(place):
         posterior, band = _posterior(place)
         return DustMap(path=place, stored=None, posterior=posterior, band=band)
     store = open_store(place)
@@ -74,25 +75,20 @@ def _beside(store: MapStore, band: str, samples: str | Path | Run) -> PosteriorA
 def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
     """What answers from a posterior, and the band of its extinctions."""
     from pipelines.products.provenance import provenance
-    from pipelines.query.redrawn import PosteriorAnswers
+    from pipelines.query.posterior import PosteriorAnswers
 
     run = _run(source) if isinstance(source, str | Path) else source
     return PosteriorAnswers(run), str(provenance(run)["extinction_band"])
 
 
 def _run(source: str | Path) -> Run:
-    if Path(source).is_file():
-        from pipelines.redraw import open_samples
-        from pipelines.redraw.container import is_container
-
-        if not is_container(Path(source)):
-            raise InputError(
-                f"{source} is no map to ask: expected a map store (map.zarr, by "
-                "`dustmap export RUN --zarr`), the folder of a run, or the file of its "
-                "samples (map.samples, by `dustmap samples`)"
-            )
-
-        return open_samples(source).run
     from pipelines.run import read_run
+    from pipelines.samples import read_samples
 
-    return read_run(source)
+    if Path(source).is_file():
+        raise InputError(
+            f"{source} is no map to ask: expected a map store (map.zarr, by `dustmap "
+            "export RUN --zarr`), the folder of a run, or the archive of its samples "
+            "(map.samples, by `dustmap samples`)"
+        )
+    return read_samples(source) if is_samples(source) else read_run(source)

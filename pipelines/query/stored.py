@@ -38,8 +38,8 @@ class StoredAnswers:
         if asked.drawn:
             raise InputError(
                 f"mode={asked.mode!r} needs posterior samples, which {self.store.path} "
-                "does not hold: name the run folder or its file of samples beside the "
-                "map, by --samples RUN or open_map(map, samples=RUN)"
+                "does not hold: name the run folder or its archive of samples beside "
+                "the map, by --samples RUN or open_map(map, samples=RUN)"
             )
         known = self._names(asked)
         if not asked.quantiles:

@@ -29,7 +29,7 @@ from pipelines.export.zarr import write_zarr
 from pipelines.measurement import Row
 from pipelines.predict import predict_columns
 from pipelines.query import open_map
-from pipelines.query.redrawn import PosteriorAnswers
+from pipelines.query.posterior import PosteriorAnswers
 from pipelines.run import read_run
 
 _HERE = Path(__file__).resolve().parent

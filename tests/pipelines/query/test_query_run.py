@@ -13,7 +13,7 @@ from pipelines.export.zarr import read_zarr, write_zarr
 from pipelines.predict import predict_columns
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
-from pipelines.redraw import write_samples
+from pipelines.samples import write_samples
 
 
 @pytest.fixture(scope="module")
@@ -195,8 +195,8 @@ def cut_short(store):
     return path
 
 
-def test_a_file_of_samples_answers_as_its_run(positive_run, coords, tmp_path):
-    write_samples(positive_run.path, tmp_path / "map.samples", tolerance=1e-3)
+def test_an_archive_of_samples_answers_as_its_run(positive_run, coords, tmp_path):
+    write_samples(positive_run, tmp_path / "map.samples", tolerance=1e-3)
     kept = open_map(tmp_path / "map.samples")
     for mode in ("mean", "std", "samples"):
         ours = kept.query(coords, integrated=True, mode=mode)

@@ -1,0 +1,82 @@
+"""Read an archive of samples: what a fit left behind, without its run folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import zarr
+
+from dustmap.posterior import Posterior
+from dustmap.whitening import FieldWhitening
+from pipelines.errors import InputError
+from pipelines.export.zarr_arrays import is_samples, read_array
+from pipelines.planning.plan import Plan
+from pipelines.run import Run, posterior_model
+from pipelines.samples.fields import GridField
+from pipelines.samples.writing import VERSION
+from pipelines.store import check_manifest
+
+
+def check_samples(path: Path) -> str:
+    """Compare a store with its manifest; one line on what it is."""
+    files = len(check_manifest(path))
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    name = str(cast(list[str], group.attrs["arrays"])[0])
+    shape = cast(zarr.Array, group[name]).shape
+    cells = " x ".join(str(n) for n in reversed(shape[1:]))
+    return (
+        f"{path}: zarr store, {name} of {shape[0]} posterior samples on {cells} cells "
+        f"(x y z); {files} files match their SHA-256"
+    )
+
+
+def read_samples(
+    path: str | os.PathLike[str], *, device: torch.device | None = None
+) -> Run:
+    """Read an archive after comparing it with its manifest, as the run it is of.
+
+    Raises
+    ------
+    InputError
+        If it is absent, altered, or holds no more than density cubes.
+    """
+    source = Path(path)
+    if not is_samples(source):
+        raise InputError(
+            f"{source} is no store of samples: expected one that `dustmap samples RUN "
+            "-o STORE` wrote"
+        )
+    check_manifest(source)
+    group = zarr.open_group(source, mode="r", zarr_format=3)
+    record: dict[str, Any] = dict(group.attrs)
+    if record["version"] != VERSION or "plan" not in record:
+        raise InputError(
+            f"{source} holds density cubes alone, or samples of another version "
+            f"({record['version']}, this program reads {VERSION}): write it again with "
+            "`dustmap samples RUN -o STORE`"
+        )
+    plan = Plan.from_dict(record["plan"])
+    model = posterior_model(
+        plan,
+        dtype=getattr(torch, record["dtype"]),
+        device=device or torch.device("cpu"),
+        seed=int(record["fit"]["seed"]),
+        whitening_type=FieldWhitening,
+    )
+    field = GridField(plan, model)
+    central = read_array(group, f"central_{field.name}")[None]
+    cubes = np.concatenate([central, read_array(group, field.name)])
+    rows = field.parameters(model, cubes.transpose(0, 3, 2, 1))
+    support = read_array(group, "support")
+    return Run(
+        path=source,
+        plan=plan,
+        posterior=Posterior(model=model, mean=rows[0], samples=rows[1:]),
+        support=torch.from_numpy(support.T[field.at_grid].copy()),
+        summary=record["summary"],
+        provenance=record["fit"],
+    )

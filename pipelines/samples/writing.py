@@ -1,0 +1,236 @@
+"""Write the posterior samples of a run as a zarr v3 store of labelled arrays.
+
+=====================  ============  ==============================================
+``log_density``        sample z y x  ln of the density in mag/pc, of a positive one,
+or ``density``                       or the density [mag/pc]: rounded to ``step``
+``central_…``          z y x         the same of the posterior mean (or mode) of ε
+``support``            z y x         sight-line length per cell of the map [cells]
+=====================  ============  ==============================================
+
+Rounded float32 have zeros for their last bits, which blosc (zstd) packs away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec
+
+from pipelines.errors import InputError
+from pipelines.export.cube import AXES, FRAME, field_title
+from pipelines.export.zarr_arrays import SAMPLES, consolidate, write_array
+from pipelines.products.provenance import provenance
+from pipelines.run import Run
+from pipelines.samples.fields import GridField
+from pipelines.store import atomic_directory, write_manifest
+
+VERSION = 2
+TOLERANCE = 1e-3
+# Beyond this the rounding would show in the posterior's own standard deviation.
+_FINEST, _COARSEST = 1e-6, 0.1
+_CHUNK = 128
+_COMPRESSION = BloscCodec(cname="zstd", clevel=9, shuffle="bitshuffle")
+_ABOUT = {
+    "log_density": ("ln(mag pc-1)", "natural logarithm of the extinction density"),
+    "density": ("mag pc-1", "extinction density"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesReport:
+    """What was written; ``before`` is the size of the run's tensors [bytes]."""
+
+    output: Path
+    samples: int
+    size: int
+    before: int
+    step: float
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples} samples and the mean in {self.size / 1e6:.3g} MB, "
+            f"{self.before / self.size:.3g} times less than the "
+            f"{self.before / 1e6:.3g} MB of the run; {self.name} is rounded to "
+            f"multiples of {self.step:.3g} {_ABOUT[self.name][0]}\n"
+            f"samples: {self.output}"
+        )
+
+
+def write_samples(
+    run: Run, output: Path, *, tolerance: float = TOLERANCE, overwrite: bool = False
+) -> SamplesReport:
+    """Write an archive of the samples, usable without the run.
+
+    Parameters
+    ----------
+    tolerance
+        Rms error of rounding, in the prior's standard deviation of the field; the
+        worst is √3 times that.
+
+    Raises
+    ------
+    InputError
+        If the run has no samples, ``output`` exists, or the tolerance is out of range.
+    """
+    if not _FINEST <= tolerance <= _COARSEST:
+        raise InputError(
+            f"a tolerance lies between {_FINEST:g} and {_COARSEST:g} of the prior's "
+            f"standard deviation, got {tolerance:g}"
+        )
+    posterior = run.posterior
+    # A power of two, so that multiples of it end in zeros.
+    step = 2.0 ** math.floor(math.log2(math.sqrt(12) * tolerance * run.plan.std))
+    field = GridField(run.plan, posterior.model)
+    record = {
+        "tolerance": tolerance,
+        "step": step,
+        "dtype": str(posterior.mean.dtype).removeprefix("torch."),
+        "plan": run.plan.as_dict(),
+        "summary": run.summary,
+        "fit": run.provenance,
+    }
+    count = _checked_count(run, None)
+    with _store(output, run, field.name, record, overwrite=overwrite) as group:
+        _write_axes(group, field.axes, count)
+        _write_fields(group, run, field, step)
+    tensors = (posterior.mean, posterior.samples, run.support)
+    return SamplesReport(
+        output=output,
+        samples=count,
+        size=sum(item.stat().st_size for item in output.rglob("*") if item.is_file()),
+        before=sum(t.numel() * t.element_size() for t in tensors),
+        step=step,
+        name=field.name,
+    )
+
+
+def write_sample_cubes(
+    path: Path, run: Run, *, count: int | None = None, overwrite: bool = False
+) -> int:
+    """Write ``density`` with the dimensions ``sample z y x`` [mag/pc]; how many.
+
+    At its own points the grid resolves the field, so that no sub-grid scatter is
+    added there. ``count`` takes the first so many samples; all by default.
+
+    Raises
+    ------
+    InputError
+        If there are no samples or fewer than ``count``, or ``path`` exists.
+    """
+    wanted = _checked_count(run, count)
+    model = run.posterior.model
+    field = GridField(run.plan, model)
+    axes = [axis[some] for axis, some in zip(field.axes, field.at_grid, strict=True)]
+    with _store(path, run, "density", {}, overwrite=overwrite) as group:
+        _write_axes(group, axes, wanted)
+        array = _cubes(group, "density", wanted, run.plan.grid.shape)
+        for number, eps in enumerate(run.posterior.samples[:wanted]):
+            values = field.values(model, eps)[field.at_grid]
+            array[number] = (np.exp(values) if model.positive else values).T
+    return wanted
+
+
+def _checked_count(run: Run, count: int | None) -> int:
+    held = len(run.posterior.samples)
+    if not held:
+        raise InputError(
+            f"{run.path} has no posterior samples: fit with --set inference.samples=32"
+        )
+    if count is not None and not 1 <= count <= held:
+        raise InputError(f"{run.path} holds {held} samples; {count} cannot be written")
+    return held if count is None else count
+
+
+def _write_axes(group: zarr.Group, axes: list[np.ndarray], count: int) -> None:
+    number = {"long_name": "posterior sample"}
+    write_array(
+        group, "sample", np.arange(count), dimensions=("sample",), attributes=number
+    )
+    for name, axis in zip(AXES, axes, strict=True):
+        about = {"units": "pc", "long_name": FRAME["axes"][name]}
+        write_array(group, name, axis, dimensions=(name,), attributes=about)
+
+
+def _write_fields(group: zarr.Group, run: Run, field: GridField, step: float) -> None:
+    posterior = run.posterior
+    shape = tuple(len(axis) for axis in field.axes)
+    cubes = _cubes(group, field.name, len(posterior.samples), shape)
+    units, title = _ABOUT[field.name]
+    for row, eps in enumerate([posterior.mean, *posterior.samples]):
+        values = np.rint(field.values(posterior.model, eps) / step) * step
+        if row:
+            cubes[row - 1] = values.T
+            continue
+        write_array(
+            group,
+            f"central_{field.name}",
+            values.T.astype(np.float32),
+            dimensions=AXES[::-1],
+            attributes={"units": units, "long_name": f"{title}, of the mean or mode"},
+        )
+    write_array(
+        group,
+        "support",
+        run.support.numpy().reshape(run.plan.grid.shape)[field.cells].T,
+        dimensions=AXES[::-1],
+        attributes={"units": "1", "long_name": field_title("support")},
+    )
+
+
+@contextmanager
+def _store(
+    path: Path,
+    run: Run,
+    name: str,
+    record: dict[str, Any],
+    *,
+    overwrite: bool,
+) -> Iterator[zarr.Group]:
+    """A group with coordinates, which appears under its name when it is whole."""
+    if path.is_dir() and any(path.iterdir()) and not (path / "zarr.json").is_file():
+        raise InputError(f"{path} is a folder and no zarr store: choose another path")
+    origin = provenance(run)
+    attributes: Any = {
+        "kind": SAMPLES,
+        "version": VERSION,
+        "title": "Posterior samples of a three-dimensional map of interstellar dust",
+        "unit": _ABOUT[name][0],
+        "arrays": [name],
+        "frame": FRAME,
+        "band": origin["extinction_band"],
+        "citation": origin["citation"],
+        "provenance": origin,
+        **record,
+    }
+    with atomic_directory(path, overwrite=overwrite) as temporary:
+        group = zarr.create_group(store=temporary, zarr_format=3, attributes=attributes)
+        yield group
+        consolidate(temporary)
+        write_manifest(temporary)
+
+
+def _cubes(
+    group: zarr.Group, name: str, count: int, shape: tuple[int, ...]
+) -> zarr.Array:
+    """An array ``sample z y x``, whose chunks are of one sample each."""
+    units, title = _ABOUT[name]
+    sizes = shape[::-1]
+    return group.create_array(
+        name,
+        shape=(count, *sizes),
+        chunks=(1, *(min(_CHUNK, n) for n in sizes)),
+        dtype=np.float32,
+        dimension_names=("sample", *AXES[::-1]),
+        attributes={"units": units, "long_name": title},
+        fill_value=np.nan,
+        config={"write_empty_chunks": True},
+        compressors=_COMPRESSION,
+    )
