@@ -16,9 +16,9 @@ from pipelines.catalog.presets import (
     Preset,
     load_preset,
 )
-from pipelines.catalog.readers import find_files, locate, open_source
+from pipelines.catalog.readers import find_files, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, locate
 from pipelines.catalog.units import parse_unit
 from pipelines.errors import InputError
 

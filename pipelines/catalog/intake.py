@@ -13,14 +13,14 @@ from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.identity import SeenIdentifiers
 from pipelines.catalog.mapping import Binding, Recipe
 from pipelines.catalog.presets import KeptColumn
-from pipelines.catalog.readers import locate, read_columns
+from pipelines.catalog.readers import read_columns
 from pipelines.catalog.rows import (
     Screen,
     screen_quantities,
     screen_values,
     to_canonical,
 )
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, locate
 from pipelines.errors import InputError
 
 REPEATED = "source_id repeated"

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.catalog.presets import Preset
-from pipelines.catalog.readers import describe_absence, locate
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, conversion_factor
 from pipelines.errors import InputError
 
