@@ -32,7 +32,7 @@ class AstropySource:
     """A table that astropy holds; see `pipelines.catalog.source.Source`."""
 
     def __init__(self, path: Path, read: Callable[[Path], Table]) -> None:
-        self.path = path
+        self.path, self._read = path, read
         try:
             with warnings.catch_warnings():
                 # Odd headers are no reason to stop, a truncated file is.
@@ -48,6 +48,10 @@ class AstropySource:
             name: ColumnInfo(unit=str(column.unit or ""), width=_width(column))
             for name, column in columns.items()
         }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process reads it anew.
+        return type(self), (self.path, self._read)
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, len(self._table), ROWS_PER_BATCH):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 from collections.abc import Sequence
@@ -12,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.catalog.choices import Choices
 from pipelines.catalog.counts import Counts
+from pipelines.catalog.options import IngestPlan
 from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
+from pipelines.digests import digest_of
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
@@ -24,14 +24,14 @@ _DEPTH = 4
 
 
 def make_report(
-    choices: Choices, counts: Counts, notes: Sequence[str] = ()
+    plan: IngestPlan, counts: Counts, notes: Sequence[str] = ()
 ) -> IngestReport:
     """What was counted, with what was assumed; further ``notes`` go last."""
-    recipe, preset = choices.recipes[0], choices.survey
+    recipe, preset, kept = plan.recipes[0], plan.survey, counts.kept
     assumed = []
     if "parallax" in recipe.bindings:
         assumed.append(
-            f"distance = 1/parallax above {choices.selection.min_parallax_snr:g} times "
+            f"distance = 1/parallax above {plan.selection.min_parallax_snr:g} times "
             "its error, zero point untouched"
         )
     for name in ("distance", "extinction"):
@@ -44,30 +44,30 @@ def make_report(
         if preset.tested_on == "generated":
             assumed.append("this preset was not tested on a sample of the real survey")
     return IngestReport(
-        sources=tuple(path.name for path in choices.files),
+        sources=tuple(path.name for path in plan.files),
         rows_read=counts.rows_read,
-        rows_kept=counts.rows_kept,
-        faults=dict(counts.tally.faults),
-        cuts=dict(counts.tally.cuts),
-        negative_extinctions=counts.negative_extinctions,
+        rows_kept=kept.stars,
+        faults=dict(counts.faults),
+        cuts=dict(counts.cuts),
+        negative_extinctions=kept.negative,
         origins=recipe.describe(),
-        ranges=counts.ranges(),
-        notes=(*assumed, *notes, *(f"warning: {text}" for text in counts.doubts())),
+        ranges=kept.ranges(),
+        notes=(*assumed, *notes, *(f"warning: {text}" for text in kept.doubts())),
     )
 
 
 def make_record(
-    choices: Choices, inputs: Sequence[dict[str, Any]], report: IngestReport
+    plan: IngestPlan, inputs: Sequence[dict[str, Any]], report: IngestReport
 ) -> dict[str, Any]:
     """The table's provenance, JSON-serialisable; ``inputs`` are by `identify`."""
-    survey, wanted = choices.survey, choices.wanted
+    survey, options = plan.survey, plan.options
     return {
         "program": f"dustmap {importlib.metadata.version('dustmap')}",
         "command": "ingest",
         "preset": survey.model_dump(mode="json") if survey else None,
-        "map": list(wanted.mappings),
-        "where": wanted.where,
-        "band": wanted.band,
+        "map": list(options.mappings),
+        "where": options.where,
+        "band": options.band,
         "inputs": list(inputs),
         "report": report.to_meta(),
     }
@@ -78,9 +78,8 @@ def identify(path: Path) -> dict[str, Any]:
 
     Of a table that was ingested before, `surveys` too: it is what they are cited by.
     """
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    found = {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
+    digest = digest_of(path)
+    found = {"name": path.name, "bytes": digest.size, "sha256": digest.sha256}
     record = _own_record(path)
     return found if record is None else {**found, "surveys": surveys(record)}
 

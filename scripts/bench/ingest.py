@@ -117,7 +117,7 @@ def memory(pid: int) -> int:
 def spill_bytes(output: Path) -> int:
     """What waits on disk [byte]."""
     total = 0
-    for path in output.parent.glob(f".{output.name}.*/spills/*"):
+    for path in output.parent.glob(f".{output.name}.*.part/*.*"):
         try:
             total += path.stat().st_size
         except FileNotFoundError:
