@@ -92,16 +92,7 @@ class Partition:
 
 def write_partition(part: Partition) -> KeptRows:
     """Write one partition, unless repeated rows were all it had."""
-    repeated = np.load(part.repeated, mmap_mode="r")
-    place = part.tile
-    pieces = [
-        run.read(place.first, place.last, rows_of(repeated, number))
-        for number, run in part.runs.items()
-    ]
-    schema = part.schema.append(pa.field(KEY, pa.int64()))
-    table = joined([schema.empty_table(), *pieces])
-    order = np.argsort(table[KEY].to_numpy(), kind="stable")
-    columns = to_columns(table.take(pa.array(order)))
+    columns = to_columns(_sorted_rows(part))
     kept = KeptRows()
     kept.note(columns)
     if not kept.stars:
@@ -113,11 +104,23 @@ def write_partition(part: Partition) -> KeptRows:
         part.path,
         columns,
         units={name: unit for name, unit in part.units.items() if name in columns},
-        meta={"order": place.order, "pixel": place.pixel, "nested": True},
+        meta={"order": part.tile.order, "pixel": part.tile.pixel, "nested": True},
         kind="stars",
         overwrite=False,
     )
     return kept
+
+
+def _sorted_rows(part: Partition) -> pa.Table:
+    repeated = np.load(part.repeated, mmap_mode="r")
+    pieces = [
+        run.read(part.tile.first, part.tile.last, rows_of(repeated, number))
+        for number, run in part.runs.items()
+    ]
+    schema = part.schema.append(pa.field(KEY, pa.int64()))
+    table = joined([schema.empty_table(), *pieces])
+    order = np.argsort(table[KEY].to_numpy(), kind="stable")
+    return table.drop_columns([KEY]).take(pa.array(order))
 
 
 def to_columns(table: pa.Table) -> dict[str, np.ndarray]:
