@@ -106,7 +106,9 @@ class RunWriter:
         order = np.argsort(key, kind="stable")
         if "source_id" in table.column_names:
             _write_hashes(stem, table["source_id"], order)
-        table = table.take(pa.array(order)).combine_chunks()
+        if self._over_sky:
+            table = table.take(pa.array(order))
+        table = table.combine_chunks()
         with (
             pa.OSFile(str(stem.with_suffix(".arrow")), "wb") as sink,
             pa.ipc.new_file(sink, table.schema) as writer,
