@@ -68,9 +68,11 @@ class RowFilter:
         """Return which rows pass, shape ``(n,)``, from columns of shape ``(n,)``."""
         with np.errstate(all="ignore"):
             passed = np.array(self.evaluate(columns), dtype=bool)
-        for column in columns.values():
-            # Missing are None in text and NaN in numbers, which differs from itself.
-            passed = passed & (column == column) & (column != None)  # noqa: E711
+        for name, column in columns.items():
+            if self.kinds[name] == "string":
+                passed &= np.array([text is not None for text in column])
+            else:
+                passed &= ~np.isnan(column)
         return passed
 
 
@@ -167,10 +169,8 @@ class _Compiler:
         if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
             change, inner = _SIGNS[type(node.op)], self._value(node.operand, kind)
             return lambda columns: change(inner(columns))
-        if (
-            isinstance(node, ast.Call)
-            and name.startswith("abs(")
-            and (len(node.args) == 1 and not node.keywords)
+        if isinstance(node, ast.Call) and (
+            (ast.unparse(node.func), len(node.args), node.keywords) == ("abs", 1, [])
         ):
             inner = self._value(node.args[0], kind)
             return lambda columns: np.abs(inner(columns))
@@ -189,6 +189,6 @@ class _Compiler:
 
     def _refused(self, node: ast.AST) -> InputError:
         return InputError(
-            f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: compare "
-            "columns with numbers or quoted text, joined by and, or, not"
+            f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: "
+            "compare columns with numbers or quoted text, joined by and, or, not"
         )

@@ -89,8 +89,12 @@ def _read_properties(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    pairs = [line.partition("=") for line in lines if not line.startswith(("#", "!"))]
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    pairs = [line.strip().partition("=") for line in lines]
+    return {
+        key.strip(): value.strip()
+        for key, equals, value in pairs
+        if equals and not key.startswith(("#", "!"))
+    }
 
 
 def _leaves(root: Path) -> dict[Pixel, list[Path]]:
