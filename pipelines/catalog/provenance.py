@@ -123,9 +123,9 @@ def _own_record(path: Path) -> dict[str, Any] | None:
     if METADATA_KEY not in metadata:
         return None
     record = json.loads(metadata[METADATA_KEY]).get("meta") or {}
-    if "command" in record:
-        return record
-    # A partition: its folder tells.
-    beside = [folder / PROVENANCE for folder in path.parents[:_DEPTH]]
-    of_folder = next((file for file in beside if file.is_file()), None)
-    return json.loads(of_folder.read_text("utf-8")) if of_folder else record
+    if "command" not in record:
+        # A partition: its folder tells.
+        for folder in path.parents[:_DEPTH]:
+            if (folder / PROVENANCE).is_file():
+                return json.loads((folder / PROVENANCE).read_text("utf-8"))
+    return record
