@@ -33,7 +33,13 @@ from pipelines.catalog.partitions import Partition, tile, to_columns, write_part
 from pipelines.catalog.provenance import identify, make_record, make_report
 from pipelines.catalog.repeats import find_repeated, rows_of
 from pipelines.catalog.report import IngestReport
-from pipelines.catalog.sorted_runs import COUNT_ORDER, RunWriter, SortedRun, joined
+from pipelines.catalog.sorted_runs import (
+    COUNT_ORDER,
+    RunWriter,
+    SortedRun,
+    joined,
+    read_run,
+)
 from pipelines.catalog.source import Source
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.catalog.validation import REPEATED, RowValidator
@@ -136,10 +142,13 @@ class _Piece:
     selection: Selection
     stem: Path
     over_sky: bool
+    progress: _Progress
 
     def validate(self) -> tuple[Path, Counts, RunWriter]:
         """Write the sound rows to sorted runs."""
-        validator = RowValidator(self.source, self.recipe, self.selection)
+        validator = RowValidator(
+            self.source, self.recipe, self.selection, self.progress
+        )
         writer = RunWriter(self.stem, over_sky=self.over_sky)
         for columns in validator.batches():
             writer.write(columns)
@@ -156,7 +165,9 @@ def _workspace(output: Path) -> Iterator[Path]:
         yield Path(work)
 
 
-def _pieces(plan: IngestPlan, work: Path, *, over_sky: bool) -> Iterator[_Piece]:
+def _pieces(
+    plan: IngestPlan, work: Path, progress: _Progress, *, over_sky: bool
+) -> Iterator[_Piece]:
     number = 0
     for source, recipe in zip(plan.sources, plan.recipes, strict=True):
         parts: Iterable[Source] = [source]
@@ -170,6 +181,7 @@ def _pieces(plan: IngestPlan, work: Path, *, over_sky: bool) -> Iterator[_Piece]
                 selection=plan.selection,
                 stem=work / f"{number:07d}",
                 over_sky=over_sky,
+                progress=progress,
             )
             number += 1
 
@@ -179,7 +191,9 @@ def _validate(
 ) -> _ValidRows:
     """Validate the rows of all sources, find repeated ones, refuse what is unsound."""
     rows = _ValidRows()
-    pieces = _pieces(plan, work, over_sky=over_sky)
+    # Other processes tell how far they are when they have ended a piece.
+    within = progress if run is map else None
+    pieces = _pieces(plan, work, within, over_sky=over_sky)
     for path, counts, writer in run(_Piece.validate, pieces):
         rows.counts.add(counts, path)
         rows.stars += writer.stars
@@ -191,7 +205,7 @@ def _validate(
                     f"the sources' columns do not fit together: {path} gives {names} "
                     f"after {first}"
                 )
-        if progress is not None:
+        if progress is not None and within is None:
             progress(counts.rows_read)
     rows.repeated = find_repeated(run, rows.runs)
     if len(rows.repeated):
@@ -211,9 +225,9 @@ def _write_file(
     ):
         rows = _validate(map, plan, work, progress, over_sky=False)
         kept = KeptRows()
-        header = rows.runs[0].read(0, 0, rows.repeated[:0])
-        for number, run in enumerate(rows.runs):
-            sound = run.read(0, 1, rows_of(rows.repeated, number))
+        header = read_run(rows.runs[0].stem, 0, 0, rows.repeated[:0])
+        for number, each in enumerate(rows.runs):
+            sound = read_run(each.stem, 0, 1, rows_of(rows.repeated, number))
             columns = to_columns(joined([header, sound]))
             kept.note(columns)
             table.write(columns)
@@ -236,25 +250,26 @@ def _fill_folder(
     if cells is not None:
         cells = cells.reaching(rows.counts.farthest)
         deepest = min(COUNT_ORDER, cells.coarsest)
-    np.save(work / "repeated.npy", rows.repeated)
+    repeated = work / "repeated.npy"
+    np.save(repeated, rows.repeated)
     tiles = tile(np.asarray(rows.stars), STARS_PER_PARTITION, deepest)
-    parts = [
+    parts = (
         Partition(
-            path=folder
-            / f"part-{number:05d}-order-{place.order}-pixel-{place.pixel}.parquet",
+            number=number,
+            folder=folder,
             tile=place,
             runs={
-                which: each
+                which: each.stem
                 for which, each in enumerate(rows.runs)
                 if each.first < place.last and each.last >= place.first
             },
             schema=rows.runs[0].schema,
-            repeated=work / "repeated.npy",
+            repeated=repeated,
             units=plan.units,
             cells=cells,
         )
         for number, place in enumerate(tiles)
-    ]
+    )
     kept = KeptRows()
     for written in run(write_partition, parts):
         kept.add(written)

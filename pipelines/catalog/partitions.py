@@ -15,8 +15,8 @@ from pipelines.catalog.sorted_runs import (
     COUNT_ORDER,
     DEEPEST,
     KEY,
-    SortedRun,
     joined,
+    read_run,
 )
 from pipelines.catalog.tables import write_table
 from pipelines.merge import Cells, merge_rows
@@ -71,8 +71,10 @@ class Partition:
 
     Parameters
     ----------
+    number
+        Its place in the order of the sky.
     runs
-        Those that hold stars of the tile, by their numbers, in order.
+        Stems of those that hold stars of the tile, by their numbers, in order.
     schema
         Of the rows; all are converted to its types.
     repeated
@@ -81,13 +83,20 @@ class Partition:
         Of columns, by name; may name others too.
     """
 
-    path: Path
+    number: int
+    folder: Path
     tile: Tile
-    runs: dict[int, SortedRun]
+    runs: dict[int, Path]
     schema: pa.Schema
     repeated: Path
     units: dict[str, str]
     cells: Cells | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where it is written: names sort in the order of the sky."""
+        place = f"order-{self.tile.order}-pixel-{self.tile.pixel}"
+        return self.folder / f"part-{self.number:05d}-{place}.parquet"
 
 
 def write_partition(part: Partition) -> KeptRows:
@@ -114,8 +123,8 @@ def write_partition(part: Partition) -> KeptRows:
 def _sorted_rows(part: Partition) -> pa.Table:
     repeated = np.load(part.repeated, mmap_mode="r")
     pieces = [
-        run.read(part.tile.first, part.tile.last, rows_of(repeated, number))
-        for number, run in part.runs.items()
+        read_run(stem, part.tile.first, part.tile.last, rows_of(repeated, number))
+        for number, stem in part.runs.items()
     ]
     schema = part.schema.append(pa.field(KEY, pa.int64()))
     table = joined([schema.empty_table(), *pieces])

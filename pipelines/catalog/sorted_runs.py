@@ -47,20 +47,21 @@ class SortedRun:
     last: int
     schema: pa.Schema
 
-    def read(self, first: int, last: int, without: np.ndarray) -> pa.Table:
-        """Rows with keys from ``first`` to below ``last``.
 
-        ``without`` are the places in the run of rows to leave out, sorted, ``(k,)``.
-        """
-        with pa.memory_map(str(self.stem.with_suffix(".arrow"))) as source:
-            table = pa.ipc.open_file(source).read_all()
-        keys = table[KEY].chunk(0).to_numpy()
-        start, stop = np.searchsorted(keys, [first, last])
-        rows = table.slice(start, stop - start)
-        lost = without[slice(*np.searchsorted(without, [start, stop]))] - start
-        if len(lost):
-            rows = rows.take(pa.array(np.delete(np.arange(len(rows)), lost)))
-        return rows
+def read_run(stem: Path, first: int, last: int, without: np.ndarray) -> pa.Table:
+    """Rows of a run with keys from ``first`` to below ``last``.
+
+    ``without`` are the places in the run of rows to leave out, sorted, ``(k,)``.
+    """
+    with pa.memory_map(str(stem.with_suffix(".arrow"))) as source:
+        table = pa.ipc.open_file(source).read_all()
+    keys = table[KEY].chunk(0).to_numpy()
+    start, stop = np.searchsorted(keys, [first, last])
+    rows = table.slice(start, stop - start)
+    lost = without[slice(*np.searchsorted(without, [start, stop]))] - start
+    if len(lost):
+        rows = rows.take(pa.array(np.delete(np.arange(len(rows)), lost)))
+    return rows
 
 
 class RunWriter:

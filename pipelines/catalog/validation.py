@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -27,11 +27,19 @@ class RowValidator:
     """Drops the rows of a source that are faulty or cut, and counts everything.
 
     Repeated identifiers stay: they can be found among the rows of all sources only.
+    ``progress`` is called with the number of rows after each batch.
     """
 
-    def __init__(self, source: Source, recipe: Recipe, selection: Selection) -> None:
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        selection: Selection,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self.counts = Counts()
         self._source, self._recipe, self._selection = source, recipe, selection
+        self._progress = progress
         self._carried = selection.kept_from(source)
 
     def batches(self) -> Iterator[Columns]:
@@ -46,6 +54,8 @@ class RowValidator:
             rows = len(next(iter(batch.values())))
             if rows:
                 yield from self._validated(batch, rows)
+            if self._progress is not None:
+                self._progress(rows)
 
     def _requests(self) -> dict[str, tuple[str, str]]:
         requests = {

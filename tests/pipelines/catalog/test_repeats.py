@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.catalog import repeats
@@ -39,6 +39,7 @@ def repeated_in_runs(batches, kind) -> list[list[bool]]:
 
 
 @pytest.mark.parametrize("at_once", [5, 1000])
+@settings(deadline=None, max_examples=25)
 @given(INTEGERS)
 def test_integers_are_new_once(at_once: int, batches) -> None:
     batches = [batch for batch in batches if batch]
@@ -47,6 +48,7 @@ def test_integers_are_new_once(at_once: int, batches) -> None:
         assert repeated_in_runs(batches, np.int64) == repeated_by_a_set(batches)
 
 
+@settings(deadline=None, max_examples=25)
 @given(STRINGS)
 def test_strings_are_new_once(batches) -> None:
     batches = [batch for batch in batches if batch]
