@@ -112,8 +112,8 @@ def ingest(
     _check_merging(plan, cells)
     with (
         atomic_directory(output, overwrite=overwrite) as folder,
-        processes(workers) as run,
         _workspace(output) as work,
+        processes(workers) as run,
     ):
         rows = _validate(run, plan, work, progress, over_sky=True)
         return _fill_folder(run, plan, rows, folder, work, cells)

@@ -21,7 +21,7 @@ class Binding:
     """One canonical quantity's origin: a column, a constant, or (neither) ignored.
 
     ``origin`` ranks who says so: `USER` before `PRESET` before `NAME`, a column that
-    bears the canonical name.
+    bears the canonical name. ``factor`` leads to the canonical unit, once it is chosen.
     """
 
     canonical: str
@@ -30,6 +30,11 @@ class Binding:
     unit: str | None = None
     optional: bool = False
     origin: int = USER
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        unit = f" [{self.unit}]" if self.unit else ""
+        return f"{self.column or self.value}{unit}"
 
     @property
     def ignored(self) -> bool:
@@ -82,20 +87,8 @@ def parse_mappings(texts: Iterable[str]) -> dict[str, Binding]:
     return bindings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What is read from one source, and the factors to canonical units."""
-
-    bindings: dict[str, Binding]
-    factors: dict[str, float]
-
-    def describe(self) -> dict[str, str]:
-        """Say for each canonical quantity where it comes from."""
-        text = {}
-        for name, binding in self.bindings.items():
-            unit = f" [{binding.unit}]" if binding.unit else ""
-            text[name] = f"{binding.column or binding.value}{unit}"
-        return text
+Recipe = dict[str, Binding]
+"""What is read from one source, by canonical name."""
 
 
 def choose(
@@ -123,13 +116,21 @@ def choose(
         names += choice.with_error("extinction", required=True)
     names += choice.present("source_id")
     _refuse_unused(user, names, positions_only)
-    chosen = {name: choice.candidates[name] for name in names}
-    factors = {n: _factor(source, b) for n, b in chosen.items() if n != "source_id"}
-    bindings = {
-        n: replace(b, unit=b.unit or _unit_in_file(source, b))
-        for n, b in chosen.items()
-    }
-    return Recipe(bindings=bindings, factors=factors)
+    return {name: _settled(source, choice.candidates[name]) for name in names}
+
+
+def _settled(source: Source, binding: Binding) -> Binding:
+    """With the unit that is stated or found, and the factor from that."""
+    found, factor = _unit_in_file(source, binding), 1.0
+    if binding.canonical != "source_id":
+        factor = conversion_factor(
+            binding.canonical,
+            binding.column or str(binding.value),
+            stated=binding.unit,
+            found=found,
+            source=str(source.path),
+        )
+    return replace(binding, unit=binding.unit or found, factor=factor)
 
 
 class _Choice:
@@ -229,7 +230,9 @@ def _candidates(
             for name, item in preset.columns.items()
             if not item.optional or item.column in there
         }
-    return {n: binding for n, binding in (found | user).items() if not binding.ignored}
+    return {
+        n: binding for n, binding in {**found, **user}.items() if not binding.ignored
+    }
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:
@@ -237,16 +240,6 @@ def _unit_in_file(source: Source, binding: Binding) -> str | None:
         return None
     base, _ = locate(source, binding.column)
     return source.columns[base].unit
-
-
-def _factor(source: Source, binding: Binding) -> float:
-    return conversion_factor(
-        binding.canonical,
-        binding.column or str(binding.value),
-        stated=binding.unit,
-        found=_unit_in_file(source, binding),
-        source=str(source.path),
-    )
 
 
 def _refuse_unused(

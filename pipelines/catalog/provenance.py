@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,15 @@ def make_report(
     """What was counted, with what was assumed; further ``notes`` go last."""
     recipe, preset, kept = plan.recipes[0], plan.survey, counts.kept
     assumed = []
-    if "parallax" in recipe.bindings:
+    if "parallax" in recipe:
         assumed.append(
             f"distance = 1/parallax above {plan.selection.min_parallax_snr:g} times "
             "its error, zero point untouched"
         )
     for name in ("distance", "extinction"):
-        if f"{name}_lower" in recipe.bindings:
+        if f"{name}_lower" in recipe:
             assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
-    if "ra" in recipe.bindings:
+    if "ra" in recipe:
         assumed.append("ra and dec taken as ICRS")
     if preset is not None:
         assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
@@ -50,7 +51,7 @@ def make_report(
         faults=dict(counts.faults),
         cuts=dict(counts.cuts),
         negative_extinctions=kept.negative,
-        origins=recipe.describe(),
+        origins={name: str(binding) for name, binding in recipe.items()},
         ranges=kept.ranges(),
         notes=(*assumed, *notes, *(f"warning: {text}" for text in kept.doubts())),
     )
@@ -69,7 +70,7 @@ def make_record(
         "where": options.where,
         "band": options.band,
         "inputs": list(inputs),
-        "report": report.to_meta(),
+        "report": asdict(report),
     }
 
 

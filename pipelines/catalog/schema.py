@@ -209,7 +209,9 @@ def _gathered(own: Any, group: Group) -> list[Any]:
     lengths = group.numbers(len(raw))
     whole = group.gather(raw, lengths).numpy()
     ends = np.cumsum(lengths)
-    return [pickle.loads(whole[end - n : end]) for n, end in zip(lengths, ends)]
+    return [
+        pickle.loads(whole[end - n : end].tobytes()) for n, end in zip(lengths, ends)
+    ]
 
 
 def _assemble(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,27 +35,19 @@ _INTEGER = r"^\s*-?(0|[1-9][0-9]*)\s*$"
 _DECIMAL = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    lines: int
-    delimiter: str
-    fields: list[dict[str, str]]
-    """ECSV's description of the columns; empty for CSV."""
-
-
 class TextSource:
     """A CSV or ECSV file; see `pipelines.catalog.source.Source`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._header = _read_header(path)
+            self._comments, self._delimiter, described = _read_header(path)
             with self._reader({}) as reader:
                 names = reader.schema.names
         except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
             raise _explain(path, error, []) from error
         refuse_duplicates(path, names)
-        fields = {item["name"]: item for item in self._header.fields}
+        fields = {item["name"]: item for item in described}
         if fields and list(fields) != names:
             raise InputError(
                 f"{path}: the ECSV header describes {list(fields)} but the columns are "
@@ -102,14 +93,14 @@ class TextSource:
     def _reader(
         self, types: Mapping[str, pa.DataType], names: list[str] | None = None
     ) -> Iterator[pacsv.CSVStreamingReader]:
-        read = pacsv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=self._header.lines)
+        read = pacsv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=self._comments)
         convert = pacsv.ConvertOptions(
             column_types=dict(types),
             include_columns=names,
             null_values=list(NULLS),
             strings_can_be_null=True,
         )
-        parse = pacsv.ParseOptions(delimiter=self._header.delimiter)
+        parse = pacsv.ParseOptions(delimiter=self._delimiter)
         compression = "gzip" if is_gzipped(self.path) else None
         with (
             pa.input_stream(str(self.path), compression=compression) as stream,
@@ -118,7 +109,8 @@ class TextSource:
             yield reader
 
 
-def _read_header(path: Path) -> _Header:
+def _read_header(path: Path) -> tuple[int, str, list[dict[str, str]]]:
+    """Lines of comments, the delimiter, and what ECSV tells of the columns."""
     comments = []
     delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
     opener = gzip.open if is_gzipped(path) else open
@@ -128,14 +120,14 @@ def _read_header(path: Path) -> _Header:
                 break
             comments.append(line[1:].removeprefix(" ").rstrip("\r\n"))
     if not comments or not comments[0].startswith("%ECSV"):
-        return _Header(len(comments), delimiter, [])
+        return len(comments), delimiter, []
     try:
         header = get_header_from_yaml(comments[1:])
         fields = header["datatype"]
         assert all({"name", "datatype"} <= set(item) for item in fields)
     except Exception as error:  # the YAML library's errors have no common base
         raise InputError(f"{path} has a broken ECSV header: {error}") from error
-    return _Header(len(comments), header.get("delimiter", " "), fields)
+    return len(comments), header.get("delimiter", " "), fields
 
 
 def _all_match(text: pa.Array, pattern: str) -> bool:

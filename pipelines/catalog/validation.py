@@ -60,7 +60,7 @@ class RowValidator:
     def _requests(self) -> dict[str, tuple[str, str]]:
         requests = {
             name: (binding.column, "identifier" if name == "source_id" else "number")
-            for name, binding in self._recipe.bindings.items()
+            for name, binding in self._recipe.items()
             if binding.column is not None
         }
         if not requests:
@@ -88,8 +88,8 @@ class RowValidator:
         values = self._values(batch, rows)
         with np.errstate(all="ignore"):
             check_values(mask, values)
-            for name, factor in self._recipe.factors.items():
-                values[name] = values[name] * factor
+            for name, column in values.items():
+                values[name] = column * self._recipe[name].factor
             check_quantities(mask, values, selection.min_parallax_snr)
         if not mask.kept.any():
             return
@@ -104,6 +104,6 @@ class RowValidator:
     def _values(self, batch: Columns, rows: int) -> Columns:
         return {
             name: batch[name] if b.value is None else np.full(rows, b.value)
-            for name, b in self._recipe.bindings.items()
+            for name, b in self._recipe.items()
             if name != "source_id"
         }
