@@ -15,42 +15,37 @@ sky, ``provenance.json`` and a manifest of all. The output appears whole or not 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from pipelines.catalog.counts import Counts, KeptRows
-from pipelines.catalog.mapping import Recipe
-from pipelines.catalog.options import IngestOptions, IngestPlan, Selection, make_plan
+from pipelines.catalog.counts import KeptRows
+from pipelines.catalog.options import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.parallel import Run, processes
-from pipelines.catalog.parquet_reader import ParquetSource, split_groups
-from pipelines.catalog.partitions import Partition, tile, to_columns, write_partition
-from pipelines.catalog.provenance import identify, make_record, make_report
-from pipelines.catalog.repeats import find_repeated, rows_of
-from pipelines.catalog.report import IngestReport
-from pipelines.catalog.sorted_runs import (
-    COUNT_ORDER,
-    RunWriter,
-    SortedRun,
-    joined,
-    read_run,
+from pipelines.catalog.partitions import (
+    Layout,
+    Tile,
+    partitions_of,
+    tile,
+    to_columns,
+    write_partition,
 )
-from pipelines.catalog.source import Source
+from pipelines.catalog.provenance import identify, make_record, make_report
+from pipelines.catalog.repeats import rows_of
+from pipelines.catalog.report import IngestReport
+from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
 from pipelines.catalog.tables import PROVENANCE, open_table
-from pipelines.catalog.validation import REPEATED, RowValidator
+from pipelines.catalog.valid_rows import Progress, ValidRows, validate_sources
 from pipelines.errors import InputError
 from pipelines.merge import MERGED_COLUMNS, Cells, parse_cells
 from pipelines.store import MANIFEST, atomic_directory, write_manifest
 
-ROWS_PER_PIECE = 1 << 20
 STARS_PER_PARTITION = 1 << 20
 _FILE_SUFFIXES = (".parquet", ".parq", ".pq")
-_Progress = Callable[[int], None] | None
 
 
 def ingest(
@@ -115,45 +110,8 @@ def ingest(
         _workspace(output) as work,
         processes(workers) as run,
     ):
-        rows = _validate(run, plan, work, progress, over_sky=True)
+        rows = validate_sources(run, plan, work, progress, over_sky=True)
         return _fill_folder(run, plan, rows, folder, work, cells)
-
-
-@dataclass(slots=True)
-class _ValidRows:
-    """The rows of all sources: sorted runs, counts, stars by pixel at `COUNT_ORDER`.
-
-    ``repeated`` are the numbers of the rows to leave out
-    (`pipelines.catalog.repeats`).
-    """
-
-    runs: list[SortedRun] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-    stars: np.ndarray | int = 0
-    repeated: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """Some rows: a source, or some row groups of a parquet file."""
-
-    source: Source
-    recipe: Recipe
-    selection: Selection
-    stem: Path
-    over_sky: bool
-    progress: _Progress
-
-    def validate(self) -> tuple[Path, Counts, RunWriter]:
-        """Write the sound rows to sorted runs."""
-        validator = RowValidator(
-            self.source, self.recipe, self.selection, self.progress
-        )
-        writer = RunWriter(self.stem, over_sky=self.over_sky)
-        for columns in validator.batches():
-            writer.write(columns)
-        writer.close()
-        return self.source.path, validator.counts, writer
 
 
 @contextmanager
@@ -165,57 +123,8 @@ def _workspace(output: Path) -> Iterator[Path]:
         yield Path(work)
 
 
-def _pieces(
-    plan: IngestPlan, work: Path, progress: _Progress, *, over_sky: bool
-) -> Iterator[_Piece]:
-    number = 0
-    for source, recipe in zip(plan.sources, plan.recipes, strict=True):
-        parts: Iterable[Source] = [source]
-        if isinstance(source, ParquetSource):
-            groups = split_groups(source.path, ROWS_PER_PIECE)
-            parts = (ParquetSource(source.path, each) for each in groups)
-        for part in parts:
-            yield _Piece(
-                source=part,
-                recipe=recipe,
-                selection=plan.selection,
-                stem=work / f"{number:07d}",
-                over_sky=over_sky,
-                progress=progress,
-            )
-            number += 1
-
-
-def _validate(
-    run: Run, plan: IngestPlan, work: Path, progress: _Progress, *, over_sky: bool
-) -> _ValidRows:
-    """Validate the rows of all sources, find repeated ones, refuse what is unsound."""
-    rows = _ValidRows()
-    # Other processes tell how far they are when they have ended a piece.
-    within = progress if run is map else None
-    pieces = _pieces(plan, work, within, over_sky=over_sky)
-    for path, counts, writer in run(_Piece.validate, pieces):
-        rows.counts.add(counts, path)
-        rows.stars += writer.stars
-        rows.runs += writer.runs
-        if rows.runs and writer.runs:
-            names, first = writer.runs[0].schema.names, rows.runs[0].schema.names
-            if names != first:
-                raise InputError(
-                    f"the sources' columns do not fit together: {path} gives {names} "
-                    f"after {first}"
-                )
-        if progress is not None and within is None:
-            progress(counts.rows_read)
-    rows.repeated = find_repeated(run, rows.runs)
-    if len(rows.repeated):
-        rows.counts.faults[REPEATED] += len(rows.repeated)
-    rows.counts.refuse_unsound(plan.options)
-    return rows
-
-
 def _write_file(
-    plan: IngestPlan, output: Path, *, overwrite: bool, progress: _Progress
+    plan: IngestPlan, output: Path, *, overwrite: bool, progress: Progress
 ) -> IngestReport:
     with (
         open_table(
@@ -223,7 +132,7 @@ def _write_file(
         ) as table,
         _workspace(output) as work,
     ):
-        rows = _validate(map, plan, work, progress, over_sky=False)
+        rows = validate_sources(map, plan, work, progress, over_sky=False)
         kept = KeptRows()
         header = read_run(rows.runs[0].stem, 0, 0, rows.repeated[:0])
         for number, each in enumerate(rows.runs):
@@ -241,7 +150,7 @@ def _write_file(
 def _fill_folder(
     run: Run,
     plan: IngestPlan,
-    rows: _ValidRows,
+    rows: ValidRows,
     folder: Path,
     work: Path,
     cells: Cells | None,
@@ -252,28 +161,28 @@ def _fill_folder(
         deepest = min(COUNT_ORDER, cells.coarsest)
     repeated = work / "repeated.npy"
     np.save(repeated, rows.repeated)
-    tiles = tile(np.asarray(rows.stars), STARS_PER_PARTITION, deepest)
-    parts = (
-        Partition(
-            number=number,
-            folder=folder,
-            tile=place,
-            runs={
-                which: each.stem
-                for which, each in enumerate(rows.runs)
-                if each.first < place.last and each.last >= place.first
-            },
-            schema=rows.runs[0].schema,
-            repeated=repeated,
-            units=plan.units,
-            cells=cells,
-        )
-        for number, place in enumerate(tiles)
+    layout = Layout(
+        folder=folder,
+        schema=rows.runs[0].schema,
+        repeated=repeated,
+        units=plan.units,
+        cells=cells,
     )
+    tiles = tile(rows.stars, STARS_PER_PARTITION, deepest)
     kept = KeptRows()
-    for written in run(write_partition, parts):
+    for written in run(write_partition, partitions_of(layout, tiles, rows.runs)):
         kept.add(written)
     rows.counts.kept = kept
+    report = make_report(plan, rows.counts, _notes(tiles, kept, cells))
+    record = make_record(plan, list(run(identify, plan.files)), report)
+    record["merge"] = None if cells is None else str(cells)
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    (folder / PROVENANCE).write_text(text, encoding="utf-8")
+    write_manifest(folder)
+    return report
+
+
+def _notes(tiles: Sequence[Tile], kept: KeptRows, cells: Cells | None) -> list[str]:
     orders = [place.order for place in tiles]
     notes = [
         f"{len(tiles)} partitions in the order of the sky, HEALPix orders "
@@ -285,13 +194,7 @@ def _fill_folder(
             f"pixels of nside {cells.nside}, bins of {cells.width:.4g} pc; "
             f"{kept.outlying:,} outlying stars left by themselves"
         )
-    report = make_report(plan, rows.counts, notes)
-    record = make_record(plan, list(run(identify, plan.files)), report)
-    record["merge"] = None if cells is None else str(cells)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    (folder / PROVENANCE).write_text(text, encoding="utf-8")
-    write_manifest(folder)
-    return report
+    return notes
 
 
 def _check_folder(output: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pipelines.catalog.sorted_runs import (
     COUNT_ORDER,
     DEEPEST,
     KEY,
+    SortedRun,
     joined,
     read_run,
 )
@@ -66,37 +68,52 @@ def tile(counts: np.ndarray, limit: int, deepest: int = COUNT_ORDER) -> list[Til
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """What is to be written where.
+class Layout:
+    """What all partitions have in common.
 
     Parameters
     ----------
-    number
-        Its place in the order of the sky.
-    runs
-        Stems of those that hold stars of the tile, by their numbers, in order.
     schema
         Of the rows; all are converted to its types.
     repeated
         File with the numbers of repeated rows; see `pipelines.catalog.repeats`.
     units
         Of columns, by name; may name others too.
+    cells
+        In which stars are merged, if at all.
     """
 
-    number: int
     folder: Path
-    tile: Tile
-    runs: dict[int, Path]
     schema: pa.Schema
     repeated: Path
     units: dict[str, str]
     cells: Cells | None = None
 
-    @property
-    def path(self) -> Path:
-        """Where it is written: names sort in the order of the sky."""
-        place = f"order-{self.tile.order}-pixel-{self.tile.pixel}"
-        return self.folder / f"part-{self.number:05d}-{place}.parquet"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Where a tile is written, and the runs by number that hold stars of it."""
+
+    layout: Layout
+    path: Path
+    tile: Tile
+    runs: dict[int, Path]
+
+
+def partitions_of(
+    layout: Layout, tiles: Sequence[Tile], runs: Sequence[SortedRun]
+) -> Iterator[Partition]:
+    """One partition for each tile; their names sort in the order of the sky."""
+    for number, place in enumerate(tiles):
+        name = f"part-{number:05d}-order-{place.order}-pixel-{place.pixel}.parquet"
+        within = {
+            which: run.stem
+            for which, run in enumerate(runs)
+            if run.first < place.last and run.last >= place.first
+        }
+        yield Partition(
+            layout=layout, path=layout.folder / name, tile=place, runs=within
+        )
 
 
 def write_partition(part: Partition) -> KeptRows:
@@ -106,13 +123,15 @@ def write_partition(part: Partition) -> KeptRows:
     kept.note(columns)
     if not kept.stars:
         return kept
-    if part.cells is not None:
-        columns, kept.outlying = merge_rows(columns, part.cells)
+    if part.layout.cells is not None:
+        columns, kept.outlying = merge_rows(columns, part.layout.cells)
         kept.rows = len(columns["l"])
     write_table(
         part.path,
         columns,
-        units={name: unit for name, unit in part.units.items() if name in columns},
+        units={
+            name: unit for name, unit in part.layout.units.items() if name in columns
+        },
         meta={"order": part.tile.order, "pixel": part.tile.pixel, "nested": True},
         kind="stars",
         overwrite=False,
@@ -121,12 +140,12 @@ def write_partition(part: Partition) -> KeptRows:
 
 
 def _sorted_rows(part: Partition) -> pa.Table:
-    repeated = np.load(part.repeated, mmap_mode="r")
+    repeated = np.load(part.layout.repeated, mmap_mode="r")
     pieces = [
         read_run(stem, part.tile.first, part.tile.last, rows_of(repeated, number))
         for number, stem in part.runs.items()
     ]
-    schema = part.schema.append(pa.field(KEY, pa.int64()))
+    schema = part.layout.schema.append(pa.field(KEY, pa.int64()))
     table = joined([schema.empty_table(), *pieces])
     order = np.argsort(table[KEY].to_numpy(), kind="stable")
     return table.drop_columns([KEY]).take(pa.array(order))

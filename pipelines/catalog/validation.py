@@ -20,8 +20,6 @@ from pipelines.catalog.rows import (
 from pipelines.catalog.source import Source
 from pipelines.errors import InputError
 
-REPEATED = "source_id repeated"
-
 
 class RowValidator:
     """Drops the rows of a source that are faulty or cut, and counts everything.
@@ -37,7 +35,7 @@ class RowValidator:
         selection: Selection,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.counts = Counts()
+        self.path, self.counts = source.path, Counts()
         self._source, self._recipe, self._selection = source, recipe, selection
         self._progress = progress
         self._carried = selection.kept_from(source)
@@ -83,7 +81,7 @@ class RowValidator:
         identifiers = batch.get("source_id")
         if identifiers is not None:
             kind = "text" if identifiers.dtype == object else "integers"
-            counts.agree_on(kind, self._source.path)
+            counts.agree_on(kind, self.path)
             mask.fault(np.ma.getmaskarray(identifiers), "source_id missing")
         values = self._values(batch, rows)
         with np.errstate(all="ignore"):

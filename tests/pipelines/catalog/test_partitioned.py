@@ -14,7 +14,7 @@ from hats_tree import write_hats
 from small_catalogue import MAP, write_csv
 
 from pipelines.catalog import ingest as ingestion
-from pipelines.catalog import repeats
+from pipelines.catalog import repeats, valid_rows
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars, write_stars
@@ -55,7 +55,7 @@ def survey(tmp_path: Path) -> Path:
 @pytest.fixture
 def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ingest:
     """Ingest in small pieces and partitions, so that few rows make many."""
-    monkeypatch.setattr(ingestion, "ROWS_PER_PIECE", 300)
+    monkeypatch.setattr(valid_rows, "ROWS_PER_PIECE", 300)
     monkeypatch.setattr(ingestion, "STARS_PER_PARTITION", 200)
     monkeypatch.setattr(repeats, "_HASHES_AT_ONCE", 700)
 
