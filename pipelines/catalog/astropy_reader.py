@@ -33,30 +33,35 @@ class AstropySource:
 
     def __init__(self, path: Path, read: Callable[[Path], Table]) -> None:
         self.path, self._read = path, read
-        try:
-            with warnings.catch_warnings():
-                # Odd headers are no reason to stop, a truncated file is.
-                warnings.simplefilter("ignore")
-                warnings.filterwarnings("error", ".*may have been truncated")
-                self._table = read(path)
-        except InputError:
-            raise
-        except Exception as error:  # the parsers' errors have no common base
-            raise unreadable(path, error) from error
+        self._table: Table | None = self._load()
         columns: Mapping[str, Any] = self._table.columns
         self.columns = {
             name: ColumnInfo(unit=str(column.unit or ""), width=_width(column))
             for name, column in columns.items()
         }
 
+    def _load(self) -> Table:
+        try:
+            with warnings.catch_warnings():
+                # Odd headers are no reason to stop, a truncated file is.
+                warnings.simplefilter("ignore")
+                warnings.filterwarnings("error", ".*may have been truncated")
+                return self._read(self.path)
+        except InputError:
+            raise
+        except Exception as error:  # the parsers' errors have no common base
+            raise unreadable(self.path, error) from error
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process reads it anew.
         return type(self), (self.path, self._read)
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
-        for start in range(0, len(self._table), ROWS_PER_BATCH):
+        # It is let go after the last row, since it may be as large as the file.
+        table, self._table = self._load() if self._table is None else self._table, None
+        for start in range(0, len(table), ROWS_PER_BATCH):
             rows = slice(start, start + ROWS_PER_BATCH)
-            yield {name: _native(self._table[name][rows]) for name in kinds}
+            yield {name: _native(table[name][rows]) for name in kinds}
 
 
 def open_fits(path: Path) -> AstropySource:

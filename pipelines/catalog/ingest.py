@@ -138,9 +138,11 @@ def _write_file(
         for number, each in enumerate(rows.runs):
             sound = read_run(each.stem, 0, 1, rows_of(rows.repeated, number))
             columns = to_columns(joined([header, sound]))
-            kept.note(columns)
             table.write(columns)
-        rows.counts.kept = kept
+            if len(rows.repeated):
+                kept.note(columns)
+        if len(rows.repeated):
+            rows.counts.kept = kept
         report = make_report(plan, rows.counts)
         inputs = [identify(path) for path in plan.files]
         table.describe(make_record(plan, inputs, report))
