@@ -88,19 +88,15 @@ def parse_cells(text: str) -> Cells:
     InputError
         If the form is another, or NSIDE is no power of two.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*,\s*([\d.]+)\s*(pc|kpc)?\s*", text)
+    match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+\.?\d*|\.\d+)\s*(k?pc)?\s*", text)
     problem = f"--merge {text}: expected NSIDE,BINS, e.g. 256,40 or 256,25pc"
     if match is None:
         raise InputError(problem)
-    nside = int(match[1])
+    nside, extent = int(match[1]), float(match[2])
     if nside < 1 or nside & (nside - 1) or nside > 2**_DEEPEST:
         raise InputError(
             f"{problem}; NSIDE is a power of two from 1 to {2**_DEEPEST}, not {nside}"
         )
-    try:
-        extent = float(match[2])
-    except ValueError:
-        raise InputError(problem) from None
     if not extent > 0:
         raise InputError(f"{problem}; BINS is positive")
     if match[3]:
@@ -129,31 +125,30 @@ def merge_rows(
     ``members``, the number of stars in each, and, if distances have errors,
     ``mean_distance_error`` [pc]; and how many members were outlying.
     """
+    assert cells.width is not None
+    layer = np.floor(columns["distance"] / cells.width).astype(np.int64)
+    if cells.bins is not None:
+        # The farthest star of all ends the last bin and belongs to it.
+        layer = np.minimum(layer, cells.bins - 1)
     place = (columns["l"], columns["b"])
     pixel = healpy.ang2pix(cells.nside, *place, nest=True, lonlat=True)
-    layer = _layer(columns["distance"], cells)
-    order = np.lexsort((layer, pixel))
-    stars = {name: column[order] for name, column in columns.items()}
-    pixel, layer = pixel[order], layer[order]
-    groups = _Groups.of(pixel, layer)
-    variance = _variance(stars, groups)
-    outlying = _outlying(stars["extinction"], variance, groups)
-    alone = np.where(outlying, 1 + np.arange(len(order)), 0)
-    again = np.lexsort((alone, groups.label))
-    stars = {name: column[again] for name, column in stars.items()}
-    variance, alone = variance[again], alone[again]
-    pixel, layer = pixel[again], layer[again]
-    groups = _Groups.of(pixel, layer, alone)
-    wide = pixel >> 2 * (cells.order - cells.coarsest)
-    excess = _excess(stars["extinction"], variance, groups, (wide, layer))
-    return _means(stars, groups, 1.0 / (variance + excess), excess), int(outlying.sum())
+    stars = _rows({**columns, "pixel": pixel, "layer": layer}, (layer, pixel))
+    groups = _Groups.of(stars["pixel"], stars["layer"])
+    stars["variance"] = _variance(stars, groups)
+    outlying = _outlying(stars["extinction"], stars["variance"], groups)
+    stars["alone"] = np.where(outlying, 1 + np.arange(len(outlying)), 0)
+    stars = _rows(stars, (stars["alone"], groups.label))
+    groups = _Groups.of(stars["pixel"], stars["layer"], stars["alone"])
+    stars["wide"] = stars["pixel"] >> 2 * (cells.order - cells.coarsest)
+    return _means(stars, groups, _excess(stars, groups)), int(outlying.sum())
 
 
-def _layer(distance: np.ndarray, cells: Cells) -> np.ndarray:
-    assert cells.width is not None
-    layer = np.floor(distance / cells.width).astype(np.int64)
-    # The farthest star of all ends the last bin and belongs to it.
-    return layer if cells.bins is None else np.minimum(layer, cells.bins - 1)
+def _rows(
+    columns: Mapping[str, np.ndarray], keys: tuple[np.ndarray, ...]
+) -> dict[str, np.ndarray]:
+    """Columns in the order of keys, the last first."""
+    order = np.lexsort(keys)
+    return {name: column[order] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,27 +199,20 @@ def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarra
     return (away > _OUTLYING * np.sqrt(limit)) & (groups.sizes[label] > 1)
 
 
-def _excess(
-    y: np.ndarray,
-    variance: np.ndarray,
-    groups: _Groups,
-    wide: tuple[np.ndarray, np.ndarray],
-) -> np.ndarray:
+def _excess(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
     """``τ²`` [mag²] of each row's cell; nought where a star is alone, shape ``(n,)``.
 
-    ``wide`` are the keys of what counts as the neighbourhood, shape ``(n,)`` each.
+    Stars of one ``wide`` pixel and one layer count as the neighbourhood.
     """
-    weight = 1.0 / variance
+    y, weight = stars["extinction"], 1.0 / stars["variance"]
     total = groups.sum(weight)
     mean = groups.sum(weight * y) / total
     scatter = groups.sum(weight * (y - mean[groups.label]) ** 2)
     freedom = groups.sizes - 1
     beyond = scatter - freedom
     scale = np.where(freedom > 0, total - groups.sum(weight**2) / total, 0.0)
-    _, near = np.unique(
-        np.stack([key[groups.starts] for key in wide]), axis=1, return_inverse=True
-    )
-    near = near.reshape(-1)
+    wide = np.stack([stars[key][groups.starts] for key in ("wide", "layer")])
+    near = np.unique(wide, axis=1, return_inverse=True)[1].reshape(-1)
     pooled = _ratio(np.bincount(near, beyond), np.bincount(near, scale))
     prior = np.maximum(pooled, 0.0)[near]
     own = _ratio(beyond, scale)
@@ -237,36 +225,25 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _means(
-    stars: Mapping[str, np.ndarray],
-    groups: _Groups,
-    weight: np.ndarray,
-    excess: np.ndarray,
+    stars: Mapping[str, np.ndarray], groups: _Groups, excess: np.ndarray
 ) -> dict[str, np.ndarray]:
+    weight = 1.0 / (stars["variance"] + excess)
     share = weight / groups.sum(weight)[groups.label]
     distance = groups.sum(share * stars["distance"])
+    l, b = np.deg2rad(stars["l"]), np.deg2rad(stars["b"])  # noqa: E741
+    towards = np.stack([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)], 1)
+    x, y, z = groups.sum(share[:, None] * towards).T
+    variance = stars["extinction_error"] ** 2 + excess
     merged = {
-        **_direction(stars["l"], stars["b"], share, groups),
+        "l": np.mod(np.rad2deg(np.arctan2(y, x)), 360.0),
+        "b": np.rad2deg(np.arctan2(z, np.hypot(x, y))),
         "distance": distance,
         "extinction": groups.sum(share * stars["extinction"]),
+        "extinction_error": np.sqrt(groups.sum(share**2 * variance)),
     }
-    variance = stars["extinction_error"] ** 2 + excess
-    merged["extinction_error"] = np.sqrt(groups.sum(share**2 * variance))
     if "distance_error" in stars:
         error = stars["distance_error"]
         away = stars["distance"] - distance[groups.label]
         merged["distance_error"] = np.sqrt(groups.sum(share * (error**2 + away**2)))
         merged["mean_distance_error"] = np.sqrt(groups.sum((share * error) ** 2))
     return {**merged, "members": groups.sizes.astype(np.int64)}
-
-
-def _direction(
-    l: np.ndarray,  # noqa: E741
-    b: np.ndarray,
-    share: np.ndarray,
-    groups: _Groups,
-) -> dict[str, np.ndarray]:
-    l, b = np.deg2rad(l), np.deg2rad(b)  # noqa: E741
-    towards = np.stack([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)], 1)
-    x, y, z = groups.sum(share[:, None] * towards).T
-    longitude = np.mod(np.rad2deg(np.arctan2(y, x)), 360.0)
-    return {"l": longitude, "b": np.rad2deg(np.arctan2(z, np.hypot(x, y)))}

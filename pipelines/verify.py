@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
+from pipelines.checksum import verify_checksum
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.fits import read_fits
@@ -28,7 +29,6 @@ from pipelines.saving.checkpoint import (
     is_checkpoint,
 )
 from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
-from pipelines.seal import check_seal
 from pipelines.store import MANIFEST, MARKER, check_manifest
 
 RUN_RECORD = "run.json"
@@ -153,7 +153,7 @@ def _verify_parquet(path: Path) -> str:
     rows = 0
     if _kind_by_content(path) != "parquet":
         raise InputError(f"{path} is damaged: it does not begin like a parquet file")
-    check_seal(path)
+    verify_checksum(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as table:
             metadata = table.metadata.metadata or {}

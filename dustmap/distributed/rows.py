@@ -11,9 +11,7 @@ from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.compiled_rows import RowOperator
 from dustmap.linalg.operator import LinearOperator
-from dustmap.linalg.sparse import SparseMatrix
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096
@@ -36,9 +34,7 @@ class ShardedRows(LinearOperator):
         The ranks. All make this object, and every product, together.
     """
 
-    def __init__(
-        self, own: RowOperator | SparseMatrix, cuts: list[int], group: Group
-    ) -> None:
+    def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
         self.shape = (cuts[-1], own.shape[1])
         self.dtype = own.dtype
         self.device = own.device

@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dustmap.distributed.slabs import Slabs, SlabSpace
-from dustmap.linalg.compiled_rows import RowOperator
 from dustmap.linalg.operator import LinearOperator
-from dustmap.linalg.sparse import SparseMatrix
 
 
 class SlabColumns(LinearOperator):
@@ -26,7 +24,7 @@ class SlabColumns(LinearOperator):
         together.
     """
 
-    def __init__(self, own: RowOperator | SparseMatrix, slabs: Slabs) -> None:
+    def __init__(self, own: SizedOperator, slabs: Slabs) -> None:
         self.shape = own.shape
         self.dtype = own.dtype
         self.device = own.device

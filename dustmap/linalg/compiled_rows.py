@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dustmap.linalg import compiled_products as loops
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import SizedOperator
 
 # Columns taken together; a batch is filled up with zeros to the next of these.
 _WIDTHS = (1, 8)
@@ -49,16 +49,8 @@ class Rows:
 Blocks = Callable[[], Iterator[Rows]]
 
 
-class RowOperator(LinearOperator):
+class RowOperator(SizedOperator):
     """A matrix whose rows come in blocks, on the CPU."""
-
-    nonzeros: int
-    stored: bool
-
-    @property
-    @abstractmethod
-    def bytes(self) -> int:
-        """What the operator holds in memory [bytes]."""
 
     @abstractmethod
     def _parts(self, count: int) -> list[Blocks]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.linalg.space import WHOLE, VectorSpace, inner
 
-__all__ = ["FunctionOperator", "LinearOperator", "inner"]
+__all__ = ["FunctionOperator", "LinearOperator", "SizedOperator", "inner"]
 
 
 class LinearOperator(ABC):
@@ -49,6 +49,18 @@ class LinearOperator(ABC):
         """The matrix itself; cost: one product per column."""
         eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)
         return self.matvec(eye).mT.contiguous()
+
+
+class SizedOperator(LinearOperator):
+    """A matrix with known numbers of entries, kept or made anew in every product."""
+
+    nonzeros: int
+    stored: bool
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """What the operator holds in memory [bytes]."""
 
 
 class FunctionOperator(LinearOperator):

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import SizedOperator
 from dustmap.projection.weight_rows import RecomputedProjection
 
 # Nodes that are worked on together: some hundred bytes of temporaries each.
@@ -34,7 +34,7 @@ class _Block:
     weights: Float[Tensor, "k j"]
 
 
-class NodeProjection(LinearOperator):
+class NodeProjection(SizedOperator):
     """W on a device where its rows cannot be walked over, without its entries.
 
     Sums over nodes of one row are sums along a dim. Sums over rows are made by atomic

@@ -7,7 +7,8 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+_SIGNS: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: np.array}
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -30,8 +32,11 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.NotEq: operator.ne,
 }
 _SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
+_COLUMN = re.compile(r"\w+(\[\d+\])?")
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
+
+_Evaluate = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +53,27 @@ class RowFilter:
         The expression.
     kinds
         Column to what it is compared as: ``value``, ``string`` or ``boolean``.
+    evaluate
+        From columns of shape ``(n,)`` to which rows fulfil it.
     """
 
     text: str
     kinds: dict[str, str]
-    tree: ast.expr
+    evaluate: _Evaluate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse_filter, (self.text,)
 
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return which rows pass, shape ``(n,)``, from columns of shape ``(n,)``."""
         with np.errstate(all="ignore"):
-            result = np.asarray(_evaluate(self.tree, columns))
-        complete = np.ones(len(next(iter(columns.values()))), dtype=bool)
-        for name, kind in self.kinds.items():
-            if kind == "string":
-                complete &= np.array([text is not None for text in columns[name]])
+            passed = np.array(self.evaluate(columns), dtype=bool)
+        for name, column in columns.items():
+            if self.kinds[name] == "string":
+                passed &= np.array([text is not None for text in column])
             else:
-                complete &= ~np.isnan(columns[name])
-        return complete & result
+                passed &= ~np.isnan(column)
+        return passed
 
 
 def parse_filter(text: str) -> RowFilter:
@@ -88,11 +97,11 @@ def parse_filter(text: str) -> RowFilter:
         raise InputError(f"cannot read the filter {text!r}: {why}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
-    kinds: dict[str, str] = {}
-    _check_logical(tree, text, kinds)
-    if not kinds:
+    compiler = _Compiler(text)
+    evaluate = compiler.logical(tree)
+    if not compiler.kinds:
         raise InputError(f"the filter {text!r} names no column")
-    return RowFilter(text=text, kinds=kinds, tree=tree)
+    return RowFilter(text=text, kinds=compiler.kinds, evaluate=evaluate)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -103,119 +112,83 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _refuse(node: ast.AST, text: str) -> InputError:
-    piece = ast.unparse(node)
-    return InputError(
-        f"{piece!r} in the filter {text!r} is not allowed: compare columns with "
-        "numbers or quoted text, joined by and, or, not"
-    )
+@dataclass(slots=True)
+class _Compiler:
+    """From a syntax tree to functions of the columns; whatever else is refused."""
 
+    text: str
+    kinds: dict[str, str] = field(default_factory=dict)
 
-def _check_logical(node: ast.expr, text: str, kinds: dict[str, str]) -> None:
-    if isinstance(node, ast.BoolOp):
-        for part in node.values:
-            _check_logical(part, text, kinds)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        _check_logical(node.operand, text, kinds)
-    elif isinstance(node, ast.Compare):
-        _check_comparison(node, text, kinds)
-    else:
-        raise _refuse(node, text)
+    def logical(self, node: ast.expr) -> _Evaluate:
+        if isinstance(node, ast.BoolOp):
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            parts = [self.logical(part) for part in node.values]
+            return lambda columns: join.reduce([part(columns) for part in parts])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self.logical(node.operand)
+            return lambda columns: np.logical_not(inner(columns))
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        raise self._refused(node)
 
+    def _comparison(self, node: ast.Compare) -> _Evaluate:
+        sides = [node.left, *node.comparators]
+        types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
+        kind = "string" if str in types else "boolean" if bool in types else "value"
+        allowed = _COMPARISONS if kind == "value" else (ast.Eq, ast.NotEq)
+        if not all(type(op) in allowed for op in node.ops):
+            raise self._refused(node)
+        compare = [_COMPARISONS[type(op)] for op in node.ops]
+        values = [self._value(side, kind) for side in sides]
 
-def _check_comparison(node: ast.Compare, text: str, kinds: dict[str, str]) -> None:
-    sides = [node.left, *node.comparators]
-    constants = [s.value for s in sides if isinstance(s, ast.Constant)]
-    kind = "value"
-    if any(isinstance(value, str) for value in constants):
-        kind = "string"
-    elif any(isinstance(value, bool) for value in constants):
-        kind = "boolean"
-    if not all(type(op) in _COMPARISONS for op in node.ops):
-        raise _refuse(node, text)
-    if kind != "value" and not all(
-        isinstance(op, ast.Eq | ast.NotEq) for op in node.ops
-    ):
-        raise _refuse(node, text)
-    for side in sides:
-        _check_value(side, text, kinds, kind)
+        def evaluate(columns: Mapping[str, np.ndarray]) -> Any:
+            pairs = pairwise(value(columns) for value in values)
+            links = [each(left, right) for each, (left, right) in zip(compare, pairs)]
+            return np.logical_and.reduce([np.asarray(link, bool) for link in links])
 
+        return evaluate
 
-def _check_value(node: ast.expr, text: str, kinds: dict[str, str], kind: str) -> None:
-    name = _column(node)
-    if name is not None:
-        if kinds.setdefault(name, kind) != kind:
-            raise InputError(
-                f"the filter {text!r} compares {name!r} both as {kinds[name]} and as "
-                f"{kind}"
-            )
-        return
-    if isinstance(node, ast.Constant) and (
-        isinstance(node.value, str) == (kind == "string")
-        and isinstance(node.value, int | float | str)
-    ):
-        return
-    if kind != "value":
-        raise _refuse(node, text)
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        _check_value(node.left, text, kinds, kind)
-        _check_value(node.right, text, kinds, kind)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        _check_value(node.operand, text, kinds, kind)
-    elif _is_abs(node):
-        _check_value(node.args[0], text, kinds, kind)  # type: ignore[attr-defined]
-    else:
-        raise _refuse(node, text)
+    def _value(self, node: ast.expr, kind: str) -> _Evaluate:
+        name = ast.unparse(node)
+        if isinstance(node, ast.Name | ast.Subscript) and _COLUMN.fullmatch(name):
+            if self.kinds.setdefault(name, kind) != kind:
+                raise InputError(
+                    f"the filter {self.text!r} compares {name!r} both as "
+                    f"{self.kinds[name]} and as {kind}"
+                )
+            return lambda columns: columns[name]
+        if isinstance(node, ast.Constant):
+            value = self._constant(node, kind)
+            return lambda _: value
+        if kind != "value":
+            raise self._refused(node)
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            combine = _ARITHMETIC[type(node.op)]
+            left, right = (self._value(side, kind) for side in (node.left, node.right))
+            return lambda columns: combine(left(columns), right(columns))
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+            change, inner = _SIGNS[type(node.op)], self._value(node.operand, kind)
+            return lambda columns: change(inner(columns))
+        if isinstance(node, ast.Call) and (
+            (ast.unparse(node.func), len(node.args), node.keywords) == ("abs", 1, [])
+        ):
+            inner = self._value(node.args[0], kind)
+            return lambda columns: np.abs(inner(columns))
+        raise self._refused(node)
 
+    def _constant(self, node: ast.Constant, kind: str) -> Any:
+        if kind == "string" and isinstance(node.value, str):
+            return node.value
+        if kind == "string" or not isinstance(node.value, int | float):
+            raise self._refused(node)
+        try:
+            # Floats throughout: an integer power of Python could fill the memory.
+            return np.float64(node.value)
+        except OverflowError:
+            raise self._refused(node) from None
 
-def _is_abs(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "abs"
-        and len(node.args) == 1
-        and not node.keywords
-    )
-
-
-def _column(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    if (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.Name)
-        and isinstance(node.slice, ast.Constant)
-        and type(node.slice.value) is int
-    ):
-        return f"{node.value.id}[{node.slice.value}]"
-    return None
-
-
-def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> Any:
-    name = _column(node)
-    if name is not None:
-        return columns[name]
-    if isinstance(node, ast.Constant):
-        # Floats throughout: an integer power of Python could fill the memory.
-        value: Any = node.value
-        return value if isinstance(value, str) else np.float64(value)
-    if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return join.reduce([_evaluate(part, columns) for part in node.values])
-    if isinstance(node, ast.UnaryOp):
-        value = _evaluate(node.operand, columns)
-        if isinstance(node.op, ast.Not):
-            return np.logical_not(value)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp):
-        left, right = (_evaluate(side, columns) for side in (node.left, node.right))
-        return _ARITHMETIC[type(node.op)](left, right)
-    if isinstance(node, ast.Call):
-        return np.abs(_evaluate(node.args[0], columns))
-    assert isinstance(node, ast.Compare)
-    sides = [_evaluate(side, columns) for side in (node.left, *node.comparators)]
-    links = [
-        np.asarray(_COMPARISONS[type(op)](left, right), dtype=bool)
-        for op, left, right in zip(node.ops, sides, sides[1:])
-    ]
-    return np.logical_and.reduce(links)
+    def _refused(self, node: ast.AST) -> InputError:
+        return InputError(
+            f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: "
+            "compare columns with numbers or quoted text, joined by and, or, not"
+        )

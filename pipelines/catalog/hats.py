@@ -22,8 +22,9 @@ from pipelines.errors import InputError
 _PROPERTIES = ("hats.properties", "properties")
 _COLLECTION = "collection.properties"
 _CATALOGUES = ("object", "source", "")
+_MARKS = ("hats_", "all_margins", "hipscat_")
 _DEEPEST = 29
-_LEAF = re.compile(r"Npix=(\d+)")
+_LEAF = re.compile(r"Npix=(\d+)(\.parquet)?")
 
 Pixel = tuple[int, int]
 """HEALPix order and number (NESTED)."""
@@ -31,9 +32,10 @@ Pixel = tuple[int, int]
 
 def is_hats(folder: Path) -> bool:
     """Whether a folder is a HATS catalogue, a collection of them, or its data."""
-    described = any((folder / name).is_file() for name in (_COLLECTION, *_PROPERTIES))
-    tree = any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset"))
-    return tree or (described and _is_described(folder))
+    if any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset")):
+        return True
+    described = [_read_properties(folder / n) for n in (_COLLECTION, *_PROPERTIES)]
+    return any(key.startswith(_MARKS) for item in described for key in item)
 
 
 def hats_files(folder: Path) -> list[Path]:
@@ -47,39 +49,34 @@ def hats_files(folder: Path) -> list[Path]:
         another number of rows than the catalogue's properties say.
     """
     folder = _primary(folder)
-    properties = _catalogue_properties(folder)
+    found = [_read_properties(folder / name) for name in _PROPERTIES]
+    properties = found[0] or found[1]
     kind = properties.get("dataproduct_type", properties.get("catalog_type", ""))
     if kind not in _CATALOGUES:
         raise InputError(
             f"{folder} is a HATS {kind}, not a catalogue of objects: its rows belong "
             "to another catalogue, name that"
         )
-    root = folder / "dataset" if (folder / "dataset").is_dir() else folder
-    leaves = _leaves(root)
+    leaves = _leaves(folder / "dataset" if (folder / "dataset").is_dir() else folder)
     if not leaves:
         raise InputError(f"{folder} is a HATS catalogue without Norder=*/Dir=*/Npix=*")
     _refuse_overlaps(folder, leaves)
     _check_listed(folder, leaves)
-    ordered = sorted(leaves, key=_first_descendant)
-    files = [file for pixel in ordered for file in leaves[pixel]]
-    if "hats_nrows" in properties:
-        _check_rows(folder, files, properties["hats_nrows"])
+    in_order = sorted(leaves, key=lambda pixel: pixel[1] << 2 * (_DEEPEST - pixel[0]))
+    files = [file for pixel in in_order for file in leaves[pixel]]
+    stated = properties.get("hats_nrows", "")
+    if stated.isdecimal() and int(stated) != (rows := sum(map(_rows_in, files))):
+        raise InputError(
+            f"{folder}: the files hold {rows:,} rows but hats_nrows says "
+            f"{int(stated):,}: copy the catalogue again"
+        )
     return files
-
-
-def _is_described(folder: Path) -> bool:
-    keys = set(_read_properties(folder / _COLLECTION))
-    for name in _PROPERTIES:
-        keys |= set(_read_properties(folder / name))
-    return any(key.startswith(("hats_", "all_margins", "hipscat_")) for key in keys)
 
 
 def _primary(folder: Path) -> Path:
     properties = _read_properties(folder / _COLLECTION)
-    if not properties:
-        return folder
     primary = folder / properties.get("hats_primary_table_url", "")
-    if primary == folder or not primary.is_dir():
+    if properties and (primary == folder or not primary.is_dir()):
         raise InputError(
             f"{folder / _COLLECTION} names no folder as hats_primary_table_url: name "
             "the catalogue itself"
@@ -87,21 +84,17 @@ def _primary(folder: Path) -> Path:
     return primary
 
 
-def _catalogue_properties(folder: Path) -> dict[str, str]:
-    found = [_read_properties(folder / name) for name in _PROPERTIES]
-    return next((item for item in found if item), {})
-
-
 def _read_properties(path: Path) -> dict[str, str]:
     """Read ``key=value`` lines; nothing if the file is absent."""
     if not path.is_file():
         return {}
-    pairs = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        key, equals, value = (part.strip() for part in line.partition("="))
-        if equals and not key.startswith(("#", "!")):
-            pairs[key] = value
-    return pairs
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    pairs = [line.strip().partition("=") for line in lines]
+    return {
+        key.strip(): value.strip()
+        for key, equals, value in pairs
+        if equals and not key.startswith(("#", "!"))
+    }
 
 
 def _leaves(root: Path) -> dict[Pixel, list[Path]]:
@@ -111,7 +104,7 @@ def _leaves(root: Path) -> dict[Pixel, list[Path]]:
         if not order.isdecimal() or int(order) > _DEEPEST:
             raise InputError(f"{level}: expected a HEALPix order from 0 to {_DEEPEST}")
         for leaf in level.glob("Dir=*/Npix=*"):
-            match = _LEAF.fullmatch(leaf.name.removesuffix(".parquet"))
+            match = _LEAF.fullmatch(leaf.name)
             if match is None:
                 raise InputError(f"{leaf}: expected Npix=NUMBER.parquet or a folder")
             inside = leaf.rglob("*.parquet") if leaf.is_dir() else [leaf]
@@ -120,24 +113,15 @@ def _leaves(root: Path) -> dict[Pixel, list[Path]]:
     return leaves
 
 
-def _first_descendant(pixel: Pixel) -> int:
-    order, number = pixel
-    return number << 2 * (_DEEPEST - order)
-
-
 def _refuse_overlaps(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
     for order, number in leaves:
-        ancestors = [
-            (level, number >> 2 * (order - level))
-            for level in range(order)
-            if (level, number >> 2 * (order - level)) in leaves
-        ]
-        if ancestors:
-            level, outer = ancestors[0]
-            raise InputError(
-                f"{folder}: Norder={order}/Npix={number} lies in Norder={level}/Npix="
-                f"{outer}, which is there too: two catalogues in one folder?"
-            )
+        for level in range(order):
+            outer = number >> 2 * (order - level)
+            if (level, outer) in leaves:
+                raise InputError(
+                    f"{folder}: Norder={order}/Npix={number} lies in Norder={level}/"
+                    f"Npix={outer}, which is there too: two catalogues in one folder?"
+                )
 
 
 def _check_listed(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
@@ -162,15 +146,8 @@ def _check_listed(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
             )
 
 
-def _check_rows(folder: Path, files: list[Path], stated: str) -> None:
-    rows = 0
-    for path in files:
-        try:
-            rows += pq.read_metadata(path).num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(path, error) from error
-    if stated.isdecimal() and int(stated) != rows:
-        raise InputError(
-            f"{folder}: the files hold {rows:,} rows but hats_nrows says "
-            f"{int(stated):,}: copy the catalogue again"
-        )
+def _rows_in(path: Path) -> int:
+    try:
+        return pq.read_metadata(path).num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-from astropy.table.meta import get_header_from_yaml
 
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
+    astropy_units,
     refuse_duplicates,
     unreadable,
 )
@@ -33,24 +33,25 @@ class Hdf5Source:
         self.path = path
         self._places: dict[str, tuple[str, str | None]] = {}
         self._rows: dict[str, int] = {}
-        self.columns: dict[str, ColumnInfo] = {}
+        widths: dict[str, int | None] = {}
+        units: dict[str, str | None] = {}
+        described: dict[str, str] = {}
         names: list[str] = []
-        described: list[dict[str, str]] = []
 
         def visit(place: str, item: object) -> None:
             if not isinstance(item, h5py.Dataset) or item.ndim not in (1, 2):
                 return
             if place.endswith(ASTROPY_SUFFIX):
                 lines = [line.decode() for line in np.asarray(item[:])]
-                described.extend(get_header_from_yaml(lines)["datatype"])
+                described.update(astropy_units(lines))
                 return
             for field in item.dtype.names or (None,):
                 name = place if field is None else field
                 names.append(name)
                 self._places[name] = (place, field)
                 self._rows[name] = item.shape[0]
-                width = item.shape[1] if item.ndim == 2 else None
-                self.columns[name] = ColumnInfo(unit=_unit(item, field), width=width)
+                widths[name] = item.shape[1] if item.ndim == 2 else None
+                units[name] = _unit(item) if field is None else None
 
         try:
             with h5py.File(path, "r") as file:
@@ -58,12 +59,12 @@ class Hdf5Source:
         except (OSError, RuntimeError, KeyError) as error:
             raise unreadable(path, error) from error
         refuse_duplicates(path, names)
-        for item in described:
-            if item["name"] in self.columns and "unit" in item:
-                info = self.columns[item["name"]]
-                self.columns[item["name"]] = replace(info, unit=item["unit"])
         if not names:
             raise InputError(f"{path} holds no data set of one or two dimensions")
+        units |= described
+        self.columns = {
+            name: ColumnInfo(unit=units[name], width=widths[name]) for name in names
+        }
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         rows = {name: self._rows[name] for name in kinds}
@@ -79,19 +80,11 @@ class Hdf5Source:
 
     def _read(self, file: h5py.File, name: str, piece: slice) -> np.ndarray:
         place, field = self._places[name]
-        dataset = file[place]
-        assert isinstance(dataset, h5py.Dataset)
+        dataset: Any = file[place]
         values = np.asarray(dataset[piece] if field is None else dataset[field, piece])
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def _unit(dataset: h5py.Dataset, field: str | None) -> str | None:
-    if field is not None:
-        return None
-    for key in ("unit", "units"):
-        value = dataset.attrs.get(key)
-        if isinstance(value, bytes):
-            return value.decode()
-        if isinstance(value, str):
-            return value
-    return None
+def _unit(dataset: h5py.Dataset) -> str | None:
+    value = dataset.attrs.get("unit", dataset.attrs.get("units"))
+    return value.decode() if isinstance(value, bytes) else value

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.catalog.presets import Preset
-from pipelines.catalog.readers import describe_absence, locate
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, conversion_factor
 from pipelines.errors import InputError
 
@@ -22,7 +21,7 @@ class Binding:
     """One canonical quantity's origin: a column, a constant, or (neither) ignored.
 
     ``origin`` ranks who says so: `USER` before `PRESET` before `NAME`, a column that
-    bears the canonical name.
+    bears the canonical name. ``factor`` leads to the canonical unit, once it is chosen.
     """
 
     canonical: str
@@ -31,6 +30,11 @@ class Binding:
     unit: str | None = None
     optional: bool = False
     origin: int = USER
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        unit = f" [{self.unit}]" if self.unit else ""
+        return f"{self.column or self.value}{unit}"
 
     @property
     def ignored(self) -> bool:
@@ -49,18 +53,16 @@ def parse_mapping(text: str) -> Binding:
         If the form is another or the canonical name unknown.
     """
     canonical, equals, origin = (part.strip() for part in text.partition("="))
-    if not equals or not origin:
+    column, colon, unit = (part.strip() for part in origin.rpartition(":"))
+    if not colon:
+        column, unit = origin, ""
+    if not equals or not column or (colon and not unit):
         raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
     if canonical not in CANONICAL:
         raise InputError(
             f"--map {text}: {canonical!r} is no canonical column; they are "
             f"{', '.join(CANONICAL)}"
         )
-    column, colon, unit = (part.strip() for part in origin.rpartition(":"))
-    if not colon:
-        column, unit = origin, ""
-    if not column or (colon and not unit):
-        raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
     if column == "none":
         return Binding(canonical=canonical)
     value = _constant(column)
@@ -85,20 +87,8 @@ def parse_mappings(texts: Iterable[str]) -> dict[str, Binding]:
     return bindings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What is read from one source, and the factors to canonical units."""
-
-    bindings: dict[str, Binding]
-    factors: dict[str, float]
-
-    def describe(self) -> dict[str, str]:
-        """Say for each canonical quantity where it comes from."""
-        text = {}
-        for name, binding in self.bindings.items():
-            unit = f" [{binding.unit}]" if binding.unit else ""
-            text[name] = f"{binding.column or binding.value}{unit}"
-        return text
+Recipe = dict[str, Binding]
+"""What is read from one source, by canonical name."""
 
 
 def choose(
@@ -126,12 +116,26 @@ def choose(
         names += choice.with_error("extinction", required=True)
     names += choice.present("source_id")
     _refuse_unused(user, names, positions_only)
-    bindings = {n: _with_unit(source, choice.candidates[n]) for n in names}
-    factors = {n: _factor(source, b) for n, b in bindings.items() if n != "source_id"}
-    return Recipe(bindings=bindings, factors=factors)
+    return {name: _settled(source, choice.candidates[name]) for name in names}
+
+
+def _settled(source: Source, binding: Binding) -> Binding:
+    """With the unit that is stated or found, and the factor from that."""
+    found, factor = _unit_in_file(source, binding), 1.0
+    if binding.canonical != "source_id":
+        factor = conversion_factor(
+            binding.canonical,
+            binding.column or str(binding.value),
+            stated=binding.unit,
+            found=found,
+            source=str(source.path),
+        )
+    return replace(binding, unit=binding.unit or found, factor=factor)
 
 
 class _Choice:
+    """The candidates for each quantity, and the choice among them."""
+
     def __init__(self, source: Source, candidates: dict[str, Binding]) -> None:
         self._source = source
         self.candidates = candidates
@@ -144,34 +148,31 @@ class _Choice:
         if not complete:
             raise self._missing("position (l and b, ra and dec, or x, y and z)", "l")
         ranked = sorted(complete, key=self._rank)
-        first = ranked[0]
-        rivals = [s for s in ranked if self._rank(s) == self._rank(first)]
-        if self._rank(first)[0] == USER and len(rivals) > 1:
+        rivals = [s for s in ranked if self._rank(s) == self._rank(ranked[0])]
+        if self._origin(*ranked[0]) == USER and len(rivals) > 1:
             raise InputError(
                 "more than one position is mapped: keep one of "
                 + "; ".join(", ".join(system) for system in rivals)
             )
-        return list(first)
+        return list(ranked[0])
 
     def distance(self, *, derived: bool) -> list[str]:
-        options = self.present("distance", "parallax")
-        if derived and any(self.candidates[name].origin == USER for name in options):
+        options = sorted(self.present("distance", "parallax"), key=self._origin)
+        if derived and self._origin(*options) == USER:
             raise InputError("x, y and z already give the distance: map no other")
         if derived:
             return self.present("distance_error")
         if not options:
             raise self._missing("distance or parallax", "distance")
-        name = min(options, key=lambda n: self.candidates[n].origin)
-        other = [n for n in options if n != name]
-        if other and self.candidates[other[0]].origin == USER:
+        if self._origin(options[-1]) == USER and len(options) > 1:
             raise InputError("both distance and parallax are mapped: keep one")
-        if name == "parallax" and "parallax_error" not in self.candidates:
+        if options[0] == "distance":
+            return self.with_error("distance", required=False)
+        if "parallax_error" not in self.candidates:
             raise self._missing(
                 "parallax_error, which distances from parallaxes need", "parallax_error"
             )
-        if name == "parallax":
-            return ["parallax", "parallax_error"]
-        return self.with_error("distance", required=False)
+        return ["parallax", "parallax_error"]
 
     def with_error(self, name: str, *, required: bool) -> list[str]:
         """Choose a quantity and its error, or the bounds that give the error."""
@@ -179,22 +180,18 @@ class _Choice:
             raise self._missing(name, name)
         error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
         # A preset's error belongs to its own value, not to another that is mapped.
-        if self.candidates[name].origin == USER:
+        if self._origin(name) == USER:
             for item in self.present(error, *bounds):
-                if self.candidates[item].origin == PRESET:
+                if self._origin(item) == PRESET:
                     del self.candidates[item]
         single, pair = self.present(error), self.present(*bounds)
         if len(pair) == 1:
             raise InputError(f"{pair[0]} is given without its counterpart")
-        ranks = [
-            min((self.candidates[n].origin for n in s), default=9)
-            for s in (single, pair)
-        ]
-        if ranks == [USER, USER]:
+        if self._origin(*single) == self._origin(*pair) == USER:
             raise InputError(
                 f"both {error} and the bounds of {name} are mapped: keep one"
             )
-        chosen = single if ranks[0] <= ranks[1] else pair
+        chosen = single if self._origin(*single) <= self._origin(*pair) else pair
         if required and not chosen:
             raise self._missing(
                 f"{error} (or lower and upper bounds, or one error for all stars: "
@@ -203,13 +200,14 @@ class _Choice:
             )
         return [name, *chosen]
 
-    def _origin(self, names: Sequence[str]) -> int:
+    def _origin(self, *names: str) -> int:
+        """The highest rank among candidates; beyond all ranks without any."""
         return min((self.candidates[name].origin for name in names), default=NAME + 1)
 
     def _rank(self, system: Sequence[str]) -> tuple[int, bool]:
         bindings = [self.candidates[name] for name in system]
         unknown = any(not (b.unit or _unit_in_file(self._source, b)) for b in bindings)
-        return min(b.origin for b in bindings), unknown
+        return self._origin(*system), unknown
 
     def _missing(self, what: str, name: str) -> InputError:
         return InputError(
@@ -222,25 +220,19 @@ class _Choice:
 def _candidates(
     source: Source, user: Mapping[str, Binding], preset: Preset | None
 ) -> dict[str, Binding]:
-    found: dict[str, Binding] = {}
+    there = source.columns
     if preset is None:
-        for name in CANONICAL:
-            if name in source.columns:
-                found[name] = Binding(canonical=name, column=name, origin=NAME)
+        names = [name for name in CANONICAL if name in there]
+        found = {n: Binding(canonical=n, column=n, origin=NAME) for n in names}
     else:
-        for name, item in preset.columns.items():
-            if item.optional and item.column not in source.columns:
-                continue
-            found[name] = Binding(
-                canonical=name,
-                column=item.column,
-                value=item.value,
-                unit=item.unit,
-                optional=item.optional,
-                origin=PRESET,
-            )
-    found |= user
-    return {name: binding for name, binding in found.items() if not binding.ignored}
+        found = {
+            name: Binding(canonical=name, origin=PRESET, **dict(item))
+            for name, item in preset.columns.items()
+            if not item.optional or item.column in there
+        }
+    return {
+        n: binding for n, binding in {**found, **user}.items() if not binding.ignored
+    }
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:
@@ -248,20 +240,6 @@ def _unit_in_file(source: Source, binding: Binding) -> str | None:
         return None
     base, _ = locate(source, binding.column)
     return source.columns[base].unit
-
-
-def _with_unit(source: Source, binding: Binding) -> Binding:
-    return replace(binding, unit=binding.unit or _unit_in_file(source, binding))
-
-
-def _factor(source: Source, binding: Binding) -> float:
-    return conversion_factor(
-        binding.canonical,
-        binding.column or str(binding.value),
-        stated=binding.unit,
-        found=_unit_in_file(source, binding),
-        source=str(source.path),
-    )
 
 
 def _refuse_unused(

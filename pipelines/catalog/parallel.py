@@ -49,35 +49,29 @@ def processes(count: int) -> Iterator[Run]:
     pool = ProcessPoolExecutor(
         count, mp_context=get_context("spawn"), initializer=_prepare
     )
+
+    def run(function: Callable[[T], R], pieces: Iterable[T], /) -> Iterator[R]:
+        rest = iter(pieces)
+        waiting: deque[Future[Any]] = deque(
+            pool.submit(function, piece)
+            for piece in itertools.islice(rest, _AHEAD * count)
+        )
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(
+                pool.submit(function, piece) for piece in itertools.islice(rest, 1)
+            )
+
     try:
-        yield _Ordered(pool, _AHEAD * count)
+        yield run
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker process died before its work was done (ended from outside, or by "
+            "the system for want of memory): nothing was written; start again, with "
+            "fewer --workers if memory is short"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-class _Ordered:
-    def __init__(self, pool: ProcessPoolExecutor, ahead: int) -> None:
-        self._pool, self._ahead = pool, ahead
-
-    def __call__(
-        self, function: Callable[[T], R], pieces: Iterable[T], /
-    ) -> Iterator[R]:
-        waiting: deque[Future[Any]] = deque()
-        rest = iter(pieces)
-        try:
-            for piece in itertools.islice(rest, self._ahead):
-                waiting.append(self._pool.submit(function, piece))
-            while waiting:
-                result = waiting.popleft().result()
-                for piece in itertools.islice(rest, 1):
-                    waiting.append(self._pool.submit(function, piece))
-                yield result
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                "a worker process died before its work was done (ended from outside, "
-                "or by the system for want of memory): nothing was written; start "
-                "again, with fewer --workers if memory is short"
-            ) from error
 
 
 def _prepare() -> None:

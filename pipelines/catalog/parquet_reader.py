@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from astropy.table.meta import get_header_from_yaml
 
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
+    astropy_units,
     refuse_duplicates,
     unreadable,
 )
@@ -23,7 +23,7 @@ class ParquetSource:
     """One parquet file; see `pipelines.catalog.source.Source`.
 
     Units are taken from the fields' metadata (``unit`` or ``units``) or from the
-    description that astropy writes.
+    description that astropy or this program writes.
 
     Parameters
     ----------
@@ -39,10 +39,14 @@ class ParquetSource:
         except (pa.ArrowException, OSError) as error:
             raise unreadable(path, error) from error
         refuse_duplicates(path, schema.names)
-        described = _astropy_units(schema.metadata or {})
+        units = _described_units(schema.metadata or {})
+        for field in schema:
+            metadata = field.metadata or {}
+            said = metadata.get(b"unit") or metadata.get(b"units")
+            units |= {field.name: said.decode()} if said else {}
         self.columns = {
             field.name: ColumnInfo(
-                unit=_unit(field) or described.get(field.name),
+                unit=units.get(field.name),
                 width=field.type.list_size
                 if pa.types.is_fixed_size_list(field.type)
                 else None,
@@ -87,40 +91,29 @@ def to_numpy(array: pa.Array) -> np.ndarray:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return to_numpy(array.dictionary_decode())
-    if pa.types.is_fixed_size_list(kind):
-        flat = to_numpy(array.flatten()) if not array.null_count else None
-        if flat is None:
-            # A missing row has no values in the flattened array.
-            rows = [[None] * kind.list_size if r is None else r for r in array.tolist()]
-            flat = to_numpy(pa.array([v for r in rows for v in r], kind.value_type))
-        return flat.reshape(len(array), kind.list_size)
-    if pa.types.is_floating(kind):
-        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
-        values[array.is_null().to_numpy(zero_copy_only=False)] = np.nan
-        return values
     if pa.types.is_decimal(kind):
         return to_numpy(array.cast(pa.float64()))
+    if pa.types.is_fixed_size_list(kind):
+        if array.null_count:
+            # A missing row has no values in the flattened array.
+            nothing = [None] * kind.list_size
+            rows = [nothing if row is None else row for row in array.tolist()]
+            array = pa.array(rows, kind)
+        return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(kind):
+        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
+        values[missing] = np.nan
+        return values
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if not array.null_count:
             return array.to_numpy(zero_copy_only=False)
-        mask = array.is_null().to_numpy(zero_copy_only=False)
-        nothing = False if pa.types.is_boolean(kind) else 0
-        filled = array.fill_null(nothing).to_numpy(zero_copy_only=False)
-        return np.ma.array(filled, mask=mask)
+        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
+        return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
     return array.to_numpy(zero_copy_only=False).astype(object)
 
 
-def _unit(field: pa.Field) -> str | None:
-    metadata = field.metadata or {}
-    found = metadata.get(b"unit") or metadata.get(b"units")
-    return found.decode() if found else None
-
-
-def _astropy_units(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+def _described_units(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     if b"table_meta_yaml" in metadata:
-        lines = metadata[b"table_meta_yaml"].decode().split("\n")
-        fields = get_header_from_yaml(lines)["datatype"]
-        return {item["name"]: item["unit"] for item in fields if "unit" in item}
-    if b"dustmap" in metadata:
-        return dict(json.loads(metadata[b"dustmap"])["units"])
-    return {}
+        return astropy_units(metadata[b"table_meta_yaml"].decode().split("\n"))
+    return dict(json.loads(metadata.get(b"dustmap", b'{"units": {}}'))["units"])

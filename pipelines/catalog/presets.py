@@ -122,11 +122,8 @@ class Preset(_Strict):
 
 def list_presets() -> list[str]:
     """Return the names of the surveys that are described here, sorted."""
-    folder = importlib.resources.files("catalogs")
-    names = (item.name for item in folder.iterdir())
-    return sorted(
-        name.removesuffix(".toml") for name in names if name.endswith(".toml")
-    )
+    names = sorted(Path(item.name) for item in _FOLDER.iterdir())
+    return [name.stem for name in names if name.suffix == ".toml"]
 
 
 def load_preset(name: str) -> Preset:
@@ -137,22 +134,17 @@ def load_preset(name: str) -> Preset:
     InputError
         If there is no such preset or file, or it is not a valid description.
     """
-    if name in list_presets():
-        text = (importlib.resources.files("catalogs") / f"{name}.toml").read_text(
-            "utf-8"
-        )
-    elif name.endswith(".toml"):
-        try:
-            text = Path(name).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read the preset {name}: {error}") from error
-    else:
+    known = name in list_presets()
+    if not known and not name.endswith(".toml"):
         raise InputError(
             f"there is no preset {name!r}; there are {', '.join(list_presets())}, or "
             "give the path of a .toml file"
         )
     try:
+        text = (_FOLDER / f"{name}.toml" if known else Path(name)).read_text("utf-8")
         return Preset.model_validate(tomllib.loads(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the preset {name}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"the preset {name} is no TOML: {error}") from error
     except pydantic.ValidationError as error:

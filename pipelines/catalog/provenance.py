@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.catalog.choices import Choices
 from pipelines.catalog.counts import Counts
+from pipelines.catalog.options import IngestPlan
 from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
+from pipelines.digests import digest_of
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
@@ -24,52 +25,52 @@ _DEPTH = 4
 
 
 def make_report(
-    choices: Choices, counts: Counts, notes: Sequence[str] = ()
+    plan: IngestPlan, counts: Counts, notes: Sequence[str] = ()
 ) -> IngestReport:
     """What was counted, with what was assumed; further ``notes`` go last."""
-    recipe, preset = choices.recipes[0], choices.survey
+    recipe, preset, kept = plan.recipes[0], plan.survey, counts.kept
     assumed = []
-    if "parallax" in recipe.bindings:
+    if "parallax" in recipe:
         assumed.append(
-            f"distance = 1/parallax above {choices.selection.min_parallax_snr:g} times "
+            f"distance = 1/parallax above {plan.selection.min_parallax_snr:g} times "
             "its error, zero point untouched"
         )
     for name in ("distance", "extinction"):
-        if f"{name}_lower" in recipe.bindings:
+        if f"{name}_lower" in recipe:
             assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
-    if "ra" in recipe.bindings:
+    if "ra" in recipe:
         assumed.append("ra and dec taken as ICRS")
     if preset is not None:
         assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
         if preset.tested_on == "generated":
             assumed.append("this preset was not tested on a sample of the real survey")
     return IngestReport(
-        sources=tuple(path.name for path in choices.files),
+        sources=tuple(path.name for path in plan.files),
         rows_read=counts.rows_read,
-        rows_kept=counts.rows_kept,
-        faults=dict(counts.tally.faults),
-        cuts=dict(counts.tally.cuts),
-        negative_extinctions=counts.negative_extinctions,
-        origins=recipe.describe(),
-        ranges=counts.ranges(),
-        notes=(*assumed, *notes, *(f"warning: {text}" for text in counts.doubts())),
+        rows_kept=kept.stars,
+        faults=dict(counts.faults),
+        cuts=dict(counts.cuts),
+        negative_extinctions=kept.negative,
+        origins={name: str(binding) for name, binding in recipe.items()},
+        ranges=kept.ranges(),
+        notes=(*assumed, *notes, *(f"warning: {text}" for text in kept.doubts())),
     )
 
 
 def make_record(
-    choices: Choices, inputs: Sequence[dict[str, Any]], report: IngestReport
+    plan: IngestPlan, inputs: Sequence[dict[str, Any]], report: IngestReport
 ) -> dict[str, Any]:
     """The table's provenance, JSON-serialisable; ``inputs`` are by `identify`."""
-    survey, wanted = choices.survey, choices.wanted
+    survey, options = plan.survey, plan.options
     return {
         "program": f"dustmap {importlib.metadata.version('dustmap')}",
         "command": "ingest",
         "preset": survey.model_dump(mode="json") if survey else None,
-        "map": list(wanted.mappings),
-        "where": wanted.where,
-        "band": wanted.band,
+        "map": list(options.mappings),
+        "where": options.where,
+        "band": options.band,
         "inputs": list(inputs),
-        "report": report.to_meta(),
+        "report": asdict(report),
     }
 
 
@@ -78,9 +79,8 @@ def identify(path: Path) -> dict[str, Any]:
 
     Of a table that was ingested before, `surveys` too: it is what they are cited by.
     """
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    found = {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
+    digest = digest_of(path)
+    found = {"name": path.name, "bytes": digest.size, "sha256": digest.sha256}
     record = _own_record(path)
     return found if record is None else {**found, "surveys": surveys(record)}
 
@@ -124,9 +124,9 @@ def _own_record(path: Path) -> dict[str, Any] | None:
     if METADATA_KEY not in metadata:
         return None
     record = json.loads(metadata[METADATA_KEY]).get("meta") or {}
-    if "command" in record:
-        return record
-    # A partition: its folder tells.
-    beside = [folder / PROVENANCE for folder in path.parents[:_DEPTH]]
-    of_folder = next((file for file in beside if file.is_file()), None)
-    return json.loads(of_folder.read_text("utf-8")) if of_folder else record
+    if "command" not in record:
+        # A partition: its folder tells.
+        for folder in path.parents[:_DEPTH]:
+            if (folder / PROVENANCE).is_file():
+                return json.loads((folder / PROVENANCE).read_text("utf-8"))
+    return record

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from pipelines.catalog.schema import CANONICAL_UNITS
 
@@ -70,10 +69,6 @@ class IngestReport:
                 f"{_short(high)} {unit}"
             )
         return "\n".join([*lines, *self.notes])
-
-    def to_meta(self) -> dict[str, Any]:
-        """Return the report as JSON-serialisable values."""
-        return asdict(self)
 
 
 def _short(value: float) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +99,10 @@ class Stars:
                 )
             if name in CANONICAL_UNITS and column.dtype != np.float64:
                 raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
-        for name, unit in CANONICAL_UNITS.items():
-            if self.units.get(name, unit) != unit:
-                raise ValueError(
-                    f"{name} is in {self.units[name]!r}, expected {unit!r}"
-                )
+        for name, unit in (CANONICAL_UNITS | self.units).items():
+            expected_unit = CANONICAL_UNITS.get(name, unit)
+            if unit != expected_unit:
+                raise ValueError(f"{name} is in {unit!r}, expected {expected_unit!r}")
 
     def __len__(self) -> int:
         return len(self.l)
@@ -134,8 +133,7 @@ class Stars:
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
     """Write a canonical table; see `write_table` for what it raises."""
-    columns = stars.columns()
-    units = {**CANONICAL_UNITS, **stars.units}
+    columns, units = stars.columns(), CANONICAL_UNITS | stars.units
     write_table(
         path,
         columns,
@@ -191,45 +189,29 @@ def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
     except InputError as error:
         fault = str(error)
     group.meet()
-    faults = [text for text in _texts(fault, group) if text]
+    faults = [text for text in _gathered(fault, group) if text]
     if own is None or faults:
         raise InputError(faults[0])
-    counts = group.numbers(len(own))
     columns = {}
     for name, column in own.columns().items():
-        whole = _gathered(column, counts, group)
+        # With missing values the ranks' types may differ.
+        whole = np.concatenate(_gathered(column, group))
         if group.first or name in CANONICAL_UNITS:
             columns[name] = whole
     return _assemble(columns, own.units, own.meta)
 
 
-def _gathered(column: np.ndarray, counts: list[int], group: Group) -> np.ndarray:
-    """One column of all ranks, in their order; with missing values types may differ."""
+def _gathered(own: Any, group: Group) -> list[Any]:
+    """What every rank has, in their order."""
     import torch  # which the processes of an ingestion need not load
 
-    kinds = [np.dtype(kind) for kind in _texts(column.dtype.str, group)]
-    kind = np.result_type(*kinds)
-    if kind.hasobject:
-        lists = [
-            json.loads(text) for text in _texts(json.dumps(column.tolist()), group)
-        ]
-        whole = np.empty(sum(counts), dtype=object)
-        whole[:] = [value for part in lists for value in part]
-        return whole
-    plain = np.array(column, dtype=kind, order="C")
-    raw = torch.from_numpy(plain.view(np.uint8).reshape(len(plain), kind.itemsize))
-    return group.gather(raw, counts, dim=0).numpy().reshape(-1).view(kind)
-
-
-def _texts(own: str, group: Group) -> list[str]:
-    """Every rank's text."""
-    import torch
-
-    raw = torch.tensor(list(own.encode()), dtype=torch.uint8)
+    raw = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
     lengths = group.numbers(len(raw))
-    whole = bytes(group.gather(raw, lengths).tolist())
-    ends = np.cumsum(lengths).tolist()
-    return [whole[end - n : end].decode() for n, end in zip(lengths, ends)]
+    whole = group.gather(raw, lengths).numpy()
+    ends = np.cumsum(lengths)
+    return [
+        pickle.loads(whole[end - n : end].tobytes()) for n, end in zip(lengths, ends)
+    ]
 
 
 def _assemble(

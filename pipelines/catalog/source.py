@@ -1,17 +1,21 @@
-"""What every reader of a format offers."""
+"""What every reader of a format offers, and how a column is found in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from astropy.table.meta import get_header_from_yaml
 
 from pipelines.errors import InputError
 
 ROWS_PER_BATCH = 1 << 18
+_INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")
+_SHOWN = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,49 @@ class Source(Protocol):
         ...
 
 
-def refuse_duplicates(path: Path, names: list[str]) -> None:
+def locate(source: Source, reference: str) -> tuple[str, int | None]:
+    """Return the column a reference names, and the index into a two-dimensional one.
+
+    Raises
+    ------
+    InputError
+        If there is no such column (the nearest by case is named), or the index is
+        missing, not wanted or too large.
+    """
+    base, index = reference, None
+    match = _INDEXED.fullmatch(reference)
+    if match and reference not in source.columns:
+        base, index = match["base"], int(match["index"])
+    info = source.columns.get(base)
+    if info is None:
+        raise InputError(f"{source.path} {describe_absence(source, base)}")
+    if info.width is None and index is not None:
+        raise InputError(f"{source.path}: column {base!r} has one value per row")
+    if info.width is not None and (index is None or index >= info.width):
+        raise InputError(
+            f"{source.path}: column {base!r} has {info.width} values per row: name "
+            f"one, {base}[0] to {base}[{info.width - 1}], not {reference!r}"
+        )
+    return base, index
+
+
+def describe_absence(source: Source, name: str) -> str:
+    """Say that a column is missing, and which ones are there."""
+    near = [other for other in source.columns if other.lower() == name.lower()]
+    if near:
+        return f"has no column {name!r}, but {near[0]!r}: the case must match"
+    shown = ", ".join(list(source.columns)[:_SHOWN])
+    more = ", ..." if len(source.columns) > _SHOWN else ""
+    return f"has no column {name!r}; it has: {shown}{more}"
+
+
+def astropy_units(lines: Sequence[str]) -> dict[str, str]:
+    """Units by column in the YAML header that astropy writes with its tables."""
+    fields = get_header_from_yaml(lines)["datatype"]
+    return {item["name"]: item["unit"] for item in fields if "unit" in item}
+
+
+def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
     """Raise `InputError` if a name occurs twice."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -60,6 +106,12 @@ def refuse_duplicates(path: Path, names: list[str]) -> None:
             f"{path} has more than one column {', '.join(map(repr, repeated))}: "
             "rename or drop the others"
         )
+
+
+def is_gzipped(path: Path) -> bool:
+    """Whether a file begins like one that gzip wrote."""
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def unreadable(path: Path, error: Exception) -> InputError:

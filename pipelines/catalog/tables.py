@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.catalog.source import unreadable
+from pipelines.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 from pipelines.errors import InputError
-from pipelines.seal import SEAL_KEY, UNSEALED, seal
 from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
@@ -57,7 +58,7 @@ def open_table(
         finally:
             writer.close()
         if temporary.exists():
-            seal(temporary)
+            insert_checksum(temporary)
 
 
 class _ParquetBatches:
@@ -68,19 +69,19 @@ class _ParquetBatches:
         self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        arrays = {name: to_arrow(column) for name, column in columns.items()}
+        table = pa.table({name: to_arrow(column) for name, column in columns.items()})
         if self._writer is None:
-            schema = [_field(n, a.type, self._units.get(n)) for n, a in arrays.items()]
+            fields = [_with_unit(field, self._units) for field in table.schema]
             self._writer = pq.ParquetWriter(
-                self._path, pa.schema(schema), write_page_checksum=True
+                self._path, pa.schema(fields), write_page_checksum=True
             )
         schema = self._writer.schema
-        if list(arrays) != schema.names:
-            raise ValueError(f"columns {list(arrays)} after {schema.names}")
-        cast = [array.cast(kind) for array, kind in zip(arrays.values(), schema.types)]
-        self._waiting.append(pa.table(cast, schema=schema))
-        if sum(len(table) for table in self._waiting) >= ROWS_PER_GROUP:
-            self._flush()
+        if table.column_names != schema.names:
+            raise ValueError(f"columns {table.column_names} after {schema.names}")
+        self._waiting.append(table.cast(schema))
+        # Batches that filters left small would make tiny row groups.
+        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
+            self._flush(self._writer)
 
     def describe(self, meta: Mapping[str, Any]) -> None:
         # Now, where the caller can see what is wrong with it.
@@ -90,28 +91,25 @@ class _ParquetBatches:
     def close(self) -> None:
         if self._writer is None:
             return
-        self._flush()
-        self._writer.add_key_value_metadata(
-            {METADATA_KEY.decode(): self._encode(), SEAL_KEY: UNSEALED}
-        )
-        self._writer.close()
-
-    def _flush(self) -> None:
-        # Batches that filters left small would make tiny row groups.
-        if self._writer is not None and self._waiting:
-            joined = pa.concat_tables(self._waiting)
-            self._writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
-            self._waiting = []
-
-    def _encode(self) -> str:
-        names = self._writer.schema.names if self._writer else []
+        self._flush(self._writer)
+        names = self._writer.schema.names
         description = {
             "version": TABLE_VERSION,
             "kind": self._kind,
             "units": {n: unit for n, unit in self._units.items() if n in names},
             "meta": self._meta,
         }
-        return json.dumps(description, allow_nan=False)
+        text = json.dumps(description, allow_nan=False)
+        self._writer.add_key_value_metadata(
+            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
+        )
+        self._writer.close()
+
+    def _flush(self, writer: pq.ParquetWriter) -> None:
+        if self._waiting:
+            joined = pa.concat_tables(self._waiting)
+            writer.write_table(joined, row_group_size=ROWS_PER_GROUP)
+            self._waiting = []
 
 
 def write_table(
@@ -231,22 +229,19 @@ def _row_groups(
     part, of = share
     if of == 1:
         return [None] * len(files)
-    counts = []
+    footers = []
     for path in files:
         with _opened(path) as file:
-            meta = file.metadata
-            counts.append(
-                [meta.row_group(i).num_rows for i in range(file.num_row_groups)]
-            )
-    total = sum(map(sum, counts))
+            footers.append(file.metadata)
+    total = max(sum(footer.num_rows for footer in footers), 1)
     chosen, before = [], 0
-    for rows in counts:
-        own = []
-        for number, count in enumerate(rows):
-            if (2 * before + count) * of // (2 * max(total, 1)) == part:
-                own.append(number)
-            before += count
-        chosen.append(own)
+    for footer in footers:
+        chosen.append([])
+        for group in range(footer.num_row_groups):
+            rows = footer.row_group(group).num_rows
+            if (2 * before + rows) * of // (2 * total) == part:
+                chosen[-1].append(group)
+            before += rows
     return chosen
 
 
@@ -258,10 +253,8 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} is no readable parquet file ({_first_line(error)}): "
-            "make it with `dustmap ingest`"
-        ) from error
+        hint = ": make it with `dustmap ingest`"
+        raise InputError(f"{unreadable(path, error)}{hint}") from error
 
 
 def _read_file(
@@ -285,20 +278,16 @@ def _read_file(
     return columns, description["units"], description["meta"]
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-
-
-def _field(name: str, kind: pa.DataType, unit: str | None) -> pa.Field:
-    return pa.field(name, kind, metadata=None if unit is None else {"unit": unit})
+def _with_unit(field: pa.Field, units: Mapping[str, str]) -> pa.Field:
+    unit = units.get(field.name)
+    return field if unit is None else field.with_metadata({"unit": unit})
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:
     """Return a column as Arrow has it: objects as strings, nulls where masked."""
-    mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
+    mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
     values = np.ma.getdata(column)
     if values.dtype.kind in "OU":
         return pa.array(values.astype(object), pa.string(), mask=mask)
-    return pa.array(
-        values.astype(values.dtype.newbyteorder("="), copy=False), mask=mask
-    )
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return pa.array(native, mask=mask)

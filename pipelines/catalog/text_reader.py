@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,12 @@ import pyarrow.csv as pacsv
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.catalog.parquet_reader import to_numpy
-from pipelines.catalog.source import ColumnInfo, refuse_duplicates, unreadable
+from pipelines.catalog.source import (
+    ColumnInfo,
+    is_gzipped,
+    refuse_duplicates,
+    unreadable,
+)
 from pipelines.errors import InputError
 
 NULLS = ("", "null", "NULL", "nan", "NaN", "NAN")
@@ -31,34 +35,28 @@ _INTEGER = r"^\s*-?(0|[1-9][0-9]*)\s*$"
 _DECIMAL = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    lines: int
-    delimiter: str
-    fields: list[dict[str, str]]
-    """ECSV's description of the columns; empty for CSV."""
-
-
 class TextSource:
     """A CSV or ECSV file; see `pipelines.catalog.source.Source`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._header = _read_header(path)
+            self._comments, self._delimiter, described = _read_header(path)
             with self._reader({}) as reader:
                 names = reader.schema.names
         except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
             raise _explain(path, error, []) from error
         refuse_duplicates(path, names)
-        units = {item["name"]: item.get("unit") for item in self._header.fields}
-        if units and list(units) != names:
+        fields = {item["name"]: item for item in described}
+        if fields and list(fields) != names:
             raise InputError(
-                f"{path}: the ECSV header describes {list(units)} but the columns are "
+                f"{path}: the ECSV header describes {list(fields)} but the columns are "
                 f"{names}"
             )
-        self.columns = {name: ColumnInfo(unit=units.get(name)) for name in names}
-        self._types = {f["name"]: f["datatype"] for f in self._header.fields}
+        self.columns = {
+            n: ColumnInfo(unit=fields.get(n, {}).get("unit")) for n in names
+        }
+        self._types = {name: item["datatype"] for name, item in fields.items()}
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         types = {name: _ARROW[k] for name, k in kinds.items() if k in _ARROW}
@@ -66,13 +64,12 @@ class TextSource:
         try:
             with self._reader(types, list(kinds)) as reader:
                 for batch in reader:
-                    columns = {}
+                    columns = {name: batch.column(name) for name in kinds}
                     for name, kind in kinds.items():
-                        column = batch.column(name)
                         if kind == "identifier":
-                            column = self._identifiers(name, column, integers)
-                        columns[name] = to_numpy(column)
-                    yield columns
+                            text = columns[name]
+                            columns[name] = self._identifiers(name, text, integers)
+                    yield {name: to_numpy(column) for name, column in columns.items()}
         except (pa.ArrowException, OSError, EOFError) as error:
             raise _explain(self.path, error, list(self.columns)) from error
 
@@ -81,16 +78,14 @@ class TextSource:
     ) -> pa.Array:
         """Decide by the first batch whether identifiers are integers or names."""
         declared = self._types.get(name, "")
-        if declared.startswith("float") or (
-            not declared
-            and not _all_match(text, _INTEGER)
-            and _all_match(text, _DECIMAL)
-        ):
+        whole = _all_match(text, _INTEGER)
+        decimal = not declared and not whole and _all_match(text, _DECIMAL)
+        if declared.startswith("float") or decimal:
             raise InputError(
                 f"{self.path}, column {name!r} holds identifiers as floating point "
                 f"(like {text.drop_null()[0]}): write them as integers or text"
             )
-        if integers.setdefault(name, _all_match(text, _INTEGER)):
+        if integers.setdefault(name, whole):
             return pc.cast(pc.utf8_trim_whitespace(text), pa.int64())
         return text
 
@@ -98,50 +93,41 @@ class TextSource:
     def _reader(
         self, types: Mapping[str, pa.DataType], names: list[str] | None = None
     ) -> Iterator[pacsv.CSVStreamingReader]:
-        options = pacsv.ConvertOptions(
+        read = pacsv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=self._comments)
+        convert = pacsv.ConvertOptions(
             column_types=dict(types),
             include_columns=names,
             null_values=list(NULLS),
             strings_can_be_null=True,
         )
-        compression = "gzip" if _gzipped(self.path) else None
+        parse = pacsv.ParseOptions(delimiter=self._delimiter)
+        compression = "gzip" if is_gzipped(self.path) else None
         with (
             pa.input_stream(str(self.path), compression=compression) as stream,
-            pacsv.open_csv(
-                stream,
-                read_options=pacsv.ReadOptions(
-                    block_size=BLOCK_BYTES, skip_rows=self._header.lines
-                ),
-                parse_options=pacsv.ParseOptions(delimiter=self._header.delimiter),
-                convert_options=options,
-            ) as reader,
+            pacsv.open_csv(stream, read, parse, convert) as reader,
         ):
             yield reader
 
 
-def _read_header(path: Path) -> _Header:
+def _read_header(path: Path) -> tuple[int, str, list[dict[str, str]]]:
+    """Lines of comments, the delimiter, and what ECSV tells of the columns."""
     comments = []
     delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
-    opener = gzip.open if _gzipped(path) else open
+    opener = gzip.open if is_gzipped(path) else open
     with opener(path, "rt", encoding="utf-8-sig") as file:
         for line in file:
             if not line.startswith("#"):
                 break
             comments.append(line[1:].removeprefix(" ").rstrip("\r\n"))
     if not comments or not comments[0].startswith("%ECSV"):
-        return _Header(len(comments), delimiter, [])
+        return len(comments), delimiter, []
     try:
         header = get_header_from_yaml(comments[1:])
         fields = header["datatype"]
         assert all({"name", "datatype"} <= set(item) for item in fields)
     except Exception as error:  # the YAML library's errors have no common base
         raise InputError(f"{path} has a broken ECSV header: {error}") from error
-    return _Header(len(comments), header.get("delimiter", " "), fields)
-
-
-def _gzipped(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+    return len(comments), header.get("delimiter", " "), fields
 
 
 def _all_match(text: pa.Array, pattern: str) -> bool:

@@ -9,25 +9,14 @@ from astropy import units as u
 
 from pipelines.errors import InputError
 
-INPUT_UNITS = {
-    "l": "deg",
-    "b": "deg",
-    "ra": "deg",
-    "dec": "deg",
-    "x": "pc",
-    "y": "pc",
-    "z": "pc",
-    "distance": "pc",
-    "distance_error": "pc",
-    "distance_lower": "pc",
-    "distance_upper": "pc",
-    "parallax": "mas",
-    "parallax_error": "mas",
-    "extinction": "mag",
-    "extinction_error": "mag",
-    "extinction_lower": "mag",
-    "extinction_upper": "mag",
+_NAMES = {
+    "deg": "l b ra dec",
+    "pc": "x y z distance distance_error distance_lower distance_upper",
+    "mas": "parallax parallax_error",
+    "mag": "extinction extinction_error extinction_lower extinction_upper",
 }
+INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
+"""Of every canonical quantity that a source may give."""
 EXAMPLES = {"deg": "deg", "pc": "kpc", "mas": "mas", "mag": "mag"}
 
 
@@ -80,8 +69,8 @@ def conversion_factor(
             f"{where}: unit {said!r} is none of {canonical}, which is "
             f"measured in {target}; map another column or another unit: {remedy}"
         )
-    in_file = parse_unit(found) if found else None
-    if stated and in_file is not None and not _same(in_file, unit):
+    in_file = parse_unit(found) if stated and found else None
+    if in_file is not None and not _same(in_file, unit):
         raise InputError(
             f"{where}: the file says {found!r} but {stated!r} was stated; leave the "
             f"unit out (--map {canonical}={column}) or correct the file"

@@ -23,8 +23,11 @@ import json
 import os
 import re
 import unicodedata
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import yaml
 
 import dustmap
 from pipelines.catalog.references import OTHERS, Reference, references_of
@@ -44,12 +47,15 @@ METHOD = {
     "title": "Hierarchical Inducing Point Gaussian Process for Inter-domain "
     "Observations",
     "authors": [
-        {"family-names": "Wu", "given-names": "Luhuan"},
-        {"family-names": "Miller", "given-names": "Andrew"},
-        {"family-names": "Anderson", "given-names": "Lauren"},
-        {"family-names": "Pleiss", "given-names": "Geoff"},
-        {"family-names": "Blei", "given-names": "David"},
-        {"family-names": "Cunningham", "given-names": "John"},
+        {"family-names": family, "given-names": given}
+        for family, given in (
+            ("Wu", "Luhuan"),
+            ("Miller", "Andrew"),
+            ("Anderson", "Lauren"),
+            ("Pleiss", "Geoff"),
+            ("Blei", "David"),
+            ("Cunningham", "John"),
+        )
     ],
     "collection-title": "Proceedings of the 24th International Conference on "
     "Artificial Intelligence and Statistics",
@@ -64,6 +70,7 @@ _UNSTATED = "not stated"
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
 SUFFIXES = (".cff", ".bib")
+T = TypeVar("T")
 
 
 def citation_block(
@@ -117,7 +124,6 @@ def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
     software = block["software"]
     papers = [_as_reference(*cited) for cited in cited_papers(block)]
-    references = [*block["references"], *_distinct(papers)]
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
@@ -126,55 +132,65 @@ def to_cff(block: dict[str, Any]) -> str:
         "version": software["version"],
         "license": software["license"],
         "authors": [{"name": name} for name in software["authors"]],
-        "references": references,
+        "references": [*block["references"], *_distinct(papers)],
     }
-    return "\n".join(_yaml(content)) + "\n"
+    # A plain copy, since YAML marks what stands in two places.
+    plain = json.loads(json.dumps(content))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def to_bibtex(block: dict[str, Any]) -> str:
     """One entry each for the software, the method and every other work."""
     software = block["software"]
-    entries = [
-        _entry(
-            "software",
-            "dustmap",
-            author=" and ".join(f"{{{name}}}" for name in software["authors"]),
-            title=f"{{{software['title']}}}",
-            version=software["version"],
-        )
-    ]
+    fields = {
+        "author": " and ".join(f"{{{name}}}" for name in software["authors"]),
+        "title": f"{{{software['title']}}}",
+        "version": software["version"],
+    }
+    entries = [("software", "dustmap", fields)]
     for work in block["references"]:
         names = [f"{a['family-names']}, {a['given-names']}" for a in work["authors"]]
-        entries.append(
-            _entry(
-                "inproceedings",
-                _key(names[0].split(",")[0], work["year"]),
-                author=" and ".join(names),
-                title=f"{{{work['title']}}}",
-                booktitle=work["collection-title"],
-                year=str(work["year"]),
-            )
-        )
-    papers = [_as_entry(*cited) for cited in cited_papers(block)]
-    return "\n".join(_with_letters(_distinct([*entries, *papers])))
+        fields = {
+            "author": " and ".join(names),
+            "title": f"{{{work['title']}}}",
+            "booktitle": work["collection-title"],
+            "year": str(work["year"]),
+        }
+        key = _key(work["authors"][0]["family-names"], work["year"])
+        entries.append(("inproceedings", key, fields))
+    entries += [_as_entry(*cited) for cited in cited_papers(block)]
+    seen: Counter[str] = Counter()
+    texts = []
+    for kind, key, fields in _distinct(entries):
+        # Other works with the same key get a letter: b, c, ...
+        letter = chr(ord("a") + seen[key]) if seen[key] else ""
+        seen[key] += 1
+        lines = [
+            f"  {name} = {{{text if name == 'doi' else _SPECIAL.sub(_ESCAPED, text)}}},"
+            for name, text in fields.items()
+            if text
+        ]
+        texts.append("\n".join([f"@{kind}{{{key}{letter},", *lines, "}", ""]))
+    return "\n".join(texts)
 
 
-def _as_entry(work: dict[str, Any], paper: Reference) -> str:
+def _as_entry(
+    work: dict[str, Any], paper: Reference
+) -> tuple[str, str, dict[str, str]]:
     """A paper without authors is known by the catalogue it is of."""
     title = paper.title if paper.authors else work["title"]
     who = paper.surnames[0] if paper.authors else work.get("name", "map")
-    return _entry(
-        "article" if paper.journal else "misc",
-        _key(who, paper.year or ""),
-        author=" and ".join(paper.authors),
-        title=f"{{{title}}}" if title else "",
-        journal=paper.journal,
-        volume=paper.volume,
-        pages=paper.pages,
-        year=str(paper.year or ""),
-        doi=paper.doi,
-        note=paper.note,
-    )
+    fields = {
+        "author": " and ".join(paper.authors),
+        "title": f"{{{title}}}" if title else "",
+        "journal": paper.journal,
+        "volume": paper.volume,
+        "pages": paper.pages,
+        "year": str(paper.year or ""),
+        "doi": paper.doi,
+        "note": paper.note,
+    }
+    return "article" if paper.journal else "misc", _key(who, paper.year or ""), fields
 
 
 def _as_reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
@@ -203,48 +219,11 @@ def _person(name: str) -> dict[str, str]:
     return {"family-names": family, **({"given-names": given} if given else {})}
 
 
-def _entry(kind: str, key: str, **fields: str) -> str:
-    lines = [
-        f"  {name} = {{{text if name == 'doi' else _SPECIAL.sub(_ESCAPED, text)}}},"
-        for name, text in fields.items()
-        if text
-    ]
-    return "\n".join([f"@{kind}{{{key},", *lines, "}", ""])
-
-
 def _key(name: str, year: object) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]", "", plain.lower())[:20] + str(year)
 
 
-def _distinct(entries: list[Any]) -> list[Any]:
+def _distinct(entries: list[T]) -> list[T]:
     """Without repetitions: a paper may stand for several catalogues."""
     return [one for i, one in enumerate(entries) if one not in entries[:i]]
-
-
-def _with_letters(entries: list[str]) -> list[str]:
-    """Of other works with one key each gets a letter."""
-    seen: dict[str, int] = {}
-    kept = []
-    for entry in entries:
-        key = entry.split("{", 1)[1].split(",", 1)[0]
-        seen[key] = seen.get(key, 0) + 1
-        letter = "" if seen[key] == 1 else chr(ord("a") + seen[key] - 1)
-        kept.append(entry.replace(key + ",", key + letter + ",", 1))
-    return kept
-
-
-def _yaml(value: Any, indent: str = "") -> list[str]:
-    """Block style with JSON's scalars, which are YAML's too."""
-    lines = []
-    for key, item in value.items():
-        if isinstance(item, dict):
-            lines += [f"{indent}{key}:", *_yaml(item, indent + "  ")]
-        elif isinstance(item, list):
-            lines.append(f"{indent}{key}:" if item else f"{indent}{key}: []")
-            for one in item:
-                first, *rest = _yaml(one, indent + "    ")
-                lines += [f"{indent}  - {first.lstrip()}", *rest]
-        else:
-            lines.append(f"{indent}{key}: {json.dumps(item, ensure_ascii=False)}")
-    return lines

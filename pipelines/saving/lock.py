@@ -8,8 +8,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from pipelines.errors import InputError
@@ -19,47 +20,30 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PATIENCE, _PAUSE = 1.0, 0.05
 
 
-class Lock:
-    """A lock file that holds process and host of who has it (``flock``).
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, with process and host of who has it in it (``flock``).
 
     It is the system's, not the file's presence: that of a process that died is free.
 
     Raises
     ------
     InputError
-        On entering, if another process has it; the message names it.
+        If another process has it; the message names it.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stream: TextIO | None = None
-
-    def __enter__(self) -> Lock:
-        end = time.monotonic() + _PATIENCE
-        while self._stream is None:
-            self._stream = _taken(self._path)
-            if self._stream is None and time.monotonic() > end:
-                raise InputError(
-                    f"{self._path.parent} is in use by {_who(self._path)}: wait until "
-                    "it ends, or choose another output"
-                )
-            if self._stream is None:
-                time.sleep(_PAUSE)
-        self._stream.seek(0)
-        self._stream.truncate()
-        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, self._stream)
-        self._stream.flush()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    end = time.monotonic() + _PATIENCE
+    while (stream := _taken(path)) is None:
+        if time.monotonic() > end:
+            raise InputError(
+                f"{path.parent} is in use by {_holder(path)}: wait until it ends, or "
+                "choose another output"
+            )
+        time.sleep(_PAUSE)
+    with stream:
+        stream.truncate(0)
+        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, stream)
+        stream.flush()
+        yield
 
 
 def is_held(path: Path) -> bool | None:
@@ -82,9 +66,7 @@ def _taken(path: Path) -> TextIO | None:
         # Its folder may have been removed while this waited.
         if os.fstat(stream.fileno()).st_ino == path.stat().st_ino:
             return stream
-    except BlockingIOError:
-        pass
-    except FileNotFoundError:
+    except (BlockingIOError, FileNotFoundError):
         pass
     except OSError as error:
         if error.errno in _UNSUPPORTED:
@@ -97,7 +79,7 @@ def _taken(path: Path) -> TextIO | None:
     return None
 
 
-def _who(path: Path) -> str:
+def _holder(path: Path) -> str:
     try:
         held = json.loads(path.read_text())
         return f"process {held['pid']} on {held['host']}"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pipelines.errors import InputError
 from pipelines.saving.checkpoint import checkpoints, remove_unfinished
-from pipelines.saving.lock import Lock
+from pipelines.saving.lock import locked
 from pipelines.store import (
     remove_directory,
     remove_parts,
@@ -116,7 +116,7 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
     """
     folder = workspace_of(output)
     folder.mkdir(exist_ok=True)
-    with Lock(folder / _LOCK):
+    with locked(folder / _LOCK):
         restore_retired(folder, Path(os.path.abspath(output)))
         found = unfinished(output)
         assert found is not None

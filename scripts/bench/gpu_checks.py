@@ -8,6 +8,7 @@ else is stated. The mathematics alone is imported, no pytest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dustmap.blurred import BlurredLineIntegrals
+from dustmap.distributed.group import Group
 from dustmap.functionals import (
     FixedStep,
     Functionals,
@@ -24,7 +26,7 @@ from dustmap.functionals import (
     Stack,
     StepsOutwards,
 )
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.inference.gauss_newton import Precision
 from dustmap.inference.hyperparameters import learn
@@ -171,18 +173,8 @@ def sight_lines(device: torch.device, dtype: torch.dtype) -> float:
     mixed = Stack([rays(), PointValues(0.9 * ends)])
     kinds: list[tuple[Functionals, Interpolation]] = [(mixed, "linear")]
     kinds.append((LineIntegrals(ends, StepsOutwards(step=0.5)), "cubic"))
-    for (seen, interpolation), budget in ((k, b) for k in kinds for b in (None, 0.0)):
-
-        def make(place: torch.device, seen=seen, way=interpolation, budget=budget):
-            return projection(
-                torus,
-                seen,
-                interpolation=way,
-                dtype=dtype,
-                device=place,
-                memory_budget=budget,
-            )
-
+    for (seen, way), budget in ((k, b) for k in kinds for b in (None, 0.0)):
+        make = functools.partial(_weights, torus, seen, way, dtype, budget)
         here, there = _both(device, make)
         _compare_products(compare, here, there)
         if budget is not None and dtype == torch.float32:
@@ -190,6 +182,25 @@ def sight_lines(device: torch.device, dtype: torch.dtype) -> float:
             if not torch.equal(there.rmatvec(y), there.rmatvec(y)):
                 raise AssertionError("Wᵀ y is not the same twice")
     return compare.worst
+
+
+def _weights(
+    torus: Torus,
+    seen: Functionals,
+    interpolation: Interpolation,
+    dtype: torch.dtype,
+    budget: float | None,
+    device: torch.device,
+) -> LinearOperator:
+    return projection(
+        torus,
+        seen,
+        interpolation=interpolation,
+        dtype=dtype,
+        device=device,
+        memory_budget=budget,
+        group=Group(),
+    )
 
 
 def models(device: torch.device, dtype: torch.dtype) -> float:

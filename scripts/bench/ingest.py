@@ -117,7 +117,9 @@ def memory(pid: int) -> int:
 def spill_bytes(output: Path) -> int:
     """What waits on disk [byte]."""
     total = 0
-    for path in output.parent.glob(f".{output.name}.*/spills/*"):
+    for path in output.parent.glob(f".{output.name}.*.part/*"):
+        if path.suffix not in (".arrow", ".npy"):
+            continue
         try:
             total += path.stat().st_size
         except FileNotFoundError:

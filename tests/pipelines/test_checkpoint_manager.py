@@ -13,7 +13,7 @@ from pipelines.errors import InputError, Stopped
 from pipelines.metrics import Metrics
 from pipelines.saving.checkpoint_manager import CheckpointManager
 from pipelines.saving.heartbeat import Heartbeat
-from pipelines.saving.lock import Lock, is_held
+from pipelines.saving.lock import is_held, locked
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
 from pipelines.timing import StageClock
@@ -96,18 +96,18 @@ def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written,
 def test_a_lock_is_held_by_one_and_named(tmp_path):
     path = tmp_path / "lock"
     assert is_held(path) is False
-    with Lock(path):
+    with locked(path):
         assert is_held(path) is True
         held = {"pid": os.getpid(), "host": socket.gethostname()}
         assert json.loads(path.read_text()) == held
         with (
             pytest.raises(InputError, match=f"process {os.getpid()} on"),
-            Lock(path),
+            locked(path),
         ):
             pytest.fail("the block must not run")
     assert is_held(path) is False
     # What a dead process left is no obstacle.
-    with Lock(path):
+    with locked(path):
         pass
 
 

@@ -130,8 +130,8 @@ def test_the_printed_configuration_is_the_default_one(command):
 
 MISTAKES = {
     "fit absent.parquet -o x": "absent.parquet does not exist",
-    "fit text.csv -o x": "text.csv is no readable parquet file",
-    "fit cut.parquet -o x": "cut.parquet is no readable parquet file",
+    "fit text.csv -o x": "text.csv cannot be read",
+    "fit cut.parquet -o x": "cut.parquet cannot be read",
     "fit plain.parquet -o x": "without dustmap's units and provenance",
     "fit positions.parquet -o x": "has positions only",
     "fit few.parquet -o x": "4 usable stars, a map needs at least 5",
@@ -167,7 +167,7 @@ MISTAKES = {
     "predict notes stars.parquet -o x": "notes is not a run folder",
     "predict unfinished stars.parquet -o x": "unfinished is incomplete",
     "predict altered stars.parquet -o x": "altered: metrics.jsonl",
-    "predict run text.csv -o x": "text.csv is no readable parquet file",
+    "predict run text.csv -o x": "text.csv cannot be read",
     "predict run stars.parquet -o text.csv": "text.csv exists",
     "export altered --zarr x": "altered: metrics.jsonl",
     "export run --zarr notes": "notes exists",

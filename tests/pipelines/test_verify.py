@@ -107,7 +107,7 @@ def test_damage_anywhere_in_a_run_is_found(run, message):
 
 def test_a_table_of_another_program_is_refused(tmp_path):
     pq.write_table(pa.table({"l": [1.0]}), tmp_path / "other.parquet")
-    with pytest.raises(InputError, match=r"not written by this version.*no seal"):
+    with pytest.raises(InputError, match=r"not written by this version.*no checksum"):
         verify(tmp_path / "other.parquet")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 
 import numpy as np
 import pytest
@@ -64,6 +65,9 @@ def test_a_filter_computes_what_it_says(text: str, expected) -> None:
         "a < 'x'",
         "name == 'x' or name > 1",
         "abs(a, b) > 1",
+        "abs(a)(b) > 1",
+        "abs(*a) > 1",
+        "abs() > 1",
         "a in (1, 2)",
         "a is None",
         "a == None",
@@ -74,6 +78,7 @@ def test_a_filter_computes_what_it_says(text: str, expected) -> None:
         "a < " + "-" * 1900 + "1",
         "a < " + "1 + " * 400 + "1",
         "a < '\\d'",
+        "a < 1" + "0" * 400,
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
@@ -87,6 +92,11 @@ def test_a_single_equals_sign_is_told_from_a_comparison() -> None:
     with pytest.raises(InputError) as other:
         parse_filter("source == 'x' and a <")
     assert "equality" not in str(other.value)
+
+
+def test_a_filter_survives_the_way_to_another_process() -> None:
+    row_filter = pickle.loads(pickle.dumps(parse_filter("1 < a < 3")))
+    np.testing.assert_array_equal(row_filter.passes({"a": A}), [0, 1, 0, 0])
 
 
 def test_huge_powers_cost_nothing() -> None:

@@ -13,11 +13,12 @@ import pytest
 from hats_tree import write_hats
 from small_catalogue import MAP, write_csv
 
-from pipelines.catalog import partitioned, repeats
+from pipelines.catalog import ingest as ingestion
+from pipelines.catalog import repeats, valid_rows
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars, write_stars
-from pipelines.catalog.spill import sky_order
+from pipelines.catalog.sorted_runs import sky_order
 from pipelines.errors import InputError
 from pipelines.verify import verify
 
@@ -54,8 +55,8 @@ def survey(tmp_path: Path) -> Path:
 @pytest.fixture
 def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ingest:
     """Ingest in small pieces and partitions, so that few rows make many."""
-    monkeypatch.setattr(partitioned, "ROWS_PER_PIECE", 300)
-    monkeypatch.setattr(partitioned, "STARS_PER_PARTITION", 200)
+    monkeypatch.setattr(valid_rows, "ROWS_PER_PIECE", 300)
+    monkeypatch.setattr(ingestion, "STARS_PER_PARTITION", 200)
     monkeypatch.setattr(repeats, "_HASHES_AT_ONCE", 700)
 
     def run(source: Path, name: str, **options) -> tuple[Stars, IngestReport]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.catalog.spill import COUNT_ORDER
-from pipelines.catalog.tiles import tile
+from pipelines.catalog.partitions import tile
+from pipelines.catalog.sorted_runs import COUNT_ORDER
 
 
 def crowded(seed: int) -> np.ndarray:

@@ -1,14 +1,13 @@
-"""What an ingestion is to read and how: every choice made before the first row."""
+"""What an ingestion is to read and how: decided before the first row is read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipelines.bands.passbands import parse_band
 from pipelines.catalog.filters import RowFilter, parse_filter
-from pipelines.catalog.intake import Selection, check_kept
 from pipelines.catalog.mapping import Recipe, choose, parse_mappings
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
@@ -16,16 +15,41 @@ from pipelines.catalog.presets import (
     Preset,
     load_preset,
 )
-from pipelines.catalog.readers import find_files, locate, open_source
+from pipelines.catalog.readers import find_files, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, locate
 from pipelines.catalog.units import parse_unit
 from pipelines.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for; see `pipelines.catalog.ingest.ingest`."""
+class IngestOptions:
+    """What the user asks for.
+
+    Parameters
+    ----------
+    preset
+        Name of a survey's description, or the path of one.
+    mappings
+        ``CANONICAL=COLUMN[:UNIT]``; they go before the preset.
+    where
+        A further quality cut; see `pipelines.catalog.filters.RowFilter`.
+    keep
+        Further columns to carry along.
+    positions_only
+        Whether to leave extinctions out, for a table to predict at.
+    max_bad
+        The fraction of faulty rows, of those that pass the filters, beyond which the
+        input is refused.
+    min_parallax_snr
+        Parallaxes below this signal-to-noise are cut; default the preset's, or 5.
+    band
+        What the extinctions are of, e.g. ``A_V`` or ``E(B-V)``
+        (`pipelines.bands.passbands.parse_band`); default the preset's.
+    any_range
+        Whether to take medians of distance and extinction that look as if the unit
+        were another (`pipelines.catalog.counts.PLAUSIBLE`).
+    """
 
     preset: str | None = None
     mappings: Sequence[str] = ()
@@ -49,10 +73,31 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class Selection:
+    """What is wanted of the rows, whatever the source.
+
+    ``filters`` are quality cuts by name, ``keep`` further columns by their name in
+    the output.
+    """
+
+    filters: Mapping[str, RowFilter]
+    keep: Mapping[str, KeptColumn]
+    min_parallax_snr: float
+
+    def kept_from(self, source: Source) -> dict[str, str]:
+        """Columns of a source that are carried along, by their names in the output."""
+        return {
+            name: item.column
+            for name, item in self.keep.items()
+            if not item.optional or item.column in source.columns
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPlan:
     """The sources in order, what is read from each, and what is kept of the rows."""
 
-    wanted: Wanted
+    options: IngestOptions
     survey: Preset | None
     selection: Selection
     sources: Sequence[Source]
@@ -65,7 +110,7 @@ class Choices:
         return [source.path for source in self.sources]
 
 
-def make_choices(sources: Sequence[Path], wanted: Wanted) -> Choices:
+def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     """Open every source and decide what supplies which quantity.
 
     Raises
@@ -73,37 +118,32 @@ def make_choices(sources: Sequence[Path], wanted: Wanted) -> Choices:
     InputError
         If a source is no table, or a choice is missing or contradictory.
     """
-    survey = load_preset(wanted.preset) if wanted.preset else None
+    survey = load_preset(options.preset) if options.preset else None
     default = survey.min_parallax_snr if survey else MINIMUM_PARALLAX_SNR
-    minimum = wanted.min_parallax_snr
+    cuts = dict(survey.cuts) if survey else {}
+    if options.where is not None:
+        cuts[f"not {options.where}"] = options.where
     selection = Selection(
-        filters=_filters(survey, wanted.where),
-        keep=_kept(survey, wanted.keep),
-        min_parallax_snr=default if minimum is None else minimum,
+        filters={name: parse_filter(text) for name, text in cuts.items()},
+        keep=_kept(survey, options.keep),
+        min_parallax_snr=options.min_parallax_snr or default,
     )
-    user = parse_mappings(wanted.mappings)
+    user = parse_mappings(options.mappings)
     opened = [open_source(p) for p in find_files([Path(path) for path in sources])]
     recipes = []
     for source in opened:
-        _check_layout(source, survey, selection)
+        _check_columns(source, survey, selection)
         recipes.append(
-            choose(source, user, survey, positions_only=wanted.positions_only)
+            choose(source, user, survey, positions_only=options.positions_only)
         )
-    return Choices(
-        wanted=wanted,
+    return IngestPlan(
+        options=options,
         survey=survey,
         selection=selection,
         sources=opened,
         recipes=recipes,
         units=_units(opened, selection),
     )
-
-
-def _filters(preset: Preset | None, where: str | None) -> dict[str, RowFilter]:
-    cuts = dict(preset.cuts) if preset else {}
-    if where is not None:
-        cuts[f"not {where}"] = where
-    return {name: parse_filter(text) for name, text in cuts.items()}
 
 
 def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
@@ -118,7 +158,7 @@ def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
     return kept
 
 
-def _check_layout(source: Source, preset: Preset | None, selection: Selection) -> None:
+def _check_columns(source: Source, preset: Preset | None, selection: Selection) -> None:
     """Check what a preset, the filters and the kept columns ask of a source."""
     for name, width in (preset.widths if preset else {}).items():
         locate(source, f"{name}[0]")
@@ -128,10 +168,9 @@ def _check_layout(source: Source, preset: Preset | None, selection: Selection) -
                 f"{source.path}: column {name!r} has {found} values per row, but "
                 f"{preset.title} has {width}: another release? Choose its preset"
             )
-    for row_filter in selection.filters.values():
-        for column in row_filter.kinds:
-            locate(source, column)
-    check_kept(source, selection.keep)
+    filtered = [name for item in selection.filters.values() for name in item.kinds]
+    for column in (*filtered, *selection.kept_from(source).values()):
+        locate(source, column)
 
 
 def _units(sources: Sequence[Source], selection: Selection) -> dict[str, str]:
@@ -139,8 +178,7 @@ def _units(sources: Sequence[Source], selection: Selection) -> dict[str, str]:
     for name, item in selection.keep.items():
         stated = [item.unit] if item.unit else []
         for source in sources:
-            base = item.column.split("[")[0]
-            for column in (item.column, base):
+            for column in dict.fromkeys((item.column, item.column.split("[")[0])):
                 info = source.columns.get(column)
                 stated += [info.unit] if info is not None and info.unit else []
         parsed = {str(parse_unit(unit) or unit) for unit in stated}
