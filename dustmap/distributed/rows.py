@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import LinearOperator, SizedOperator
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dustmap.distributed.slabs import Slabs, SlabSpace
-from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.operator import LinearOperator, SizedOperator
 
 
 class SlabColumns(LinearOperator):
