@@ -25,11 +25,12 @@ from torch import Tensor
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient
-from dustmap.gp.moments import Moments
+from dustmap.gp.dense import BLOCK, leaf_gradient
 from dustmap.gp.regression import MEAN, NOISE, Regression
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
+from dustmap.models.rowwise import cross_covariance
 from dustmap.whitening import point_covariance
 
 _FACTOR = "factor"
@@ -134,7 +135,7 @@ class SGPR(Regression):
             gradient[name] = gradient[name] + slope
         return float(value.detach()), gradient
 
-    def predict(self, functionals: Functionals) -> Moments:
+    def predict(self, functionals: Functionals) -> LatentMoments:
         """Posterior moments of ``L_* (μ + f)``. Cost: ``M²`` per functional."""
         factor, sums = self._solve()
         means, variances = [], []
@@ -150,7 +151,9 @@ class SGPR(Regression):
                 means.append(weights @ seen)
                 gained = (seen**2).sum(dim=0) - (kept**2).sum(dim=0)
                 variances.append(prior - gained)
-        return Moments(mean=offset + torch.cat(means), variance=torch.cat(variances))
+        return LatentMoments(
+            mean=offset + torch.cat(means), variance=torch.cat(variances)
+        )
 
     @property
     def _rows(self) -> int:

@@ -72,6 +72,11 @@ class Gaussian(Likelihood):
             return self
         return Gaussian(variance=self.variance, known=self.known[index])
 
+    def widened(self, extra: Float[Tensor, " n"]) -> Gaussian:
+        """The same with more known variance for every observation."""
+        known = extra if self.known is None else self.known + extra
+        return Gaussian(variance=self.variance, known=known)
+
     def log_density(
         self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch"]:

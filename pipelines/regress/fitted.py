@@ -9,10 +9,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Likelihood
 
-Latent = Callable[[Float[Tensor, "n d"]], Moments]
+Latent = Callable[[Float[Tensor, "n d"]], LatentMoments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Bernoulli, Likelihood
 from pipelines.regress.scaling import Scaling
 
@@ -40,7 +40,7 @@ class Prediction:
 
 
 def predict(
-    truth: np.ndarray, latent: Moments, likelihood: Likelihood, scaling: Scaling
+    truth: np.ndarray, latent: LatentMoments, likelihood: Likelihood, scaling: Scaling
 ) -> Prediction:
     """Moments and quantiles of the target; the Jacobian of the scaling is in nll."""
     mean, variance = latent.mean, _not_negative(latent.variance)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import StudentT
 
 # Of ν: a variance exists above 2, and beyond 100 the noise is as good as normal.
@@ -32,7 +32,7 @@ def without_outliers(y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 
 def student_noise(
-    y: Float[Tensor, " n"], latent: Moments, before: StudentT
+    y: Float[Tensor, " n"], latent: LatentMoments, before: StudentT
 ) -> StudentT:
     """The Student-T noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
     first = np.log([float(before.scale), float(before.degrees)])
@@ -59,7 +59,7 @@ def student_noise(
 
 
 def student_weights(
-    y: Float[Tensor, " n"], latent: Moments, noise: StudentT
+    y: Float[Tensor, " n"], latent: LatentMoments, noise: StudentT
 ) -> Float[Tensor, " n"]:
     """``w_n = (ν + 1) / (ν + E[r_n²]/s²)`` of the mixture of normals ``N(0, s²/w)``."""
     square = ((y - latent.mean) ** 2 + latent.variance) / noise.scale**2

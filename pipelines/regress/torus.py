@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.moments import Moments
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning, Learnt
 from dustmap.inference.search import clustered_subset
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Radial, Sum
 from dustmap.likelihoods import Gaussian, Likelihood, StudentT
 from dustmap.linalg.cg import ConjugateGradients
@@ -229,7 +229,7 @@ def _in_turn(
         result = rows.fit(model, scales.variance / weights, _FEW_SAMPLES)
         latent = _latent(model, result)
         seen = latent(rows.x)
-        part = Moments(mean=seen.mean[few], variance=seen.variance[few])
+        part = LatentMoments(mean=seen.mean[few], variance=seen.variance[few])
         noise = student_noise(rows.y[few], part, _student(scales))
         scales = replace(scales, noise=noise)
         weights = student_weights(rows.y, seen, noise)
@@ -244,9 +244,9 @@ def _student(scales: _Scales) -> StudentT:
 def _latent(model: TorusGaussian, result: FullBatchResult) -> Latent:
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
 
-    def latent(x: Float[Tensor, "n d"]) -> Moments:
+    def latent(x: Float[Tensor, "n d"]) -> LatentMoments:
         moments = posterior.moments(PointValues(x))
-        return Moments(mean=moments.mean, variance=moments.std**2)
+        return LatentMoments(mean=moments.mean, variance=moments.std**2)
 
     return latent
 

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.svgp_fit import SvgpResult, fit_svgp
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.kernels import Radial
 from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
 from dustmap.linalg.ciq import CIQ
@@ -82,7 +81,7 @@ def fit_variational(
             generator=generator,
             mean=start.mean,
             settings=settings,
-            on_step=lambda step, total: progress.update(),
+            on_step=lambda *_: progress.update(),
         )
     how = (
         f"inducing points: {len(points)}, whitening {whitening}; a fixed number of "

@@ -15,11 +15,10 @@ from svgp_cases import (
 )
 
 from dustmap.functionals import PointValues
-from dustmap.gp import svgp
-from dustmap.gp.svgp_fit import fit_svgp
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Matern32
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
+from dustmap.models import rowwise
 from dustmap.whitening import CiqWhitening
 
 
@@ -193,14 +192,14 @@ def test_prediction_in_blocks_is_prediction(generator, monkeypatch):
         PointValues(x), f, POINTS, Gaussian(variance=0.1), ONE_STEP, kernel=START
     )
     whole = result.model.predict(PointValues(x))
-    monkeypatch.setattr(svgp, "_BLOCK", 7 * len(POINTS))
+    monkeypatch.setattr(rowwise, "_BLOCK", 7 * len(POINTS))
     parts = result.model.predict(PointValues(x))
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.variance, whole.variance)
 
 
 def test_rates_decay_at_their_fractions():
-    settings = SvgpSettings(decay_at=(0.05, 0.25), decay=0.1, epochs=3, batch_size=10)
+    settings = SvgpSettings(decay_at=(0.05, 0.25), epochs=3, batch_size=10)
     assert [settings.decayed(f) for f in (0.0, 0.05, 0.5)] == pytest.approx(
         [1.0, 0.1, 0.01]
     )
@@ -239,7 +238,7 @@ SETTINGS = [
     ({"batch_size": 0}, "batch_size must be at least 1"),
     ({"steps": 0}, "steps must be at least 1"),
     ({"family": "diagonal"}, "family is one of"),
-    ({"family": "mean-field"}, "update='adam'"),
+    ({"family": "block", "update": "adam"}, "natural gradients only"),
     ({"natural_rate": 1.5}, "natural_rate"),
     ({"rate": -1.0}, "rate must be positive"),
     ({"decay_at": (1.5,)}, "fractions"),

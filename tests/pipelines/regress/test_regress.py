@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import KERNELS as ALL_KERNELS
 from dustmap.kernels import Constant, Matern32, Sum
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
@@ -344,7 +344,7 @@ def test_scores_are_those_of_their_definitions():
     truth = np.array([0.0, 1.0, 4.0, 9.0])
     scaling = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=2.0, y_scale=3.0)
     zero = torch.zeros(4, dtype=torch.float64)
-    latent = Moments(mean=zero, variance=zero + 0.75)
+    latent = LatentMoments(mean=zero, variance=zero + 0.75)
     scores = metrics(
         predict(truth, latent, Gaussian(variance=0.25), scaling), classes=False
     )
@@ -356,7 +356,7 @@ def test_scores_are_those_of_their_definitions():
     assert scores["coverage_68"] == 0.75 and scores["coverage_95"] == 0.75
     plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
     classes = np.array([0.0, 1.0, 1.0, 1.0])
-    latent = Moments(mean=zero + 1.0, variance=zero)
+    latent = LatentMoments(mean=zero + 1.0, variance=zero)
     scores = metrics(predict(classes, latent, Bernoulli(), plain), classes=True)
     chance = 0.8413447
     assert scores["accuracy"] == 0.75
@@ -371,7 +371,7 @@ def test_a_negative_variance_is_no_prediction():
     zero = torch.zeros(2, dtype=torch.float64)
     plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
     for variance, fine in ((-1e-9, True), (-1e-3, False)):
-        latent = Moments(mean=zero, variance=zero + variance)
+        latent = LatentMoments(mean=zero, variance=zero + variance)
         if fine:
             predict(np.zeros(2), latent, Gaussian(variance=1.0), plain)
             continue
@@ -382,7 +382,7 @@ def test_a_negative_variance_is_no_prediction():
 def test_student_noise_is_found_from_residuals():
     random = np.random.default_rng(1)
     y = torch.as_tensor(0.3 * random.standard_t(4, 4000))
-    latent = Moments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
+    latent = LatentMoments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
     noise = student_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
     assert float(noise.scale) == pytest.approx(0.3, rel=0.08)
     assert float(noise.degrees) == pytest.approx(4, rel=0.3)

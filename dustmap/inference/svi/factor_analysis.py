@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.low_rank import LowRankGaussian
+from dustmap.inference.svi.low_rank import LowRankGaussian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 _START = 1e-2
 
 
-class FullRankFactor(nn.Module):
+class TrainedFullRank(nn.Module):
     """``S = L Lᵀ``, L lower triangular with a positive diagonal: ``P²`` numbers."""
 
     def __init__(self, size: int) -> None:
@@ -44,34 +44,8 @@ class FullRankFactor(nn.Module):
         return self.mean + _white(count, self.mean, generator) @ self.factor.mT
 
 
-class MeanFieldScale(nn.Module):
-    """``S = diag(exp(2 s))``."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-        self.log_scale = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-
-    def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
-        return ((rows * self.log_scale.exp()) ** 2).sum(dim=-1)
-
-    def trace(self) -> Float[Tensor, ""]:
-        """``tr S``."""
-        return (2 * self.log_scale).exp().sum()
-
-    def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``."""
-        return 2 * self.log_scale.sum()
-
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        """Draws of ε."""
-        white = _white(count, self.mean, generator)
-        return self.mean + white * self.log_scale.exp()
-
-
-class LowRankFactor(nn.Module):
-    """``S = diag(exp(2 s)) + V Vᵀ``, V of few columns.
+class TrainedLowRank(nn.Module):
+    """``S = diag(exp(2 s)) + V Vᵀ``, V of few columns; of none it is mean-field.
 
     ``ln |S| = 2 Σ s + ln |I + Vᵀ diag(exp(−2 s)) V|``.
     """
