@@ -110,7 +110,7 @@ def _target(
 ) -> tuple[np.ndarray, tuple[str, str] | None]:
     """The target as numbers; of two classes as 0 and 1, and what these were."""
     values = table.column(options.target, "target")
-    if options.likelihood != "bernoulli":
+    if not options.noise.classes:
         if values.dtype != np.float64 and len({v for v in values if v}) == 2:
             raise InputError(
                 f"{table.path}: the target {options.target!r} holds two words: use "

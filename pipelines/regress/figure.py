@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dustmap.likelihoods import Bernoulli
 from pipelines.figures.style import BLUE, ORANGE, SMALL, spread_scale
 from pipelines.regress.columns import Data
 from pipelines.regress.fitted import FittedModel
@@ -55,7 +54,7 @@ def _curve(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
         label="rows to test",
         **options,
     )
-    if isinstance(model.likelihood, Bernoulli):
+    if model.likelihood.classes:
         axes.fill_between(x, seen.p16, seen.p84, color=BLUE, alpha=0.25, lw=0)
         label = "probability of 1, 68%"
     else:

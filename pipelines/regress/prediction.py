@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.svi.bound import LatentMoments
-from dustmap.likelihoods import Bernoulli, Likelihood
+from dustmap.likelihoods import Likelihood
 from pipelines.regress.scaling import Scaling
 
 # Both ends of the central intervals, and their names.
@@ -49,7 +49,7 @@ def predict(
     nll = -likelihood.predictive_log_density(y, mean, variance) + scaling.log_jacobian
 
     def quantile(probability: float) -> np.ndarray:
-        if isinstance(likelihood, Bernoulli):
+        if likelihood.classes:
             return _probability_quantile(probability, mean, variance).numpy()
         return scaling.back(likelihood.quantile(probability, mean, variance))
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
 from pipelines.regress.columns import Data
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
@@ -49,7 +48,7 @@ class Report:
             "lengthscale": {name: scale * own for name, scale, own in scales},
             "std": self.model.std * unit,
             "mean": self.model.mean * unit + self.scaling.y_shift,
-            **_noise(self.model.likelihood, unit),
+            **self.model.likelihood.noise_in(unit),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,18 +124,6 @@ class Report:
             f"MAE {m['mae']:.4g}, nll {m['nll']:.4g}; the 68% intervals hold "
             f"{m['coverage_68']:.3f}, the 95% ones {m['coverage_95']:.3f}"
         )
-
-
-def _noise(likelihood: Likelihood, unit: float) -> dict[str, float]:
-    if isinstance(likelihood, Gaussian):
-        return {"noise": float(likelihood.variance.sqrt()) * unit}
-    if isinstance(likelihood, StudentT):
-        return {
-            "noise": float(likelihood.scale) * unit,
-            "degrees": float(likelihood.degrees),
-        }
-    assert isinstance(likelihood, Bernoulli)
-    return {}
 
 
 def _noise_text(found: dict[str, Any]) -> str:

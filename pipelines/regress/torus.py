@@ -16,7 +16,7 @@ from dustmap.inference.learning_settings import Learning, Learnt
 from dustmap.inference.search import clustered_subset
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Radial, Sum
-from dustmap.likelihoods import Gaussian, Likelihood, StudentT
+from dustmap.likelihoods import Gaussian, Likelihood
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
@@ -24,7 +24,7 @@ from dustmap.posterior import Posterior
 from dustmap.whitening import TorusWhitening
 from pipelines.progress import Progress
 from pipelines.regress.fitted import FittedModel, Latent
-from pipelines.regress.robust import student_noise, student_weights, without_outliers
+from pipelines.regress.robust import fitted_noise
 from pipelines.regress.start import MORE_ROWS, NEIGHBOURS, Start, find_start, refined
 from pipelines.regress.torus_grid import (
     CHEAP_POINTS,
@@ -65,39 +65,36 @@ class _Scales:
 
     @property
     def variance(self) -> float:
-        """τ² of normal noise, the squared scale of Student-T noise."""
-        if isinstance(self.noise, StudentT):
-            return float(self.noise.scale) ** 2
-        assert isinstance(self.noise, Gaussian)
-        return float(self.noise.variance)
+        """τ² of normal noise, what weights divide of a mixture."""
+        return float(self.noise.base_variance)
 
 
 def fit_torus(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
     everywhere: Float[Tensor, "m d"],
-    likelihood: str,
+    likelihood: type[Likelihood],
     generator: torch.Generator,
 ) -> FittedModel:
     """Learn the scales from a subset and then from up to 30,000 rows; fit all rows.
 
     The mean is a constant kernel beside the field's: its posterior is averaged over.
-    Student-T noise and the fit are improved in turn.
+    Noise that is not normal and the fit are improved in turn.
 
     Parameters
     ----------
     everywhere
         All inputs that will be asked for: the grid covers them.
     """
-    robust = likelihood == "student-t"
-    tame = without_outliers(y) if robust else y
+    robust = not likelihood.conjugate
+    tame = likelihood.tamed(y)
     start = find_start(x, tame, generator)
     if x.shape[1] > _LEARNING_AXES:
         more = clustered_subset(x, MORE_ROWS, NEIGHBOURS, generator)
         start = refined(start, x[more], tame[more])
-    noise: Likelihood = Gaussian(variance=start.noise)
-    if robust:
-        noise = StudentT(scale=math.sqrt(start.noise), degrees=4.0)
+    normal = (start.noise, float(start.kernel.variance), start.mean)
+    found = torch.tensor(normal, dtype=torch.float64)
+    noise = likelihood.start(y, *found).likelihood
     kernel = within_reach(start.kernel, everywhere)
     scales = _Scales(kernel=kernel, noise=noise, mean=start.mean)
     chosen = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
@@ -116,7 +113,7 @@ def fit_torus(
     weights_of_all = torch.ones(len(x), dtype=torch.float64)
     if robust:
         scales, weights, latent = _in_turn(some, scales, weights)
-        weights_of_all = student_weights(y, latent(x), _student(scales))
+        weights_of_all = scales.noise.weights(y, *latent(x))
     model = rows.model(scales, CHEAP_POINTS)
     result = rows.fit(model, scales.variance / weights_of_all, _SAMPLES)
     return _fitted(start, scales, learnt, model, result)
@@ -181,7 +178,7 @@ def _learn(
 ) -> Learnt:
     """Hyperparameters by the evidence of these rows on the start's grid.
 
-    The scale of Student-T noise is not the evidence's to learn.
+    The scale of noise that is not normal is not the evidence's to learn.
     """
     model = rows.model(scales)
     own = model.whitening.kernel.parameters()["0.lengthscale"].detach()
@@ -221,7 +218,7 @@ def _learnt_scales(scales: _Scales, learnt: Learnt) -> _Scales:
 def _in_turn(
     rows: _Rows, scales: _Scales, weights: Float[Tensor, " n"]
 ) -> tuple[_Scales, Float[Tensor, " n"], Latent]:
-    """Student-T noise, the weights it leaves to rows, and the fit, in turn."""
+    """Noise, the weights it leaves to rows, and the fit, in turn."""
     model = rows.model(scales)
     few = slice(0, _NOISE_ROWS)
     latent: Latent
@@ -230,15 +227,10 @@ def _in_turn(
         latent = _latent(model, result)
         seen = latent(rows.x)
         part = LatentMoments(mean=seen.mean[few], variance=seen.variance[few])
-        noise = student_noise(rows.y[few], part, _student(scales))
+        noise = fitted_noise(rows.y[few], part, scales.noise)
         scales = replace(scales, noise=noise)
-        weights = student_weights(rows.y, seen, noise)
+        weights = noise.weights(rows.y, *seen)
     return scales, weights, latent
-
-
-def _student(scales: _Scales) -> StudentT:
-    assert isinstance(scales.noise, StudentT)
-    return scales.noise
 
 
 def _latent(model: TorusGaussian, result: FullBatchResult) -> Latent:

@@ -20,7 +20,7 @@ from pipelines.errors import InputError
 from pipelines.regress import Options, regress
 from pipelines.regress.methods import choose_method
 from pipelines.regress.prediction import metrics, predict
-from pipelines.regress.robust import student_noise, without_outliers
+from pipelines.regress.robust import fitted_noise
 from pipelines.regress.scaling import Scaling
 from pipelines.regress.torus import fit_torus
 from pipelines.regress.torus_grid import MOST_POINTS, torus_over, within_reach
@@ -229,7 +229,7 @@ def test_a_grid_gives_the_exact_posterior_of_its_hyperparameters():
     x, _, y = wave(200, seed=3)
     x, y = torch.as_tensor(x), torch.as_tensor((y - y.mean()) / y.std())
     generator = torch.Generator().manual_seed(0)
-    model = fit_torus(x, y, x, "gaussian", generator)
+    model = fit_torus(x, y, x, Gaussian, generator)
     name = {"Matern52": "matern52", "Matern32": "matern32"}[model.kernel]
     own = ALL_KERNELS[name](lengthscale=model.lengthscale, variance=model.std**2)
     kernel = Sum(terms=(own, Constant(variance=1.0)))
@@ -383,13 +383,11 @@ def test_student_noise_is_found_from_residuals():
     random = np.random.default_rng(1)
     y = torch.as_tensor(0.3 * random.standard_t(4, 4000))
     latent = LatentMoments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
-    noise = student_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
+    noise = fitted_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
     assert float(noise.scale) == pytest.approx(0.3, rel=0.08)
     assert float(noise.degrees) == pytest.approx(4, rel=0.3)
-    drawn = without_outliers(torch.cat([y, torch.tensor([99.0]).double()]))
-    assert float(drawn.max()) < 4 and torch.equal(
-        without_outliers(y[:3] * 0), y[:3] * 0
-    )
+    drawn = StudentT.tamed(torch.cat([y, torch.tensor([99.0]).double()]))
+    assert float(drawn.max()) < 4 and torch.equal(StudentT.tamed(y[:3] * 0), y[:3] * 0)
 
 
 def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
