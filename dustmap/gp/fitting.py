@@ -62,7 +62,7 @@ class LBFGS:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted(Generic[Model]):
+class EvidenceFit(Generic[Model]):
     """The best model found, and how the search ended.
 
     ``gradient`` is the largest derivative that could still move; ``at_bounds`` names
@@ -139,7 +139,7 @@ class _Path(Generic[Model]):
         return torch.cat([p.reshape(-1) for p in parts]).numpy()
 
 
-def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
+def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     """Hyperparameters of largest ``log_marginal``, from those of the model.
 
     Raises
@@ -167,7 +167,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
     edge = np.abs(found.x) >= settings.reach * (1 - 1e-9)
     labels = np.array(path.labels)
     free = path.scale * np.abs(found.jac)[~edge]
-    return Fitted(
+    return EvidenceFit(
         model=path.best[1],
         log_marginal=path.best[0],
         start=start,

@@ -20,7 +20,7 @@ class PredictiveMoments(NamedTuple):
     variance: Vector
 
 
-class Start(NamedTuple):
+class Initial(NamedTuple):
     """Where learning begins: a likelihood, and the field's variance and mean."""
 
     likelihood: Likelihood
@@ -53,7 +53,7 @@ class Likelihood(ABC):
 
     @classmethod
     @abstractmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Start:
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
         """Where to begin, by what normal noise found for :meth:`tamed` targets."""
 
     @property
@@ -100,13 +100,13 @@ class Likelihood(ABC):
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         """The least y with ``P(y_n ≤ y) ≥ probability``."""
 
-    @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
-        """The positive parameters by name."""
+        """The positive parameters by name, as the class takes them; none by default."""
+        return {}
 
-    @abstractmethod
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         """The same likelihood with other parameters (names as ``parameters``)."""
+        return type(self)(**{**self.parameters(), **parameters})
 
     @property
     def rows(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from dustmap.likelihoods.base import (
     Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
-    Start,
     Vector,
     check_probability,
 )
@@ -43,11 +42,11 @@ class Bernoulli(Likelihood):
         return 2 * y - 1
 
     @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Start:
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
         """In units of the noise: a probit's has a variance of one."""
         variance = (variance / noise).clamp(0.5, 30.0)
         share = y.mean().clamp(1e-3, 1 - 1e-3)
-        return Start(
+        return Initial(
             cls(), variance, torch.special.ndtri(share) * (1 + variance).sqrt()
         )
 
@@ -76,12 +75,6 @@ class Bernoulli(Likelihood):
         check_probability(probability)
         none = self.probability(-mean, variance)
         return (none < probability).to(mean.dtype)
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {}
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        return self
 
     def check(self, y: Vector) -> None:
         """As every likelihood, and each value must be 0 or 1.

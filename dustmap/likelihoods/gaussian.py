@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dustmap.likelihoods.base import (
     Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
-    Start,
     Vector,
     check_probability,
 )
@@ -42,8 +42,8 @@ class Gaussian(Likelihood):
     conjugate = True
 
     @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Start:
-        return Start(cls(variance=noise), variance, mean)
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        return Initial(cls(variance=noise), variance, mean)
 
     @property
     def base_variance(self) -> Tensor:

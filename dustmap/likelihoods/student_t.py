@@ -10,7 +10,7 @@ Review 56, 385).
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dustmap.likelihoods.base import (
     Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
-    Start,
     Vector,
     check_probability,
     positive_parameter,
@@ -67,8 +67,8 @@ class StudentT(Likelihood):
         return y.clamp(float(centre - 6 * spread), float(centre + 6 * spread))
 
     @classmethod
-    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Start:
-        return Start(cls(scale=noise.sqrt(), degrees=4.0), variance, mean)
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        return Initial(cls(scale=noise.sqrt(), degrees=4.0), variance, mean)
 
     @property
     def base_variance(self) -> Tensor:
@@ -123,12 +123,6 @@ class StudentT(Likelihood):
 
     def parameters(self) -> dict[str, Tensor]:
         return {"scale": self.scale, "degrees": self.degrees}
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        return type(self)(
-            scale=parameters.get("scale", self.scale),
-            degrees=parameters.get("degrees", self.degrees),
-        )
 
 
 def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:

@@ -19,7 +19,7 @@ from dustmap.kernels import Kernel
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import extend, first_column
-from dustmap.models.rowwise import Rows, RowwiseGaussian, cross_covariance
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian, cross_covariance
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
 
@@ -29,7 +29,7 @@ def differentiable_rows(
     index: Int[Tensor, " b"],
     *,
     whitening: Whitening | None = None,
-) -> Rows:
+) -> FeatureRows:
     """``k_n(θ)`` and ``v_n(θ)`` with their derivatives in ``kernel``'s parameters.
 
     Cost: one solve forward and one backward for each row.
@@ -59,7 +59,7 @@ def differentiable_rows(
     features = root.matvec(extend(dual, whitening.grid.shape, root))
     total = functional_variance(kernel, part)
     explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
-    return Rows(features, model.checked_variance(total, explained))
+    return FeatureRows(features, model.checked_variance(total, explained))
 
 
 def embedded_spectra(

@@ -44,7 +44,7 @@ from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 _BLOCK = 2**22
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """Features ``k_n`` and conditional variances ``v_n`` of a batch."""
 
     features: Float[Tensor, "b p"]
@@ -209,7 +209,7 @@ class RowwiseGaussian(ForwardModel):
         """The rows ``k_un`` (eq. 7)."""
         return cross_covariance(self.whitening.kernel, functionals, self._points)
 
-    def rows(self, index: Int[Tensor, " b"]) -> Rows:
+    def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
         """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one solve each.
 
         Raises
@@ -218,7 +218,7 @@ class RowwiseGaussian(ForwardModel):
             If a ``v_n`` is negative beyond rounding.
         """
         values, variance = self.solved_rows(index)
-        return Rows(self.features_of(values), variance)
+        return FeatureRows(self.features_of(values), variance)
 
     def features_of(self, values: Float[Tensor, "b m"]) -> Float[Tensor, "b p"]:
         """``k_n`` from what is kept of rows."""
@@ -261,7 +261,7 @@ class RowwiseGaussian(ForwardModel):
             return self._dual(index)
         return self.free_rows(self.whitening, index)
 
-    def free_rows(self, whitening: Whitening, index: Int[Tensor, " b"]) -> Rows:
+    def free_rows(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
         """Rows of free points, differentiable in what the whitening depends on."""
         part = self._functionals.select(index)
         cross = cross_covariance(whitening.kernel, part, whitening.points)
@@ -269,7 +269,7 @@ class RowwiseGaussian(ForwardModel):
         self.report = self.report.with_solution(solution)
         total = functional_variance(whitening.kernel, part)
         explained = (features**2).sum(dim=-1)
-        return Rows(features, self.checked_variance(total, explained))
+        return FeatureRows(features, self.checked_variance(total, explained))
 
     def _dual(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         if not len(index):

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, Fitted, maximise
+from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.search import clustered_subset
+from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
 from pipelines.errors import InputError
 from pipelines.regress.fitted import FittedModel
@@ -107,7 +108,7 @@ def learn_sparse(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
     points: Float[Tensor, "m d"],
-) -> Fitted[SGPR]:
+) -> EvidenceFit[SGPR]:
     """Scales and noise of largest bound with these points.
 
     What few points cannot follow is noise to them, and an exact fit may have found far
@@ -135,15 +136,12 @@ def _fitted(
     facts: dict[str, Any],
     messages: tuple[str, ...],
 ) -> FittedModel:
-    values = model.parameters()
-    axes = model.functionals.dimension
+    assert isinstance(model.kernel, Radial)
     return FittedModel(
         latent=lambda x: model.predict(PointValues(x)),
-        likelihood=Gaussian(variance=values["noise"]),
-        lengthscale=tuple(values["lengthscale"].expand(axes).tolist()),
-        std=float(values["variance"].sqrt()),
-        mean=float(values["mean"]),
-        kernel=type(model.kernel).__name__,
+        likelihood=Gaussian(variance=model.noise),
+        kernel=model.kernel,
+        mean=float(model.mean),
         why=why,
         converged=converged,
         messages=messages,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.regress.columns import Data
+from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
 from pipelines.regress.scaling import Scaling
@@ -19,7 +19,7 @@ class Report:
     source: Path
     output: Path
     rows: int
-    data: Data
+    data: SplitData
     options: Options
     method: str
     why: str
@@ -36,17 +36,14 @@ class Report:
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""
-        scales = zip(
-            self.data.inputs,
-            self.model.lengthscale,
-            self.scaling.x_scale.tolist(),
-            strict=True,
-        )
+        kernel = self.model.kernel
+        own = kernel.lengthscale.detach().expand(len(self.data.inputs)).numpy()
+        scales = (own * self.scaling.x_scale).tolist()
         unit = self.scaling.y_scale
         return {
-            "kernel": self.model.kernel,
-            "lengthscale": {name: scale * own for name, scale, own in scales},
-            "std": self.model.std * unit,
+            "kernel": type(kernel).__name__,
+            "lengthscale": dict(zip(self.data.inputs, scales, strict=True)),
+            "std": float(kernel.variance.detach().sqrt()) * unit,
             "mean": self.model.mean * unit + self.scaling.y_shift,
             **self.model.likelihood.noise_in(unit),
         }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, Fitted, maximise
+from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.inference.search import clustered_subset
 from dustmap.kernels import KERNELS, Radial
 
@@ -81,7 +81,9 @@ def find_start(
     return start_of(found[best], best, evidence)
 
 
-def start_of(fitted: Fitted[ExactGP], name: str, evidence: dict[str, float]) -> Start:
+def start_of(
+    fitted: EvidenceFit[ExactGP], name: str, evidence: dict[str, float]
+) -> Start:
     """What was learnt, as a start for other models."""
     values = fitted.model.parameters()
     return Start(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,8 +97,10 @@ def fit_torus(
     kernel = within_reach(start.kernel, everywhere)
     scales = _Scales(kernel=kernel, noise=noise, mean=start.mean)
     chosen = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
-    some = _Rows(x=x[chosen], y=y[chosen], everywhere=everywhere, generator=generator)
-    rows = _Rows(x=x, y=y, everywhere=everywhere, generator=generator)
+    some = _GridFit(
+        x=x[chosen], y=y[chosen], everywhere=everywhere, generator=generator
+    )
+    rows = _GridFit(x=x, y=y, everywhere=everywhere, generator=generator)
     weights = torch.ones(len(chosen), dtype=torch.float64)
     if robust:
         scales, weights, _ = _in_turn(some, scales, weights)
@@ -120,7 +121,7 @@ def fit_torus(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _GridFit:
     """Rows to fit, and what every fit of them needs."""
 
     x: Float[Tensor, "n d"]
@@ -173,7 +174,7 @@ class _Rows:
 
 def _learn(
     scales: _Scales,
-    rows: _Rows,
+    rows: _GridFit,
     extra: Float[Tensor, " n"],
 ) -> Learnt:
     """Hyperparameters by the evidence of these rows on the start's grid.
@@ -216,7 +217,7 @@ def _learnt_scales(scales: _Scales, learnt: Learnt) -> _Scales:
 
 
 def _in_turn(
-    rows: _Rows, scales: _Scales, weights: Float[Tensor, " n"]
+    rows: _GridFit, scales: _Scales, weights: Float[Tensor, " n"]
 ) -> tuple[_Scales, Float[Tensor, " n"], Latent]:
     """Noise, the weights it leaves to rows, and the fit, in turn."""
     model = rows.model(scales)
@@ -270,10 +271,8 @@ def _fitted(
     return FittedModel(
         latent=_latent(model, result),
         likelihood=scales.noise,
-        lengthscale=tuple(own.tolist()),
-        std=math.sqrt(float(scales.kernel.variance)),
+        kernel=scales.kernel,
         mean=scales.mean,
-        kernel=type(scales.kernel).__name__,
         why=start.why,
         converged=(learnt is None or learnt.converged) and result.converged,
         messages=tuple(messages),

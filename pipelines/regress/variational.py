@@ -90,7 +90,7 @@ def fit_variational(
 
 
 def _settings(size: _Size, rows: int) -> SvgpSettings:
-    """How the bound of so many rows is climbed."""
+    """How the bound of so many rows is maximised."""
     batch = min(size.batch, rows)
     steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(rows / batch))
     return SvgpSettings(
@@ -112,15 +112,12 @@ def _fitted(result: SvgpResult, why: str, how: str) -> FittedModel:
             f"warning: that is more than {_STILL:g} nats per row: the steps ended "
             "before scales and intervals had settled"
         )
-    values = model.kernel.parameters()
-    axes = model.whitening.points.shape[1]
+    assert isinstance(model.kernel, Radial)
     return FittedModel(
         latent=lambda where: model.predict(PointValues(where)),
         likelihood=model.likelihood,
-        lengthscale=tuple(values["lengthscale"].expand(axes).tolist()),
-        std=float(values["variance"].sqrt()),
+        kernel=model.kernel,
         mean=model.mean,
-        kernel=type(model.kernel).__name__,
         why=why,
         converged=ended and result.rows.unconverged == 0,
         messages=tuple(messages),

@@ -149,7 +149,7 @@ def hipgp(
     return Predicted(moments.mean, moments.variance, worst)
 
 
-def _climb(**chosen: Any) -> HipSettings:
+def _steps(**chosen: Any) -> HipSettings:
     """Steps alone, in full rank: no solve for m at the end."""
     return HipSettings(family="full", solve_mean=False, **chosen)
 
@@ -206,8 +206,8 @@ def exact(data: Data, *, derivatives: bool) -> Predicted:
 def all_methods(data: Data, points: int, *, derivatives: bool) -> dict[str, Predicted]:
     """Every method on one set of observations."""
     everything = VALUES + DERIVATIVES
-    step = _climb(batch_size=everything, epochs=1, natural_rate=1.0)
-    few = _climb(batch_size=24, epochs=20)
+    step = _steps(batch_size=everything, epochs=1, natural_rate=1.0)
+    few = _steps(batch_size=24, epochs=20)
     return {
         HIPGP: hipgp(data, points, derivatives=derivatives),
         STEP: hipgp(data, points, derivatives=derivatives, settings=step),

@@ -11,7 +11,7 @@ noise* the conditional variance ``v_n`` is added to the noise instead of the lat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -26,36 +26,24 @@ from dustmap.inference.svi.gaussian import (
 from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
-from dustmap.models.rowwise import Rows, RowwiseGaussian
-
-
-class Observed(Protocol):
-    """Observations under some likelihood."""
-
-    @property
-    def values(self) -> Float[Tensor, " n"]:
-        """``y_n``, or with additive noise ``y_n − L_n μ``."""
-        ...
-
-    @property
-    def offset(self) -> Float[Tensor, " n"] | None:
-        """``L_n μ`` as far as it is not in ``values``; nothing by default."""
-        ...
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """``p(y_n | f_n)`` of them."""
-        ...
-
-    @property
-    def subgrid_noise(self) -> bool:
-        """Whether ``v_n`` counts as noise, which must be normal then."""
-        ...
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Observations under any likelihood; see :class:`Observed`."""
+    """Observations under any likelihood.
+
+    Parameters
+    ----------
+    values
+        ``y_n``, or with additive noise ``y_n − L_n μ``.
+    likelihood
+        ``p(y_n | f_n)``.
+    offset
+        ``L_n μ`` as far as it is not in ``values``; nothing by default.
+    subgrid_noise
+        Whether ``v_n`` counts as noise, which must be normal then.
+    """
 
     values: Float[Tensor, " n"]
     likelihood: Likelihood
@@ -151,7 +139,7 @@ class GaussianData:
         return noise + conditional if self.subgrid_noise else noise
 
     def batch(
-        self, index: Int[Tensor, " b"], rows: Rows, *, scale: float | None = None
+        self, index: Int[Tensor, " b"], rows: FeatureRows, *, scale: float | None = None
     ) -> Batch:
         """Data terms of a minibatch, scaled by ``N / |B|`` unless told."""
         if scale is None:
@@ -162,6 +150,9 @@ class GaussianData:
             weight=weight,
             target=weight * self.residual[index],
         )
+
+
+Observed = Observations | GaussianData
 
 
 def noise_and_spread(
@@ -182,7 +173,7 @@ def noise_and_spread(
 
 
 def expected_log_likelihood(
-    data: Observed, index: Int[Tensor, " b"], rows: Rows, q: Gaussian
+    data: Observed, index: Int[Tensor, " b"], rows: FeatureRows, q: Gaussian
 ) -> Float[Tensor, " b"]:
     """``E_q[ln p(y_n | f_n)]`` (eq. 14, for normal noise; the paper leaves out ln 2π).
 

@@ -83,16 +83,17 @@ def estimate_cost(
     moved = q.safe_step(batch, 0.5)[0]
     moved.trace()
     per_step = time.perf_counter() - started
-    kept = not settings.learn and model.kept_bytes <= settings.row_memory
+    moving = settings.learns("kernel") or settings.learns("points")
+    kept = not moving and model.kept_bytes <= settings.row_memory
     passes = 1.0 if kept else settings.epochs + 1.0
-    if settings.learn:
+    if moving:
         passes = 2 + (settings.epochs - 1) * _LEARNING_FACTOR
     memory = 3 * 8 * moved.precision.numel() + 8 * 4 * size * model.latent_size
     return CostEstimate(
         seconds_per_row=per_row,
         seconds_per_step=per_step,
         rows=round(count * passes),
-        steps=settings.epochs * -(-count // settings.batch_size),
+        steps=settings.total_steps(count),
         memory=memory + (model.kept_bytes if kept else 0),
         kept=kept,
         sample=sample.report,

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.svi.blocks import BlockGaussian, block_independent, full_rank
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import GaussianData, elbo
 from dustmap.inference.svi.factor_analysis import FactorAnalysis, analyse_factors
 from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank
 from dustmap.inference.svi.settings import Family
@@ -140,8 +140,10 @@ def direct_optimum(
         found = _low_rank_covariance(model, data, rank)
         q, converged = found.q.with_mean(q.mean), found.converged
     elif family != "full":
+        shape = model.whitening.latent_shape
         width = 1 if family == "mean-field" else block
-        q = _block_covariance(model, data, width).with_mean(q.mean)
+        prior = block_independent(shape, [width] * len(shape))
+        q = _covariance(model, data, prior).with_mean(q.mean)
     return DirectOptimum(
         q=q, collapsed_bound=bound, rows=model.report, converged=converged
     )
@@ -177,41 +179,29 @@ def _solve_dual(
 def _solve_primal(
     model: RowwiseGaussian, data: GaussianData
 ) -> tuple[BlockGaussian, float]:
-    """The same by ``Λ``: ``|Φ Φᵀ + Σ| = |Λ| |Σ|`` and Woodbury's identity."""
-    noise, trace = _noise(model, data)
-    prior = full_rank(model.whitening.latent_shape)
-    precision = torch.eye(model.latent_size, dtype=model.dtype)
-    projected = torch.zeros(model.latent_size, dtype=model.dtype)
-    for index in model.batches():
-        rows = model.rows(index)
-        scaled = rows.features / noise[index][:, None]
-        precision = precision + scaled.mT @ rows.features
-        projected = projected + data.residual[index] @ scaled
-    q = prior.with_precision(precision[None])
-    q = q.with_mean(q.covariance_times(projected[None])[0])
-    fit = (data.residual**2 / noise).sum() - projected @ q.mean
-    determinant = noise.log().sum() - q.log_determinant()
-    constant = len(data) * math.log(2 * math.pi)
-    return q, float(-0.5 * (constant + determinant + fit + trace))
+    """The same by ``Λ``, whose bound is the collapsed one."""
+    q = _covariance(model, data, full_rank(model.whitening.latent_shape))
+    noise, _ = _noise(model, data)
+    projected = model.operator.rmatvec((data.residual / noise)[None])
+    q = q.with_mean(q.covariance_times(projected)[0])
+    return q, elbo(model, data, q)
 
 
-def _block_covariance(
-    model: RowwiseGaussian, data: GaussianData, width: int
+def _covariance(
+    model: RowwiseGaussian, data: GaussianData, prior: BlockGaussian
 ) -> BlockGaussian:
     """``S_i⁻¹ = Λ_i = I + Σ_n k_{n,i} k_{n,i}ᵀ / σ_n²``, chunk by chunk."""
-    shape = model.whitening.latent_shape
-    q = block_independent(shape, [width] * len(shape))
-    precision = q.precision
+    precision = prior.precision
     for index in model.batches():
         batch = data.batch(index, model.rows(index), scale=1.0)
-        precision = precision + (q.data_precision(batch) - q.precision)
-    return q.with_precision(precision)
+        precision = precision + (prior.data_precision(batch) - prior.precision)
+    return prior.with_precision(precision)
 
 
 def _low_rank_covariance(
     model: RowwiseGaussian, data: GaussianData, rank: int
 ) -> FactorAnalysis:
-    """Λ projected by one step of rate 1 with all data, and climbed on from there."""
+    """Λ projected by one step of rate 1 with all data, and improved from there."""
     everything = torch.arange(len(data))
     batch = data.batch(everything, model.rows(everything), scale=1.0)
     prior = low_rank(model.whitening.latent_shape, rank)

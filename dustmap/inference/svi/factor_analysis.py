@@ -3,7 +3,7 @@ r"""The best low-rank precision of all: the factor analysis of Λ.
 What of the bound depends on S is ``−½ tr(S Λ) + ½ ln |S|``, up to a constant
 ``−KL(N(0, Λ) ‖ N(0, S⁻¹))``: with ``S⁻¹ = diag(d) + U Uᵀ`` the likelihood of a factor
 analysis whose sample covariance is Λ, with loadings U and specific variances d. It is
-climbed by expectation–maximisation (Rubin & Thayer 1982, Psychometrika 47, 69), which
+maximised by expectation–maximisation (Rubin & Thayer 1982, Psychometrika 47, 69), which
 never lowers it: with ``B = Uᵀ S`` (k × P)
 
 ``U ← Λ Bᵀ (I − B U + B Λ Bᵀ)⁻¹``,
@@ -52,7 +52,7 @@ def analyse_factors(
     tolerance: float = 1e-5,
     max_rounds: int = 500,
 ) -> FactorAnalysis:
-    """Climb the bound over U and d, given ``Λ = I + A Aᵀ``.
+    """Maximise the bound over U and d, given ``Λ = I + A Aᵀ``.
 
     Cost: ``O(P n k)`` a round.
 

@@ -31,15 +31,14 @@ from dustmap.inference.svi.bound import (
     Observed,
     bound,
 )
-from dustmap.inference.svi.gaussian import NaturalGaussian
 from dustmap.inference.svi.hyperparameters import Hyperparameters, widened
 from dustmap.inference.svi.low_rank import low_rank
+from dustmap.inference.svi.model import NaturalFamily
 from dustmap.inference.svi.plateau import PlateauCheck
 from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.inference.svi.result import SvgpResult
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.inference.svi.trained import TrainedFullRank, TrainedLowRank
-from dustmap.inference.svi.training import Family, Trainer
+from dustmap.inference.svi.training import Trainer
 from dustmap.journal import Journal
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
@@ -95,7 +94,7 @@ def fit_svgp(
         )
     likelihood.check(values)
     forward = RowwiseGaussian(whitening, functionals, tolerance=settings.tolerance)
-    q = initial_family(forward, settings, generator)
+    q = initial_family(forward, settings)
     seed = int(torch.randint(2**62, (), generator=generator))
     trainer = Trainer(
         forward,
@@ -154,7 +153,7 @@ def fit_svi(
     trainer = Trainer(
         model,
         data,
-        initial_family(model, settings, generator),
+        initial_family(model, settings),
         Hyperparameters(model.whitening, data.likelihood, settings),
         settings,
         generator,
@@ -208,7 +207,6 @@ def _trained(
             start=model.q.mean,
             journal=journal,
         )
-        assert isinstance(model.q, NaturalGaussian)
         model = replace(model, q=model.q.with_mean(solution.value[0]))
     value = bound(model.forward, data, model.q, trainer.estimates)
     journal.require_finite("the end", bound=value.value)
@@ -254,9 +252,8 @@ def _look(check: PlateauCheck | None, trainer: Trainer) -> None:
 def initial_family(
     forward: RowwiseGaussian,
     settings: SvgpSettings,
-    generator: torch.Generator | None = None,
-) -> Family:
-    """The prior, or next to it, in the family asked for.
+) -> NaturalFamily:
+    """The prior in the family asked for.
 
     Raises
     ------
@@ -265,17 +262,10 @@ def initial_family(
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
     widths = {"mean-field": 1, "block": settings.block, "full": max(shape)}
-    rank = settings.rank if settings.family == "low-rank" else 0
-    if settings.update == "adam":
-        _check_memory(settings, size, size if settings.family == "full" else 1 + rank)
-        if settings.family == "full":
-            return TrainedFullRank(size)
-        seeded = torch.Generator() if generator is None else generator
-        return TrainedLowRank(size, rank, seeded)
     if settings.family == "low-rank":
         # A step has the old columns and those of the batch at once.
-        _check_memory(settings, size, min(rank, size) + settings.batch_size)
-        return low_rank(shape, rank)
+        _check_memory(settings, size, min(settings.rank, size) + settings.batch_size)
+        return low_rank(shape, settings.rank)
     block = [min(widths[settings.family], n) for n in shape]
     _check_memory(settings, size, math.prod(block))
     if settings.family == "full" and settings.solves == "iterative":
@@ -284,7 +274,6 @@ def initial_family(
             solver=ConjugateGradients(
                 rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
             ),
-            dtype=torch.float32 if settings.single_precision else torch.float64,
             dense_limit=settings.dense_limit,
         )
     return block_independent(shape, block)
@@ -293,22 +282,20 @@ def initial_family(
 def _check_memory(settings: SvgpSettings, size: int, width: int) -> None:
     """Refuse a q of ``width`` numbers per parameter that does not fit.
 
-    At once exist the precision, its factor and the fresh estimate; by iterations the
-    precision alone; with Adam the parameters, their gradient, two moments and two
-    copies in the graph.
+    The precision, its factor and the fresh estimate exist at once; with iterative
+    solves the precision alone.
     """
-    copies = 6 if settings.update == "adam" else 3
+    copies = 3
     if settings.family == "full" and settings.solves == "iterative":
         copies = 1
-    number = 4 if settings.single_precision else 8
-    needed = copies * number * size * width
+    needed = copies * 8 * size * width
     if needed > settings.covariance_memory:
         raise ValueError(
             f"a {settings.family} covariance of {size} parameters takes "
             f"{needed / 2**30:.1f} GiB, more than "
             f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks or a lower "
-            "rank, fewer inducing points, iterative solves or single precision, or "
-            "the direct optimum, which never forms it"
+            "rank, fewer inducing points, iterative solves, or the direct optimum, "
+            "which never forms it"
         )
 
 

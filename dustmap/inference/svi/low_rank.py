@@ -146,10 +146,6 @@ class LowRankGaussian(NaturalGaussian):
         half = self._root_times(rows / self.diagonal.sqrt())
         return self._root_times(half) / self.diagonal.sqrt()
 
-    def precision_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """``S⁻¹ k`` of every row."""
-        return rows * self.diagonal + (rows @ self.columns) @ self.columns.mT
-
     def trace(self) -> Float[Tensor, ""]:
         """``tr S = Σ_i (1 − Σ_j (V E)_ij² / t_j) / d_i``."""
         turned, t = self._turned

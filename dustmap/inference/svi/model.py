@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
+from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import (
     LatentMoments,
     Observations,
@@ -16,7 +17,9 @@ from dustmap.inference.svi.bound import (
     expected_terms,
     predict,
 )
-from dustmap.inference.svi.gaussian import Estimate, Gaussian
+from dustmap.inference.svi.gaussian import Estimate
+from dustmap.inference.svi.low_rank import LowRankGaussian
+from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.kernels import Kernel
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
@@ -27,6 +30,9 @@ from dustmap.whitening import Whitening
 def ones(model: RowwiseGaussian) -> Float[Tensor, " n"]:
     """What a model's functionals see of a field of one everywhere."""
     return ConstantMean(value=1.0).observed(model.functionals)
+
+
+NaturalFamily = BlockGaussian | LowRankGaussian | PrecisionGaussian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +52,7 @@ class Svgp:
     """
 
     forward: RowwiseGaussian
-    q: Gaussian
+    q: NaturalFamily
     likelihood: Likelihood
     mean: float = 0.0
 

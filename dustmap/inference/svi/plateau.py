@@ -28,18 +28,9 @@ _STRETCH = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRise:
-    """What the last tenth of the steps added to the bound.
+    """What the last ``steps`` added to the bound, per observation [nats].
 
-    Parameters
-    ----------
-    value
-        Per observation [nats]; negative if the bound fell.
-    error
-        Its standard error by the choice of rows.
-    steps
-        How many steps those were.
-    rows
-        By how many observations it was measured.
+    ``error`` is the standard error by the choice of ``rows`` observations.
     """
 
     value: float

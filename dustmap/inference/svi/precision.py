@@ -33,7 +33,7 @@ _PROBES = 16
 class PrecisionGaussian(NaturalGaussian):
     """A full-rank ``q(ε)`` by its mean and precision, which steps change in place.
 
-    Memory: ``8 P²`` bytes (800 MB for P = 10,000), half of that in single precision.
+    Memory: ``8 P²`` bytes (800 MB for P = 10,000).
 
     Parameters
     ----------
@@ -42,8 +42,6 @@ class PrecisionGaussian(NaturalGaussian):
     solver
         For everything that needs S; the diagonal is its preconditioner. ``kᵀ S k``
         comes out with the square of its tolerance, derivatives with the tolerance.
-    dtype
-        Of the precision.
     dense_limit
         Largest P for which ``ln |S|`` and ``tr S`` are taken from a factorisation.
     """
@@ -53,11 +51,10 @@ class PrecisionGaussian(NaturalGaussian):
         size: int,
         *,
         solver: ConjugateGradients,
-        dtype: torch.dtype = torch.float64,
         dense_limit: int = 4096,
     ) -> None:
         self.mean = torch.zeros(size, dtype=torch.float64)
-        self.precision = torch.eye(size, dtype=dtype)
+        self.precision = torch.eye(size, dtype=torch.float64)
         self.solver = solver
         self.dense_limit = dense_limit
         self.solves = RowReport()
@@ -70,11 +67,11 @@ class PrecisionGaussian(NaturalGaussian):
         diagonal = self.precision.diagonal()
         solution = self.solver.solve(
             lambda x: x @ self.precision,
-            rows.to(self.precision.dtype),
+            rows,
             preconditioner=lambda x: x / diagonal,
         )
         self.solves = self.solves.with_solution(solution)
-        return solution.value.to(torch.float64)
+        return solution.value
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
         """``kᵀ S k`` of every row, differentiable in the rows.
@@ -83,13 +80,13 @@ class PrecisionGaussian(NaturalGaussian):
         x, and its derivative by k is 2x.
         """
         x = self.covariance_times(rows.detach())
-        square = (x * (x.to(self.precision.dtype) @ self.precision)).sum(dim=-1)
+        square = (x * (x @ self.precision)).sum(dim=-1)
         return 2 * (rows * x).sum(dim=-1) - square
 
     def covariance_step(self, batch: Batch, rate: float) -> Self:
         """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂``, in place."""
-        k = batch.features.to(self.precision.dtype)
-        scaled = (rate * batch.weight).to(k.dtype)[:, None] * k
+        k = batch.features
+        scaled = (rate * batch.weight)[:, None] * k
         self.precision.mul_(1 - rate)
         self.precision.diagonal().add_(rate)
         self.precision.addmm_(k.mT, scaled)
@@ -97,9 +94,8 @@ class PrecisionGaussian(NaturalGaussian):
 
     def dense(self) -> BlockGaussian:
         """The same distribution, apart from this one, by a factorisation: ``O(P³)``."""
-        precision = self.precision.to(torch.float64, copy=True)
         prior = full_rank((len(self.mean),))
-        return prior.with_precision(precision[None]).with_mean(self.mean)
+        return prior.with_precision(self.precision[None].clone()).with_mean(self.mean)
 
     def frozen(self) -> BlockGaussian | PrecisionGaussian:
         """What to predict with: dense if P is within ``dense_limit``."""
@@ -125,7 +121,7 @@ class PrecisionGaussian(NaturalGaussian):
                 f"{self.dense_limit}: pass a generator"
             )
         found = LanczosQuadrature(probes=_PROBES).estimate(
-            lambda x: x @ self.precision, size, generator, dtype=self.precision.dtype
+            lambda x: x @ self.precision, size, generator
         )
         bits = torch.randint(0, 2, (_PROBES, size), generator=generator)
         signs = 2.0 * bits.to(torch.float64) - 1.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Estimate, Gaussian, StepReport
-from dustmap.inference.svi.model import Svgp
+from dustmap.inference.svi.gaussian import Estimate, StepReport
+from dustmap.inference.svi.model import NaturalFamily, Svgp
 from dustmap.inference.svi.plateau import LateRise
 from dustmap.linalg.cg import Solution
 from dustmap.models.row_report import RowReport
@@ -60,7 +60,7 @@ class SvgpResult:
     rise: LateRise | None = None
 
     @property
-    def q(self) -> Gaussian:
+    def q(self) -> NaturalFamily:
         """The variational posterior of ε."""
         return self.model.q
 

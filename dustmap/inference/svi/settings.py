@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Family = Literal["mean-field", "block", "low-rank", "full"]
-Update = Literal["natural", "adam"]
 Solves = Literal["cholesky", "iterative"]
 
 # Epochs 1, 5, 10 and 15 of 20 (Pleiss et al. 2020, section 5.1).
@@ -24,11 +23,8 @@ class SvgpSettings:
     ----------
     family
         Of q(ε). ``full`` holds P × P numbers.
-    update
-        How q moves: by natural gradients in alternation with Adam for everything else,
-        or by Adam along with everything else (not ``block``).
     solves
-        With the precision of a full q under natural gradients: ``cholesky`` is
+        With the precision of a full q: ``cholesky`` is
         ``O(P³)`` a step, ``iterative`` ``O(J P²)``; see
         :mod:`dustmap.inference.svi.precision`.
     block
@@ -42,8 +38,8 @@ class SvgpSettings:
     natural_rate
         l of the natural gradient, in (0, 1]; ``None`` averages: see :meth:`length`.
     rate
-        Adam's, of logarithms, of the mean and inducing points in units of their
-        scale, and of q.
+        Adam's, of logarithms, and of the mean and inducing points in units of their
+        scale.
     decay_at
         At these fractions of all steps the rates fall to a tenth.
         :data:`PLEISS_SCHEDULE` with rates of 0.01 is the published one.
@@ -71,8 +67,6 @@ class SvgpSettings:
         counted and zero. Anything lower is an error.
     solver_rtol, solver_max_steps
         Of the iterative solves.
-    single_precision
-        Keep the precision of q in 4 bytes a number (iterative solves only).
     dense_limit
         Largest P for which ``ln |S|`` is taken from a factorisation beside iterative
         solves.
@@ -84,11 +78,10 @@ class SvgpSettings:
     Raises
     ------
     ValueError
-        If a number or a rate is out of its range, or choices contradict each other.
+        If a number or a rate is out of its range, or a choice unknown.
     """
 
     family: Family = "full"
-    update: Update = "natural"
     solves: Solves = "cholesky"
     block: int = 2
     rank: int = 16
@@ -109,7 +102,6 @@ class SvgpSettings:
     tolerance: float = 1e-2
     solver_rtol: float = 1e-3
     solver_max_steps: int = 500
-    single_precision: bool = False
     dense_limit: int = 4096
     row_memory: int = 2**30
     covariance_memory: int = 2**32
@@ -123,19 +115,13 @@ class SvgpSettings:
                 )
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
-        choices = {"family": Family, "update": Update, "solves": Solves}
+        choices = {"family": Family, "solves": Solves}
         for name, choice in choices.items():
             if getattr(self, name) not in get_args(choice):
                 raise ValueError(
                     f"{name} is one of {', '.join(get_args(choice))}, got "
                     f"{getattr(self, name)!r}"
                 )
-        if self.update == "adam" and self.family == "block":
-            raise ValueError("blocks move by natural gradients only, not by adam")
-        if self.update == "adam" and self.solve_mean:
-            raise ValueError("solve_mean goes with update='natural'")
-        if self.single_precision and self.solves != "iterative":
-            raise ValueError("single_precision goes with solves='iterative'")
         self._check_rates()
 
     def _check_rates(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.journal import as_part, generator_kind, part
+from dustmap.inference.journal import as_part, part
 from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import (
     Observed,
@@ -19,30 +19,19 @@ from dustmap.inference.svi.bound import (
 )
 from dustmap.inference.svi.gaussian import (
     Batch,
-    NaturalGaussian,
     StepReport,
-    divergence_from_prior,
 )
 from dustmap.inference.svi.hyperparameters import GenerativeModel, Hyperparameters
 from dustmap.inference.svi.low_rank import LowRankGaussian
-from dustmap.inference.svi.model import Svgp
+from dustmap.inference.svi.model import NaturalFamily, Svgp
 from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.inference.svi.trained import TrainedFullRank, TrainedLowRank
 from dustmap.journal import Frame, Journal, Kind, Pattern, State, like
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import Rows, RowwiseGaussian
-
-Family = (
-    BlockGaussian
-    | LowRankGaussian
-    | PrecisionGaussian
-    | TrainedFullRank
-    | TrainedLowRank
-)
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
 # Pairs of nodes and inducing points whose kernel values autograd may hold at once.
 _PAIRS = 2**22
@@ -86,7 +75,7 @@ class Trainer:
         self,
         forward: RowwiseGaussian,
         data: Observed,
-        q: Family,
+        q: NaturalFamily,
         hyperparameters: Hyperparameters,
         settings: SvgpSettings,
         generator: torch.Generator,
@@ -112,9 +101,7 @@ class Trainer:
         # Of rows; those that are kept are solved, and counted, on restoring.
         self._rows = forward.report
         self.ones = ConstantMean(value=1.0).observed(forward.functionals)
-        self._leaves = dict(hyperparameters.leaves)
-        if not isinstance(q, NaturalGaussian):
-            self._leaves |= {f"q.{name}": value for name, value in q.named_parameters()}
+        self._leaves = hyperparameters.leaves
         moving = list(self._leaves.values())
         self._optimiser = torch.optim.Adam(moving) if moving else None
 
@@ -150,13 +137,13 @@ class Trainer:
         self._require_finite(rows=terms.features, row_variances=terms.conditional)
         self._require_finite(bound=terms.expected)
         self._record(count * float(terms.expected.mean()))
-        if isinstance(self.q, NaturalGaussian):
-            batch = self._batch(index, terms)
-            length = settings.length(len(index), self.steps, count)
-            self.q, done = self.q.safe_step(batch, length)
-            self._require_finite(mean=self.q.mean)
-            self.report = self.report + done
-        self._adam(learning=learning)
+        batch = self._batch(index, terms)
+        length = settings.length(len(index), self.steps, count)
+        self.q, done = self.q.safe_step(batch, length)
+        self._require_finite(mean=self.q.mean)
+        self.report = self.report + done
+        if learning:
+            self._adam()
         self.steps += 1
         if self.forward.kept is None:
             self._rows = self.forward.report
@@ -195,7 +182,7 @@ class Trainer:
         self,
         model: GenerativeModel,
         index: Int[Tensor, " b"],
-        rows: Rows,
+        rows: FeatureRows,
         count: int,
         *,
         learning: bool,
@@ -225,8 +212,7 @@ class Trainer:
 
     def _needs_variance(self, likelihood: Likelihood, *, learning: bool) -> bool:
         """Whether this step needs ``k_nᵀ S k_n``, its dear part."""
-        natural = isinstance(self.q, NaturalGaussian)
-        return learning or self._recording or not (natural and likelihood.conjugate)
+        return learning or self._recording or not likelihood.conjugate
 
     @torch.no_grad()
     def _batch(self, index: Int[Tensor, " b"], terms: Terms) -> Batch:
@@ -258,13 +244,9 @@ class Trainer:
         self.bounds.append(bound)
         self._traces.append(self.hyperparameters.values())
 
-    def _adam(self, *, learning: bool) -> None:
+    def _adam(self) -> None:
         """One step of Adam up the bound per observation."""
-        trained = not isinstance(self.q, NaturalGaussian)
-        if self._optimiser is None or not (learning or trained):
-            return
-        if trained:
-            (divergence_from_prior(self.q) / len(self)).backward()
+        assert self._optimiser is not None
         decay = self.settings.decayed(self.steps / self.count)
         for group in self._optimiser.param_groups:
             group["lr"] = self.settings.rate * decay
@@ -310,7 +292,7 @@ class Trainer:
             "bounded_steps": self.hyperparameters.bounded_steps,
             **as_part("rows", report),
             **as_part("steps", steps),
-            **{name: getattr(self.q, name) for name in _moments(self.q)},
+            **as_part("q", _tensors(self.q)),
             **as_part("trace", dict(self.trace())),
         }
         for name, leaf in self._leaves.items():
@@ -327,24 +309,20 @@ class Trainer:
         ValueError
             If what was saved does not fit.
         """
-        leaves = {name: like(leaf) for name, leaf in self._leaves.items()}
-        pattern: Pattern = {
-            "generator": generator_kind(self._generator),
-            "step": int,
-            "bounds": (torch.float64, (None,)),
-            "bounded_steps": int,
-            **{f"rows.{f.name}": type(f.default) for f in fields(RowReport)},
-            **{f"steps.{f.name}": int for f in fields(StepReport)},
-            **{f"leaf.{name}": kind for name, kind in leaves.items()},
-            **_moments(self.q),
+        kinds: Pattern = {
+            name: like(value) if isinstance(value, Tensor) else type(value)
+            for name, value in self.saved().items()
         }
+        kinds["bounds"] = torch.float64, (None,)
+        if isinstance(self.q, LowRankGaussian):
+            kinds["q.columns"] = torch.float64, (len(self.q.mean), None)
         adam: dict[str, Kind] = {}
-        for name, kind in leaves.items():
+        for name, leaf in self._leaves.items():
             adam[f"{name}.step"] = torch.float32, ()
-            adam[f"{name}.exp_avg"] = adam[f"{name}.exp_avg_sq"] = kind
+            adam[f"{name}.exp_avg"] = adam[f"{name}.exp_avg_sq"] = like(leaf)
         values = self.hyperparameters.values()
         trace = {n: (v.dtype, (None, *v.shape)) for n, v in values.items()}
-        known = frame.take(pattern, trace=trace, adam=adam)
+        known = frame.take(kinds, trace=trace, adam=adam)
         if known is not None:
             self._take(known)
 
@@ -355,7 +333,7 @@ class Trainer:
         self.hyperparameters.bounded_steps = known["bounded_steps"]
         self.report = StepReport(**part("steps", known))
         assert isinstance(self.q, BlockGaussian | LowRankGaussian)
-        self.q = replace(self.q, **{name: known[name] for name in _moments(self.q)})
+        self.q = replace(self.q, **part("q", known))
         trace = part("trace", known)
         self._traces = [
             {name: values[number] for name, values in trace.items()}
@@ -372,13 +350,12 @@ class Trainer:
         self._rows = self.forward.report = RowReport(**part("rows", known))
 
 
-def _moments(q: Family) -> Pattern:
+def _tensors(q: NaturalFamily) -> State:
     """What of q changes."""
-    if isinstance(q, LowRankGaussian):
-        columns = (q.columns.dtype, (len(q.mean), None))
-        return {"mean": like(q.mean), "diagonal": like(q.diagonal), "columns": columns}
-    assert isinstance(q, BlockGaussian)
-    return {"mean": like(q.mean), "precision": like(q.precision)}
+    assert isinstance(q, BlockGaussian | LowRankGaussian)
+    names = ("mean", "precision", "diagonal", "columns")
+    own = [f.name for f in fields(q) if f.name in names]
+    return {name: getattr(q, name) for name in own}
 
 
 def minibatch(

@@ -247,17 +247,6 @@ def test_the_estimated_divergence_knows_its_error(generator):
         q.divergence()
 
 
-def test_single_precision_holds_the_same_posterior(generator):
-    double = stepped(torch.Generator().manual_seed(1))
-    single = stepped(torch.Generator().manual_seed(1), dtype=torch.float32)
-    assert single.precision.dtype == torch.float32
-    rows = normal(generator, 4, SIZE)
-    torch.testing.assert_close(single.mean, double.mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(
-        single.quadratic(rows), double.quadratic(rows), rtol=1e-5, atol=1e-7
-    )
-
-
 def test_draws_have_the_covariance(generator):
     q = stepped(generator)
     draws = q.sample(200_000, generator)

@@ -32,7 +32,9 @@ from dustmap.functionals import (
 )
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
-from dustmap.inference.svi.trained import TrainedFullRank, TrainedLowRank
+from dustmap.inference.svi.blocks import full_rank, mean_field
+from dustmap.inference.svi.gaussian import Batch
+from dustmap.inference.svi.low_rank import low_rank
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.ciq import CIQ
@@ -165,16 +167,13 @@ def test_contour_quadrature_whitens_to_the_same_posterior(generator):
 
 def families(generator: torch.Generator, size: int):
     """One of each, away from the prior."""
-    members = [
-        TrainedFullRank(size),
-        TrainedLowRank(size, 0, generator),
-        TrainedLowRank(size, 3, generator),
-    ]
-    for member in members:
-        with torch.no_grad():
-            for parameter in member.parameters():
-                parameter.add_(0.3 * normal(generator, *parameter.shape))
-    return members
+    members = [full_rank((size,)), mean_field((size,)), low_rank((size,), 3)]
+    batch = Batch(
+        features=normal(generator, 9, size),
+        weight=uniform(generator, 9),
+        target=normal(generator, 9),
+    )
+    return [member.step(batch, 0.4) for member in members]
 
 
 def dense(q) -> Tensor:

@@ -11,7 +11,7 @@ from dense_box import box, fresh_model
 from journal_cases import Diary, assert_same, flat, interrupted, restored, rng, stored
 
 from dustmap.inference.svi import HipSettings, fit_svi, training
-from dustmap.models.rowwise import Rows
+from dustmap.models.rowwise import FeatureRows
 
 COMMON = HipSettings(batch_size=4, epochs=4)
 LEARNING = replace(COMMON, rate=0.05, learn=("kernel", "likelihood"))
@@ -151,7 +151,7 @@ def test_a_feature_that_is_not_a_number_ends_the_fit(monkeypatch):
 
     def spoilt(self, index):
         found = rows(self, index)
-        return Rows(found.features * torch.nan, found.variance)
+        return FeatureRows(found.features * torch.nan, found.variance)
 
     monkeypatch.setattr(model, "rows", spoilt)
     with pytest.raises(FloatingPointError, match="svi, step 0: rows is not finite"):
