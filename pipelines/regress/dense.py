@@ -68,18 +68,7 @@ def fit_sgpr(
     points = inducing_points(start, x, _POINTS, generator)
     rows = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
     found = learn_sparse(start, x[rows], y[rows], points)
-    learnt = found.model
-    if len(rows) < len(x):
-        values = learnt.parameters()
-        learnt = SGPR(
-            learnt.kernel,
-            PointValues(x),
-            y,
-            points,
-            noise=values["noise"],
-            mean=values["mean"],
-            jitter=_JITTER,
-        )
+    learnt = _sparse(start, x, y, points).with_parameters(found.model.parameters())
     facts = {
         "inducing_points": len(points),
         "bound": learnt.log_marginal(),
@@ -115,7 +104,19 @@ def learn_sparse(
     less: it starts with more. The search begins within a factor of e of the start;
     from afar it can leap to where the whole target is noise, and stay.
     """
-    model = SGPR(
+    model = _sparse(start, x, y, points)
+    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
+    first = maximise(model, near).model
+    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
+
+
+def _sparse(
+    start: Start,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    points: Float[Tensor, "m d"],
+) -> SGPR:
+    return SGPR(
         start.kernel,
         PointValues(x),
         y,
@@ -124,9 +125,6 @@ def learn_sparse(
         mean=start.mean,
         jitter=_JITTER,
     )
-    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
-    first = maximise(model, near).model
-    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
 
 
 def _fitted(
