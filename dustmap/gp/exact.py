@@ -103,10 +103,10 @@ class ExactGP(Regression):
         with torch.no_grad():
             for _, part in functionals.chunks(max(1, BLOCK // len(self))):
                 cross = covariance(self.kernel, part, self.functionals)
-                seen = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+                projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
                 prior = functional_variance(self.kernel, part)
                 means.append(cross @ alpha)
-                variances.append(prior - (seen**2).sum(dim=0))
+                variances.append(prior - (projected**2).sum(dim=0))
         return LatentMoments(
             mean=offset + torch.cat(means), variance=torch.cat(variances)
         )

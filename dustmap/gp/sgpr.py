@@ -133,11 +133,11 @@ class SGPR(Regression):
             weights = torch.cholesky_solve(sums.pull[:, None], root)[:, 0]
             for _, part in functionals.chunks(self._rows):
                 cross = cross_covariance(self.kernel, part, self.points)
-                seen = torch.linalg.solve_triangular(factor, cross.T, upper=False)
-                kept = torch.linalg.solve_triangular(root, seen, upper=False)
+                projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+                kept = torch.linalg.solve_triangular(root, projected, upper=False)
                 prior = functional_variance(self.kernel, part)
-                means.append(weights @ seen)
-                gained = (seen**2).sum(dim=0) - (kept**2).sum(dim=0)
+                means.append(weights @ projected)
+                gained = (projected**2).sum(dim=0) - (kept**2).sum(dim=0)
                 variances.append(prior - gained)
         return LatentMoments(
             mean=offset + torch.cat(means), variance=torch.cat(variances)

@@ -92,13 +92,13 @@ def covariance_bound(q: LowRankGaussian, columns: Float[Tensor, "p n"]) -> float
 
 def _round(q: LowRankGaussian, columns: Tensor) -> LowRankGaussian:
     B = q.covariance_times(q.columns.mT)
-    seen = B @ columns
-    spread = B.mT + columns @ seen.mT
+    projected = B @ columns
+    spread = B.mT + columns @ projected.mT
     left = torch.eye(len(B), dtype=B.dtype) - B @ q.columns
     left = (left + left.mT) / 2
     U = torch.linalg.solve(left + B @ spread, spread.mT).mT
     # Sums of squares, that d stays positive where it is far below the diagonal of Λ.
     own = 1 - 2 * (U * B.mT).sum(dim=1) + ((U @ (B @ B.mT)) * U).sum(dim=1)
-    missed = ((columns - U @ seen) ** 2).sum(dim=1)
+    missed = ((columns - U @ projected) ** 2).sum(dim=1)
     diagonal = own + missed + ((U @ left) * U).sum(dim=1)
     return replace(q, diagonal=diagonal, columns=U)
