@@ -41,10 +41,10 @@ from dustmap.functionals import (
 )
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.grid import Grid, Torus
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, predict
+from dustmap.inference.svi.direct import direct_optimum
+from dustmap.inference.svi.bound import GaussianData, predict
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
@@ -233,7 +233,7 @@ y = torch.cat(list(measured.values()))
 noise = torch.cat([torch.full_like(v, NOISE[k] ** 2) for k, v in measured.items()])
 wanted = PointValues(column(along))
 exact_end = together.predict(wanted)
-found: dict[str, Moments] = {}
+found: dict[str, LatentMoments] = {}
 
 grid = Grid(shape=(81,), spacing=(0.15,), origin=(-1.0,))
 rows = RowwiseGaussian(
@@ -241,7 +241,7 @@ rows = RowwiseGaussian(
 )
 q = direct_optimum(rows, GaussianData.of(rows, y, noise), family="full").q
 moments = predict(rows.at(wanted), q)
-found["rows (HIP-GP)"] = Moments(mean=moments.mean, variance=moments.variance)
+found["rows (HIP-GP)"] = LatentMoments(mean=moments.mean, variance=moments.variance)
 
 cells = Torus(grid=grid, shape=(180,))
 draw = torch.Generator().manual_seed(1)
@@ -266,7 +266,7 @@ solved = infer(
 assert solved.converged
 seen = torus.at(wanted)
 draws = seen.apply(solved.samples)
-found["torus (full batch)"] = Moments(
+found["torus (full batch)"] = LatentMoments(
     mean=seen.apply(solved.mean), variance=draws.var(dim=0)
 )
 

@@ -17,11 +17,11 @@ from dustmap.functionals import (
     Functionals,
 )
 from dustmap.grid import Torus
-from dustmap.inference.cost import estimate_cost
-from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi import SviResult, fit_svi
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
+from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.cost import estimate_cost
+from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.base import ForwardModel
@@ -325,33 +325,37 @@ def _run_svi(
         plan=_learnt(plan, result),
         mean=result.q.mean,
         samples=_svi_samples(result, config.inference.samples, seed),
-        noise=(observed.noise + result.common_noise).sqrt(),
+        noise=(observed.noise + _common_variance(result)).sqrt(),
         converged=result.mean_solution is not None
         and bool(result.mean_solution.converged.all()),
         messages=(result.message,),
         facts={
             "embedding_shape": list(whitening.report.shape),
             "embedding_covariance_error": whitening.report.covariance_error,
-            "bound": result.elbo,
+            "bound": result.bound.value,
         },
     )
 
 
-def _svi_settings(config: FitConfig, count: int) -> SviSettings:
+def _svi_settings(config: FitConfig, count: int) -> HipSettings:
     """The engine's settings for so many observations."""
     svi = config.svi
-    return SviSettings(
+    learning = {}
+    if svi.hyperparameter_rate:
+        learning["rate"] = svi.hyperparameter_rate
+        learning["learn"] = ("kernel", "likelihood")
+    return HipSettings(
         family=svi.family,
         block=svi.block,
         rank=svi.rank,
         batch_size=min(svi.batch_size, count),
         epochs=svi.epochs,
-        learning_rate=svi.learning_rate,
-        hyperparameter_rate=svi.hyperparameter_rate,
+        natural_rate=svi.learning_rate,
+        **learning,
     )
 
 
-def _svi_samples(result: SviResult, count: int, seed: int) -> Tensor:
+def _svi_samples(result: SvgpResult, count: int, seed: int) -> Tensor:
     """Draws from q, each by a seed of its own."""
     draws = [
         result.q.sample(1, torch.Generator().manual_seed(seed + number))
@@ -360,15 +364,23 @@ def _svi_samples(result: SviResult, count: int, seed: int) -> Tensor:
     return torch.cat(draws) if draws else result.q.mean.new_zeros(0, len(result.q.mean))
 
 
-def _learnt(plan: Plan, result: SviResult) -> Plan:
+def _common_variance(result: SvgpResult) -> float:
+    likelihood = result.model.likelihood
+    assert isinstance(likelihood, Gaussian)
+    return float(likelihood.variance)
+
+
+def _learnt(plan: Plan, result: SvgpResult) -> Plan:
     """The plan with the hyperparameters that were learnt."""
-    values = result.kernel.parameters()
+    values = result.model.kernel.parameters()
+    whitening = result.model.whitening
+    assert isinstance(whitening, ToeplitzWhitening)
     scale = values["lengthscale"].detach().expand(3).tolist()
     return replace(
         plan,
         # Learning widens the embedding for the longest lengthscale it may reach.
-        torus_shape=tuple(result.model.whitening.embedding.torus.shape),
+        torus_shape=tuple(whitening.embedding.torus.shape),
         lengthscale=tuple(float(s) for s in scale),
         std=float(values["variance"].detach().sqrt()),
-        common_noise=float((plan.common_noise**2 + result.common_noise) ** 0.5),
+        common_noise=float((plan.common_noise**2 + _common_variance(result)) ** 0.5),
     )

@@ -22,7 +22,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid
-from dustmap.inference.elbo import GaussianData
+from dustmap.inference.svi.bound import GaussianData
 from dustmap.kernels import KERNELS
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.means import ConstantMean

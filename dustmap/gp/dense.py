@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.covariance import functional_covariance, inducing_covariance
+from dustmap.covariance import functional_covariance
 from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.whitening import point_covariance
@@ -24,15 +24,6 @@ def covariance(
     if isinstance(left, PointValues) and isinstance(right, PointValues):
         return point_covariance(kernel, left.points, right.points)
     return functional_covariance(kernel, left, right)
-
-
-def cross_covariance(
-    kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
-) -> Float[Tensor, "n m"]:
-    """``Cov(L_n f, f(z_m))``, the rows ``k_un``."""
-    if isinstance(functionals, PointValues):
-        return point_covariance(kernel, functionals.points, points)
-    return inducing_covariance(kernel, functionals, points)
 
 
 def symmetric_covariance(
@@ -52,7 +43,7 @@ def covariance_gradient(
 ) -> dict[str, Tensor]:
     """``∂/∂θ Σ_nm G_nm K_nm(θ)`` of symmetric weights G, by the kernel's parameters.
 
-    Autograd sees a block at a time. Cost: one kernel value and its slope per pair.
+    Autograd sees a block at a time. Cost: one kernel value and its gradient per pair.
     """
 
     def pull(leaves: Mapping[str, Tensor]) -> None:

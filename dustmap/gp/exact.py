@@ -26,8 +26,8 @@ from dustmap.gp.dense import (
     covariance_gradient,
     symmetric_covariance,
 )
-from dustmap.gp.moments import Moments
 from dustmap.gp.regression import MEAN, NOISE, Regression
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
 
@@ -95,7 +95,7 @@ class ExactGP(Regression):
         gradient[MEAN] = self.ones @ alpha
         return self._value(factor, alpha), gradient
 
-    def predict(self, functionals: Functionals) -> Moments:
+    def predict(self, functionals: Functionals) -> LatentMoments:
         """Posterior moments of ``L_* (μ + f)``. Cost: ``N²`` per functional."""
         factor, alpha = self._solve()
         means, variances = [], []
@@ -103,11 +103,13 @@ class ExactGP(Regression):
         with torch.no_grad():
             for _, part in functionals.chunks(max(1, BLOCK // len(self))):
                 cross = covariance(self.kernel, part, self.functionals)
-                seen = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+                projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
                 prior = functional_variance(self.kernel, part)
                 means.append(cross @ alpha)
-                variances.append(prior - (seen**2).sum(dim=0))
-        return Moments(mean=offset + torch.cat(means), variance=torch.cat(variances))
+                variances.append(prior - (projected**2).sum(dim=0))
+        return LatentMoments(
+            mean=offset + torch.cat(means), variance=torch.cat(variances)
+        )
 
     def _solve(self) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
         """The Cholesky factor of A and ``A⁻¹ r``, kept."""

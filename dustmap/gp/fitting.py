@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dustmap.gp.regression import MEAN, Regression
 
-# Tolerances of a slope that a bound is away from the start.
+# Tolerances of a derivative that a bound is away from the start.
 _TOLERANCES = 1000.0
 
 Model = TypeVar("Model", bound=Regression)
@@ -62,7 +62,7 @@ class LBFGS:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted(Generic[Model]):
+class EvidenceFit(Generic[Model]):
     """The best model found, and how the search ended.
 
     ``gradient`` is the largest derivative that could still move; ``at_bounds`` names
@@ -98,8 +98,8 @@ class _Path(Generic[Model]):
         centred = model.residual
         self.unit = max(float(centred.abs().max()), float(model.noise.sqrt()))
         self.labels = [n for n, v in self.start.items() for _ in range(v.numel())]
-        # The optimiser caps a slope at the distance to a bound before it compares it
-        # with the tolerance: in this unit the cap is a thousand tolerances wide.
+        # The optimiser caps a derivative at the distance to a bound before it compares
+        # it with the tolerance: in this unit the cap is a thousand tolerances wide.
         self.scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
         self.best: tuple[float, Model] | None = None
         self.failures = 0
@@ -126,8 +126,8 @@ class _Path(Generic[Model]):
             return (abs(self.best[0]) * 10 + 1e6) / self.scale, np.zeros_like(vector)
         if self.best is None or value > self.best[0]:
             self.best = value, model
-        slopes = self._by_step(model.parameters(), gradient)
-        return -value / self.scale, -slopes / self.scale
+        derivatives = self._by_step(model.parameters(), gradient)
+        return -value / self.scale, -derivatives / self.scale
 
     def _by_step(
         self, values: dict[str, Tensor], gradient: dict[str, Tensor]
@@ -139,7 +139,7 @@ class _Path(Generic[Model]):
         return torch.cat([p.reshape(-1) for p in parts]).numpy()
 
 
-def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
+def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     """Hyperparameters of largest ``log_marginal``, from those of the model.
 
     Raises
@@ -167,7 +167,7 @@ def maximise(model: Model, settings: LBFGS | None = None) -> Fitted[Model]:
     edge = np.abs(found.x) >= settings.reach * (1 - 1e-9)
     labels = np.array(path.labels)
     free = path.scale * np.abs(found.jac)[~edge]
-    return Fitted(
+    return EvidenceFit(
         model=path.best[1],
         log_marginal=path.best[0],
         start=start,

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
 
@@ -114,7 +114,7 @@ class Regression(ABC):
         """``log_marginal`` and its derivatives by ``parameters()``."""
 
     @abstractmethod
-    def predict(self, functionals: Functionals) -> Moments:
+    def predict(self, functionals: Functionals) -> LatentMoments:
         """Posterior moments of ``L_* (μ + f)``."""
 
     @abstractmethod

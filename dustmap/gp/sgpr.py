@@ -8,7 +8,7 @@ With ``K_uu = L Lᵀ``, ``Σ = diag(τ² + σ²)``, ``A = L⁻¹ K_un Σ^{-1/2}`
 − ½ [ Σ_n k_nn/Σ_n − tr A Aᵀ ]``.
 
 Everything that grows with N is a sum over observations: the bound takes one pass over
-them in blocks, its gradient a second one with the derivatives by those sums at hand, so
+them in blocks, its gradient a second one that makes each block anew (checkpointing), so
 that memory does not grow with N. Cost: ``N M²`` per value, four times that with the
 gradient.
 """
@@ -22,17 +22,17 @@ from typing import NamedTuple, Self
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp.dense import BLOCK, cross_covariance, leaf_gradient
-from dustmap.gp.moments import Moments
+from dustmap.gp.dense import BLOCK, leaf_gradient
 from dustmap.gp.regression import MEAN, NOISE, Regression
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
+from dustmap.models.rowwise import cross_covariance
 from dustmap.whitening import point_covariance
-
-_FACTOR = "factor"
 
 
 class _Sums(NamedTuple):
@@ -109,32 +109,21 @@ class SGPR(Regression):
             return float(self._bound(self._solve()[1]))
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
-        factor, sums = self._solve()
-        leaves = _Sums(*(s.detach().clone().requires_grad_(True) for s in sums))
-        with torch.enable_grad():
-            value = self._bound(leaves)
-            slopes = torch.autograd.grad(value, leaves)
-        values = {**self.parameters(), _FACTOR: factor}
+        values: list[float] = []
 
         def pull(own: Mapping[str, Tensor]) -> None:
-            kernel, noise, mean = self._split(own)
-            for rows, part in self._chunks():
-                sums = self._sums(kernel, noise, mean, own[_FACTOR], rows, part)
-                total = sum((g * s).sum() for g, s in zip(slopes, sums, strict=True))
-                assert isinstance(total, Tensor)
-                total.backward()
+            kernel = self.kernel.with_parameters(
+                {n: own[n] for n in self.kernel.parameters()}
+            )
+            factor = self._factor(kernel)
+            value = self._bound(self._sums(kernel, own[NOISE], own[MEAN], factor))
+            values.append(float(value.detach()))
+            value.backward()
 
-        gradient = leaf_gradient(values, pull)
-        of_factor = gradient.pop(_FACTOR)
+        gradient = leaf_gradient(self.parameters(), pull)
+        return values[0], gradient
 
-        def pull_factor(own: Mapping[str, Tensor]) -> None:
-            self._factor(self._split(own)[0]).backward(of_factor)
-
-        for name, slope in leaf_gradient(self.parameters(), pull_factor).items():
-            gradient[name] = gradient[name] + slope
-        return float(value.detach()), gradient
-
-    def predict(self, functionals: Functionals) -> Moments:
+    def predict(self, functionals: Functionals) -> LatentMoments:
         """Posterior moments of ``L_* (μ + f)``. Cost: ``M²`` per functional."""
         factor, sums = self._solve()
         means, variances = [], []
@@ -144,33 +133,26 @@ class SGPR(Regression):
             weights = torch.cholesky_solve(sums.pull[:, None], root)[:, 0]
             for _, part in functionals.chunks(self._rows):
                 cross = cross_covariance(self.kernel, part, self.points)
-                seen = torch.linalg.solve_triangular(factor, cross.T, upper=False)
-                kept = torch.linalg.solve_triangular(root, seen, upper=False)
+                projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+                kept = torch.linalg.solve_triangular(root, projected, upper=False)
                 prior = functional_variance(self.kernel, part)
-                means.append(weights @ seen)
-                gained = (seen**2).sum(dim=0) - (kept**2).sum(dim=0)
+                means.append(weights @ projected)
+                gained = (projected**2).sum(dim=0) - (kept**2).sum(dim=0)
                 variances.append(prior - gained)
-        return Moments(mean=offset + torch.cat(means), variance=torch.cat(variances))
+        return LatentMoments(
+            mean=offset + torch.cat(means), variance=torch.cat(variances)
+        )
 
     @property
     def _rows(self) -> int:
         return max(1, BLOCK // len(self.points))
-
-    def _chunks(self) -> list[tuple[slice, Functionals]]:
-        return list(self.functionals.chunks(self._rows))
 
     def _solve(self) -> tuple[Float[Tensor, "m m"], _Sums]:
         """The factor of ``K_uu`` and the sums, kept."""
         if self._solved is None:
             with torch.no_grad():
                 factor = self._factor(self.kernel)
-                parts = (
-                    self._sums(self.kernel, self.noise, self.mean, factor, rows, part)
-                    for rows, part in self._chunks()
-                )
-                total = next(parts)
-                for more in parts:
-                    total = _Sums(*(a + b for a, b in zip(total, more, strict=True)))
+                total = self._sums(self.kernel, self.noise, self.mean, factor)
             self._solved = factor, total
         return self._solved
 
@@ -187,6 +169,24 @@ class SGPR(Regression):
         return factor
 
     def _sums(
+        self, kernel: Kernel, noise: Tensor, mean: Tensor, factor: Tensor
+    ) -> _Sums:
+        """Over all observations; of a block autograd keeps the sums alone."""
+        parts = (
+            checkpoint(
+                self._block_sums,
+                *(kernel, noise, mean, factor, rows, part),
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for rows, part in self.functionals.chunks(self._rows)
+        )
+        total = next(parts)
+        for more in parts:
+            total = _Sums(*(a + b for a, b in zip(total, more, strict=True)))
+        return total
+
+    def _block_sums(
         self,
         kernel: Kernel,
         noise: Tensor,
@@ -215,10 +215,6 @@ class SGPR(Regression):
         constant = len(self) * math.log(2 * math.pi)
         missed = sums.prior - sums.gram.diagonal().sum()
         return -0.5 * (constant + determinant + fit + missed)
-
-    def _split(self, values: Mapping[str, Tensor]) -> tuple[Kernel, Tensor, Tensor]:
-        own = {n: values[n] for n in self.kernel.parameters()}
-        return self.kernel.with_parameters(own), values[NOISE], values[MEAN]
 
     def _rebuilt(self, kernel: Kernel, noise: Tensor, mean: Tensor) -> Self:
         return type(self)(

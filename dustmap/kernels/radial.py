@@ -15,7 +15,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Radial(Kernel):
         ``k(0)``, in the squared unit of the field.
     """
 
+    title: ClassVar[str]
+    """What people call it."""
     lengthscale: Tensor
     variance: Tensor
 
@@ -143,6 +145,7 @@ class Matern12(Radial):
     """``φ(r) = exp(−r)``: continuous, nowhere differentiable."""
 
     __slots__ = ()
+    title = "Matérn-1/2"
 
     @staticmethod
     def radial(r: Tensor) -> Tensor:
@@ -153,6 +156,7 @@ class Matern32(Radial):
     """``φ(r) = (1 + √3 r) exp(−√3 r)``: once differentiable."""
 
     __slots__ = ()
+    title = "Matérn-3/2"
     derivatives = 1
 
     @staticmethod
@@ -173,6 +177,7 @@ class Matern52(Radial):
     """``φ(r) = (1 + √5 r + 5r²/3) exp(−√5 r)``: twice differentiable."""
 
     __slots__ = ()
+    title = "Matérn-5/2"
     derivatives = 1
 
     @staticmethod
@@ -194,6 +199,7 @@ class SquaredExponential(Radial):
     """``φ(r) = exp(−r²/2)``: infinitely differentiable."""
 
     __slots__ = ()
+    title = "squared exponential"
     derivatives = 1
 
     @staticmethod

@@ -5,4 +5,8 @@ from dustmap.likelihoods.bernoulli import Bernoulli
 from dustmap.likelihoods.gaussian import Gaussian
 from dustmap.likelihoods.student_t import StudentT
 
-__all__ = ["Bernoulli", "Gaussian", "Likelihood", "StudentT"]
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    kind.name: kind for kind in (Gaussian, StudentT, Bernoulli)
+}
+
+__all__ = ["LIKELIHOODS", "Bernoulli", "Gaussian", "Likelihood", "StudentT"]

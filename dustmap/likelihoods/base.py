@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+Vector = Float[Tensor, " n"]
+Batched = Float[Tensor, "*batch"]
+
 
 class PredictiveMoments(NamedTuple):
     """Mean and variance of an observation, noise included."""
 
-    mean: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+    mean: Vector
+    variance: Vector
+
+
+class Initial(NamedTuple):
+    """Where learning begins: a likelihood, and the field's variance and mean."""
+
+    likelihood: Likelihood
+    variance: Tensor
+    mean: Tensor
 
 
 class Likelihood(ABC):
@@ -24,19 +35,52 @@ class Likelihood(ABC):
     and a variance are asked for.
     """
 
+    name: ClassVar[str]
+    """What users call it."""
+    conjugate: ClassVar[bool] = False
+    """Whether the gradients of ``E[ln p]`` do not depend on the latent's variance."""
+    classes: ClassVar[bool] = False
+    """Whether ``y_n`` is one of two classes, coded as 0 and 1."""
+    mixture_of_normals: ClassVar[bool] = False
+    """Whether :meth:`weights` turns it into normal noise of known variances."""
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {}
+    """Where parameters stay when they are fitted, if not within e³ of their start."""
+
+    @classmethod
+    def tamed(cls, y: Vector) -> Vector:
+        """Targets that a search with normal noise can learn a start from."""
+        return y
+
+    @classmethod
     @abstractmethod
-    def log_density(
-        self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch"]:
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        """Where to begin, by what normal noise found for :meth:`tamed` targets."""
+
+    @property
+    def base_variance(self) -> Tensor:
+        """The variance that :meth:`weights` divide, of a mixture of normals."""
+        raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
+
+    def noise_in(self, unit: float) -> dict[str, float]:
+        """What describes the noise, in the unit of y."""
+        return {}
+
+    def weights(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
+        """``w_n`` of normal noise ``N(0, base_variance/w_n)`` around a Gaussian f.
+
+        Raises
+        ------
+        NotImplementedError
+            If the likelihood is no mixture of normals.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
+
+    @abstractmethod
+    def log_density(self, y: Batched, f: Batched) -> Batched:
         """``ln p(y | f)``."""
 
     @abstractmethod
-    def expected(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         """``E[ln p(y_n | f_n)]``, differentiable in everything, the parameters too.
 
         Its derivatives by mean and variance are ``E[∂ ln p]`` and ``½ E[∂² ln p]``.
@@ -44,51 +88,36 @@ class Likelihood(ABC):
 
     @abstractmethod
     def predictive_log_density(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+        self, y: Vector, mean: Vector, variance: Vector
+    ) -> Vector:
         """``ln E[p(y_n | f_n)]``."""
 
     @abstractmethod
-    def predictive_moments(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> PredictiveMoments:
+    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         """Mean and variance of ``y_n``."""
 
     @abstractmethod
-    def quantile(
-        self,
-        probability: float,
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         """The least y with ``P(y_n ≤ y) ≥ probability``."""
 
-    @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
-        """The positive parameters by name."""
+        """The positive parameters by name, as the class takes them; none by default."""
+        return {}
 
-    @abstractmethod
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         """The same likelihood with other parameters (names as ``parameters``)."""
+        return type(self)(**{**self.parameters(), **parameters})
 
     @property
     def rows(self) -> int | None:
         """How many observations it is made for; ``None`` if for any number."""
         return None
 
-    @property
-    def conjugate(self) -> bool:
-        """Whether the slopes of ``E[ln p]`` do not depend on the latent's variance."""
-        return False
-
     def select(self, index: Int[Tensor, " b"]) -> Self:
         """The likelihood of some of the observations."""
         return self
 
-    def check(self, y: Float[Tensor, " n"]) -> None:
+    def check(self, y: Vector) -> None:
         """Are these values that can be observed?
 
         Raises

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.likelihoods.base import (
+    Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
+    Vector,
     check_probability,
 )
 
@@ -31,58 +33,50 @@ class Bernoulli(Likelihood):
     Gauss–Hermite nodes err by 2e-4 for a variance of 100.
     """
 
-    def log_density(
-        self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch"]:
+    name = "bernoulli"
+    classes = True
+
+    @classmethod
+    def tamed(cls, y: Vector) -> Vector:
+        """As −1 and 1."""
+        return 2 * y - 1
+
+    @classmethod
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        """In units of the noise: a probit's has a variance of one."""
+        variance = (variance / noise).clamp(0.5, 30.0)
+        share = y.mean().clamp(1e-3, 1 - 1e-3)
+        return Initial(
+            cls(), variance, torch.special.ndtri(share) * (1 + variance).sqrt()
+        )
+
+    def log_density(self, y: Batched, f: Batched) -> Batched:
         return torch.special.log_ndtr((2 * y - 1) * f)
 
-    def expected(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         x, weights = _normal_nodes(variance)
         f = mean[:, None] + variance.sqrt()[:, None] * x
         return self.log_density(y[:, None], f) @ weights
 
-    def probability(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> Float[Tensor, " n"]:
+    def probability(self, mean: Vector, variance: Vector) -> Vector:
         """``P(y_n = 1)``."""
         return torch.special.ndtr(mean / (1 + variance).sqrt())
 
     def predictive_log_density(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+        self, y: Vector, mean: Vector, variance: Vector
+    ) -> Vector:
         return torch.special.log_ndtr((2 * y - 1) * mean / (1 + variance).sqrt())
 
-    def predictive_moments(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> PredictiveMoments:
+    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         chance = self.probability(mean, variance)
         return PredictiveMoments(chance, chance * self.probability(-mean, variance))
 
-    def quantile(
-        self,
-        probability: float,
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         check_probability(probability)
         none = self.probability(-mean, variance)
         return (none < probability).to(mean.dtype)
 
-    def parameters(self) -> dict[str, Tensor]:
-        return {}
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        return self
-
-    def check(self, y: Float[Tensor, " n"]) -> None:
+    def check(self, y: Vector) -> None:
         """As every likelihood, and each value must be 0 or 1.
 
         Raises

@@ -6,12 +6,15 @@ import math
 from typing import Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from dustmap.likelihoods.base import (
+    Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
+    Vector,
     check_probability,
 )
 
@@ -35,11 +38,25 @@ class Gaussian(Likelihood):
         If the noise of an observation is not positive and finite.
     """
 
+    name = "gaussian"
+    conjugate = True
+
+    @classmethod
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        return Initial(cls(variance=noise), variance, mean)
+
+    @property
+    def base_variance(self) -> Tensor:
+        return self.variance
+
+    def noise_in(self, unit: float) -> dict[str, float]:
+        return {"noise": float(self.variance.sqrt()) * unit}
+
     def __init__(
         self,
         *,
         variance: float | Tensor = 0.0,
-        known: Float[Tensor, " n"] | None = None,
+        known: Vector | None = None,
     ) -> None:
         self.variance = torch.as_tensor(variance, dtype=torch.float64)
         self.known = None if known is None else known.to(torch.float64)
@@ -63,47 +80,31 @@ class Gaussian(Likelihood):
     def rows(self) -> int | None:
         return None if self.known is None else len(self.known)
 
-    @property
-    def conjugate(self) -> bool:
-        return True
-
     def select(self, index: Int[Tensor, " b"]) -> Gaussian:
         if self.known is None:
             return self
         return Gaussian(variance=self.variance, known=self.known[index])
 
-    def log_density(
-        self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch"]:
+    def widened(self, extra: Vector) -> Gaussian:
+        """The same with more known variance for every observation."""
+        known = extra if self.known is None else self.known + extra
+        return Gaussian(variance=self.variance, known=known)
+
+    def log_density(self, y: Batched, f: Batched) -> Batched:
         return _log_normal(y - f, self.noise)
 
-    def expected(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         return _log_normal(y - mean, self.noise) - variance / (2 * self.noise)
 
     def predictive_log_density(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+        self, y: Vector, mean: Vector, variance: Vector
+    ) -> Vector:
         return _log_normal(y - mean, self.noise + variance)
 
-    def predictive_moments(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> PredictiveMoments:
+    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         return PredictiveMoments(mean, variance + self.noise)
 
-    def quantile(
-        self,
-        probability: float,
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         check_probability(probability)
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         return mean + z * (variance + self.noise).sqrt()

@@ -78,7 +78,7 @@ class ScaleMixture:
         x, weights = self._nodes(0.0)
         start = torch.zeros_like(self.mean)
         parts = [
-            _climb(upper, w, x, weights.exp()) for _, w in self._blocks(start, len(x))
+            _newton(upper, w, x, weights.exp()) for _, w in self._blocks(start, len(x))
         ]
         sign = 1.0 if probability > 0.5 else -1.0
         return self.mean + sign * self.scale * torch.cat([start[:0], *parts])
@@ -142,7 +142,7 @@ def _log_normal(shift: Tensor, ratio: Tensor, x: Tensor) -> Float[Tensor, "n k"]
     return -0.5 * (scaled**2 + math.log(2 * math.pi)) - width.log()
 
 
-def _climb(
+def _newton(
     probability: float, ratio: Tensor, x: Tensor, weights: Tensor
 ) -> Float[Tensor, " n"]:
     """The root of one block in units of s."""

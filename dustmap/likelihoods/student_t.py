@@ -10,15 +10,18 @@ Review 56, 385).
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.likelihoods.base import (
+    Batched,
+    Initial,
     Likelihood,
     PredictiveMoments,
+    Vector,
     check_probability,
     positive_parameter,
 )
@@ -49,6 +52,36 @@ class StudentT(Likelihood):
         If either is not one positive finite number.
     """
 
+    name = "student-t"
+    mixture_of_normals = True
+    # A variance exists above 2, and beyond 100 the noise is as good as normal.
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {"degrees": (2.1, 100.0)}
+
+    @classmethod
+    def tamed(cls, y: Vector) -> Vector:
+        """Drawn in to six robust standard deviations of the median."""
+        centre = y.median()
+        spread = 1.4826 * (y - centre).abs().median()
+        if not float(spread):
+            return y
+        return y.clamp(float(centre - 6 * spread), float(centre + 6 * spread))
+
+    @classmethod
+    def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
+        return Initial(cls(scale=noise.sqrt(), degrees=4.0), variance, mean)
+
+    @property
+    def base_variance(self) -> Tensor:
+        return self.scale**2
+
+    def noise_in(self, unit: float) -> dict[str, float]:
+        return {"noise": float(self.scale) * unit, "degrees": float(self.degrees)}
+
+    def weights(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
+        """``(ν + 1) / (ν + E[r_n²]/s²)``, of noise ``s²/w_n``."""
+        square = ((y - mean) ** 2 + variance) / self.scale**2
+        return (self.degrees + 1) / (self.degrees + square)
+
     def __init__(self, *, scale: float | Tensor, degrees: float | Tensor = 4.0) -> None:
         self.scale = positive_parameter("scale", scale)
         self.degrees = positive_parameter("degrees", degrees)
@@ -57,64 +90,39 @@ class StudentT(Likelihood):
     def _log_peak(self) -> Tensor:
         return _peak_excess(self.degrees) - 0.5 * _LOG_TWO_PI - self.scale.log()
 
-    def log_density(
-        self, y: Float[Tensor, "*batch"], f: Float[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch"]:
+    def log_density(self, y: Batched, f: Batched) -> Batched:
         squared = (y - f) ** 2 / (self.degrees * self.scale**2)
         return self._log_peak - (self.degrees + 1) / 2 * torch.log1p(squared)
 
-    def expected(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def expected(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
         unit = self.degrees * self.scale**2
         logarithm = expected_log1p_square((y - mean) ** 2 / unit, variance / unit)
         return self._log_peak - (self.degrees + 1) / 2 * logarithm
 
-    def mixture(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> ScaleMixture:
+    def mixture(self, mean: Vector, variance: Vector) -> ScaleMixture:
         """The distribution of ``y_n``."""
         return ScaleMixture(
             mean=mean, variance=variance, scale=self.scale, degrees=self.degrees
         )
 
     def predictive_log_density(
-        self,
-        y: Float[Tensor, " n"],
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+        self, y: Vector, mean: Vector, variance: Vector
+    ) -> Vector:
         return self.mixture(mean, variance).log_density(y)
 
-    def predictive_moments(
-        self, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-    ) -> PredictiveMoments:
+    def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         """Mean and variance; the latter is infinite for ν ≤ 2."""
         nu = self.degrees
         if float(nu.detach()) <= 2:
             return PredictiveMoments(mean, torch.full_like(mean, math.inf))
         return PredictiveMoments(mean, variance + self.scale**2 * nu / (nu - 2))
 
-    def quantile(
-        self,
-        probability: float,
-        mean: Float[Tensor, " n"],
-        variance: Float[Tensor, " n"],
-    ) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         check_probability(probability)
         return self.mixture(mean, variance).quantile(probability)
 
     def parameters(self) -> dict[str, Tensor]:
         return {"scale": self.scale, "degrees": self.degrees}
-
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
-        return type(self)(
-            scale=parameters.get("scale", self.scale),
-            degrees=parameters.get("degrees", self.degrees),
-        )
 
 
 def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -125,9 +133,7 @@ def _peak_excess(degrees: Float[Tensor, ""]) -> Float[Tensor, ""]:
     return gammas - 0.5 * torch.log(degrees / 2)
 
 
-def expected_log1p_square(
-    square: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-) -> Float[Tensor, " n"]:
+def expected_log1p_square(square: Vector, variance: Vector) -> Vector:
     r"""``E[ln(1 + z²)]`` for ``z ~ N(μ, v)``, given ``μ²`` and v.
 
     By Frullani's integral ``ln(a/b) = ∫ (e^{−bt} − e^{−at}) dt/t`` and

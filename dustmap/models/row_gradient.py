@@ -14,18 +14,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.covariance import functional_variance, inducing_covariance
+from dustmap.covariance import functional_variance
 from dustmap.kernels import Kernel
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import extend, first_column
-from dustmap.models.rowwise import Rows, RowwiseGaussian
-from dustmap.whitening import ToeplitzWhitening
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian, cross_covariance
+from dustmap.whitening import ToeplitzWhitening, Whitening
 
 
 def differentiable_rows(
-    model: RowwiseGaussian, kernel: Kernel, index: Int[Tensor, " b"]
-) -> Rows:
+    model: RowwiseGaussian,
+    kernel: Kernel,
+    index: Int[Tensor, " b"],
+    *,
+    whitening: Whitening | None = None,
+) -> FeatureRows:
     """``k_n(θ)`` and ``v_n(θ)`` with their derivatives in ``kernel``'s parameters.
 
     Cost: one solve forward and one backward for each row.
@@ -33,37 +37,29 @@ def differentiable_rows(
     Parameters
     ----------
     model
-        The model at the current hyperparameters: supplies solver and embedding.
+        Supplies the functionals and takes the solves' report.
     kernel
-        The model's kernel with the same values, whose parameters carry gradients.
+        A kernel whose parameters carry gradients.
     index
         Numbers of the observations.
+    whitening
+        On an embedding: solver and embedding at the same hyperparameters, by default
+        the model's. Else one of ``kernel``, whose points may carry gradients, too.
     """
-    whitening = model.whitening
+    whitening = model.whitening if whitening is None else whitening
     if not isinstance(whitening, ToeplitzWhitening):
-        return _whitened_rows(model, kernel, index)
+        if whitening.kernel is not kernel:
+            whitening = whitening.with_kernel(kernel)
+        return model.free_rows(whitening, index)
     column, root = embedded_spectra(whitening, kernel)
     part = model.functionals.select(index)
-    cross = inducing_covariance(kernel, part, whitening.grid.points())
+    cross = cross_covariance(kernel, part, whitening.points)
     dual, solution = toeplitz_solve(column, cross, whitening.solve)
     model.report = model.report.with_solution(solution)
     features = root.matvec(extend(dual, whitening.grid.shape, root))
     total = functional_variance(kernel, part)
     explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
-    return Rows(features, model.checked_variance(total, explained))
-
-
-def _whitened_rows(
-    model: RowwiseGaussian, kernel: Kernel, index: Int[Tensor, " b"]
-) -> Rows:
-    """The same by the features of a whitening that differentiates them itself."""
-    part = model.functionals.select(index)
-    cross = inducing_covariance(kernel, part, model.whitening.points)
-    features, solution = model.whitening.with_kernel(kernel).features(cross)
-    model.report = model.report.with_solution(solution)
-    total = functional_variance(kernel, part)
-    explained = (features**2).sum(dim=-1)
-    return Rows(features, model.checked_variance(total, explained))
+    return FeatureRows(features, model.checked_variance(total, explained))
 
 
 def embedded_spectra(

@@ -36,12 +36,13 @@ class RowReport:
         """The report with one more batch of solves."""
         if not len(solution.residual):
             return self
-        return replace(
-            self,
-            rows=self.rows + len(solution.residual),
-            unconverged=self.unconverged + int((~solution.converged).sum()),
-            residual=max(self.residual, float(solution.residual.max())),
-            iterations=max(self.iterations, int(solution.iterations.max())),
+        return self.joined(
+            RowReport(
+                rows=len(solution.residual),
+                unconverged=int((~solution.converged).sum()),
+                residual=float(solution.residual.max()),
+                iterations=int(solution.iterations.max()),
+            )
         )
 
     def with_variances(self, relative: Float[Tensor, " b"]) -> RowReport:

@@ -10,8 +10,8 @@ of ``K⁻¹ k_un``; then ``v_n = k_nn − 2 a_nᵀ k_un + a_nᵀ K a_n``, the va
 of 1e-4, and 42% at 1e-3, for Matérn-3/2 with ℓ/h = 4.)
 
 A box is smaller than its embedding, so what is kept of a row is ``a_n = K⁻¹ k_un``
-(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT; by Cholesky it is
-a product with L, by quadrature another root.
+(M numbers), of which ``k_n = Rᵀ a_n`` (P numbers) follows by one FFT. Of free points,
+whose whitening makes ``k_n`` by itself, ``k_n`` is kept and ``v_n = k_nn − |k_n|²``.
 """
 
 from __future__ import annotations
@@ -32,30 +32,39 @@ from dustmap.covariance import (
 )
 from dustmap.distributed.group import Group
 from dustmap.distributed.rows import even_cuts
-from dustmap.functionals import Functionals
+from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.models.row_report import RowReport
-from dustmap.whitening import Whitening
+from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
 # Values of one chunk of embedded rows (float64: 8 bytes each, times a few temporaries).
 _BLOCK = 2**22
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """Features ``k_n`` and conditional variances ``v_n`` of a batch."""
 
     features: Float[Tensor, "b p"]
     variance: Float[Tensor, " b"]
 
 
-class DualRows(NamedTuple):
-    """``a_n = K⁻¹ k_un`` and conditional variances ``v_n`` of a batch."""
+class SolvedRows(NamedTuple):
+    """``a_n = K⁻¹ k_un`` on an embedding, else ``k_n``, and ``v_n`` of a batch."""
 
-    dual: Float[Tensor, "b m"]
+    values: Float[Tensor, "b m"]
     variance: Float[Tensor, " b"]
+
+
+def cross_covariance(
+    kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
+) -> Float[Tensor, "n m"]:
+    """``Cov(L_n f, f(z_m))``, the rows ``k_un``; point values without their nodes."""
+    if isinstance(functionals, PointValues):
+        return point_covariance(kernel, functionals.points, points)
+    return inducing_covariance(kernel, functionals, points)
 
 
 class RowwiseFeatures(LinearOperator):
@@ -76,15 +85,16 @@ class RowwiseFeatures(LinearOperator):
         self._cross: Tensor | None = None
 
     def matvec(self, x: Tensor) -> Tensor:
-        values = self._model.whitening.colour(x)
-        if self._model.kept is not None:
-            return values @ self._model.kept.dual.mT
-        solved = self._solve(values)
+        model = self._model
+        if model.kept is not None:
+            values = model.whitening.colour(x) if model.embedded else x
+            return values @ model.kept.values.mT
+        solved = self._solve(model.whitening.colour(x))
         return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         if self._model.kept is not None:
-            return self._model.whitening.colour_transpose(y @ self._model.kept.dual)
+            return self._model.features_of(y @ self._model.kept.values)
         total = y.new_zeros(*y.shape[:-1], self._model.inducing_size)
         start = 0
         for part in self._chunks():
@@ -147,8 +157,8 @@ class RowwiseGaussian(ForwardModel):
         points = whitening.points
         if functionals.dimension != points.shape[1]:
             raise ValueError(
-                f"functionals in {functionals.dimension}-D do not fit a grid in "
-                f"{points.shape[1]}-D"
+                f"functionals in {functionals.dimension}-D do not fit inducing points "
+                f"in {points.shape[1]}-D"
             )
         self.group = Group() if group is None else group
         self.whitening = whitening
@@ -161,7 +171,8 @@ class RowwiseGaussian(ForwardModel):
         self.device = torch.device("cpu")
         self.chunk = max(1, _BLOCK // whitening.size)
         self.report = RowReport()
-        self.kept: DualRows | None = None
+        self.embedded = isinstance(whitening, ToeplitzWhitening)
+        self.kept: SolvedRows | None = None
         self._offset: Tensor | None = None
         self._nodes: float | None = None
         self._functionals = functionals
@@ -196,25 +207,34 @@ class RowwiseGaussian(ForwardModel):
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """The rows ``k_un`` (eq. 7)."""
-        return inducing_covariance(self.whitening.kernel, functionals, self._points)
+        return cross_covariance(self.whitening.kernel, functionals, self._points)
 
-    def rows(self, index: Int[Tensor, " b"]) -> Rows:
-        """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one PCG each."""
-        dual, variance = self.dual_rows(index)
-        return Rows(self.whitening.colour_transpose(dual), variance)
-
-    def dual_rows(self, index: Int[Tensor, " b"]) -> DualRows:
-        """``K⁻¹ k_un`` and ``v_n`` of some observations.
+    def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
+        """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one solve each.
 
         Raises
         ------
         ValueError
             If a ``v_n`` is negative beyond rounding.
         """
+        values, variance = self.solved_rows(index)
+        return FeatureRows(self.features_of(values), variance)
+
+    def features_of(self, values: Float[Tensor, "b m"]) -> Float[Tensor, "b p"]:
+        """``k_n`` from what is kept of rows."""
+        return self.whitening.colour_transpose(values) if self.embedded else values
+
+    def solved_rows(self, index: Int[Tensor, " b"]) -> SolvedRows:
+        """What is kept of some observations, from where it is kept or solved anew."""
         if self.kept is not None:
-            return DualRows(self.kept.dual[index], self.kept.variance[index])
-        dual, variance = self.shared_out(self._solved_rows, index)
-        return DualRows(dual, variance)
+            return SolvedRows(self.kept.values[index], self.kept.variance[index])
+        return SolvedRows(*self.shared_out(self._solved, index))
+
+    def dual_rows(self, index: Int[Tensor, " b"]) -> SolvedRows:
+        """``K⁻¹ k_un`` and ``v_n`` of some observations on any whitening."""
+        if self.embedded:
+            return self.solved_rows(index)
+        return SolvedRows(*self.shared_out(self._dual, index))
 
     def shared_out(
         self,
@@ -236,11 +256,26 @@ class RowwiseGaussian(ForwardModel):
         self.report = before.joined(self.report.of_all(self.group))
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
-    def _solved_rows(self, index: Int[Tensor, " b"]) -> DualRows:
+    def _solved(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+        if self.embedded or not len(index):
+            return self._dual(index)
+        return self.free_rows(self.whitening, index)
+
+    def free_rows(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
+        """Rows of free points, differentiable in what the whitening depends on."""
+        part = self._functionals.select(index)
+        cross = cross_covariance(whitening.kernel, part, whitening.points)
+        features, solution = whitening.features(cross)
+        self.report = self.report.with_solution(solution)
+        total = functional_variance(whitening.kernel, part)
+        explained = (features**2).sum(dim=-1)
+        return FeatureRows(features, self.checked_variance(total, explained))
+
+    def _dual(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         if not len(index):
             # A rank's share of a batch smaller than the group.
             none = torch.zeros(0, self.inducing_size, dtype=self.dtype)
-            return DualRows(none, none[:, 0])
+            return none, none[:, 0]
         part = self._functionals.select(index)
         cross = self.cross(part)
         solution = self.whitening.solve(cross)
@@ -248,7 +283,7 @@ class RowwiseGaussian(ForwardModel):
         coloured = self.whitening.covariance.matvec(solution.value)
         explained = (solution.value * (2 * cross - coloured)).sum(dim=-1)
         total = functional_variance(self.whitening.kernel, part)
-        return DualRows(solution.value, self.checked_variance(total, explained))
+        return solution.value, self.checked_variance(total, explained)
 
     def checked_variance(
         self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
@@ -278,16 +313,16 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.kept is not None:
             return
-        duals, variances = [], []
+        values, variances = [], []
         for index in self.batches():
-            dual, variance = self.dual_rows(index)
-            duals.append(dual)
+            part, variance = self.solved_rows(index)
+            values.append(part)
             variances.append(variance)
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
         empty = torch.zeros(0, self.inducing_size, dtype=self.dtype)
-        self.kept = DualRows(
-            torch.cat([empty, *duals]), torch.cat([empty[:, 0], *variances])
+        self.kept = SolvedRows(
+            torch.cat([empty, *values]), torch.cat([empty[:, 0], *variances])
         )
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
@@ -302,7 +337,7 @@ class RowwiseGaussian(ForwardModel):
         if self.kept is not None:
             return self.kept.variance
         if self._variance is None:
-            parts = [self.dual_rows(index).variance for index in self.batches()]
+            parts = [self.solved_rows(index).variance for index in self.batches()]
             self._variance = torch.cat(parts)
         return self._variance
 
@@ -326,7 +361,7 @@ class RowwiseGaussian(ForwardModel):
                 f"limited to {self.dense_limit}: ask for fewer at a time, take the "
                 "variances alone, or use the full-batch torus model"
             )
-        dual = torch.cat([self.dual_rows(index).dual for index in self.batches()])
+        dual = torch.cat([self.dual_rows(index).values for index in self.batches()])
         cross = dual @ self.cross(self._functionals).mT
         prior = functional_covariance(
             self.whitening.kernel, self._functionals, self._functionals

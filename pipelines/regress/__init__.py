@@ -22,7 +22,7 @@ from pipelines.catalog.schema import write_table
 from pipelines.digests import input_digests
 from pipelines.errors import InputError
 from pipelines.figures.style import save_figure
-from pipelines.regress.columns import Data, select
+from pipelines.regress.columns import SplitData, select
 from pipelines.regress.figure import draw
 from pipelines.regress.methods import choose_method, fit
 from pipelines.regress.options import Options
@@ -90,7 +90,11 @@ def regress(
 
 
 def _write(
-    folder: Path, source: Path, report: Report, data: Data, prediction: Prediction
+    folder: Path,
+    source: Path,
+    report: Report,
+    data: SplitData,
+    prediction: Prediction,
 ) -> None:
     provenance = {
         "program": "dustmap",

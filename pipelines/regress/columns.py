@@ -15,7 +15,7 @@ FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
+class SplitData:
     """Rows to fit and to test, in the table's own units.
 
     Parameters
@@ -48,7 +48,7 @@ class Data:
     notes: tuple[str, ...] = ()
 
 
-def select(table: Table, options: Options) -> Data:
+def select(table: Table, options: Options) -> SplitData:
     """Choose columns and rows, and split them.
 
     Raises
@@ -67,7 +67,7 @@ def select(table: Table, options: Options) -> Data:
     else:
         columns_seen = {**columns, options.target: y}
     kept, missing = _whole_rows(table, columns_seen)
-    data = Data(
+    data = SplitData(
         x=np.stack([columns[name][kept] for name in names], axis=1),
         y=y[kept],
         row=np.nonzero(kept)[0],
@@ -110,7 +110,7 @@ def _target(
 ) -> tuple[np.ndarray, tuple[str, str] | None]:
     """The target as numbers; of two classes as 0 and 1, and what these were."""
     values = table.column(options.target, "target")
-    if options.likelihood != "bernoulli":
+    if not options.noise.classes:
         if values.dtype != np.float64 and len({v for v in values if v}) == 2:
             raise InputError(
                 f"{table.path}: the target {options.target!r} holds two words: use "
@@ -184,7 +184,7 @@ def _test_rows(
     return test
 
 
-def _checked(table: Table, options: Options, data: Data) -> Data:
+def _checked(table: Table, options: Options, data: SplitData) -> SplitData:
     """Constant inputs dropped; enough rows on both sides; a target that varies."""
     train = ~data.test
     if int(train.sum()) < FEWEST or not data.test.any():

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, Fitted, maximise
+from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.search import clustered_subset
+from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
 from pipelines.errors import InputError
 from pipelines.regress.fitted import FittedModel
@@ -67,18 +68,7 @@ def fit_sgpr(
     points = inducing_points(start, x, _POINTS, generator)
     rows = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
     found = learn_sparse(start, x[rows], y[rows], points)
-    learnt = found.model
-    if len(rows) < len(x):
-        values = learnt.parameters()
-        learnt = SGPR(
-            learnt.kernel,
-            PointValues(x),
-            y,
-            points,
-            noise=values["noise"],
-            mean=values["mean"],
-            jitter=_JITTER,
-        )
+    learnt = _sparse(start, x, y, points).with_parameters(found.model.parameters())
     facts = {
         "inducing_points": len(points),
         "bound": learnt.log_marginal(),
@@ -107,14 +97,26 @@ def learn_sparse(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
     points: Float[Tensor, "m d"],
-) -> Fitted[SGPR]:
+) -> EvidenceFit[SGPR]:
     """Scales and noise of largest bound with these points.
 
     What few points cannot follow is noise to them, and an exact fit may have found far
     less: it starts with more. The search begins within a factor of e of the start;
     from afar it can leap to where the whole target is noise, and stay.
     """
-    model = SGPR(
+    model = _sparse(start, x, y, points)
+    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
+    first = maximise(model, near).model
+    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
+
+
+def _sparse(
+    start: Start,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    points: Float[Tensor, "m d"],
+) -> SGPR:
+    return SGPR(
         start.kernel,
         PointValues(x),
         y,
@@ -123,9 +125,6 @@ def learn_sparse(
         mean=start.mean,
         jitter=_JITTER,
     )
-    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
-    first = maximise(model, near).model
-    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
 
 
 def _fitted(
@@ -135,15 +134,12 @@ def _fitted(
     facts: dict[str, Any],
     messages: tuple[str, ...],
 ) -> FittedModel:
-    values = model.parameters()
-    axes = model.functionals.dimension
+    assert isinstance(model.kernel, Radial)
     return FittedModel(
         latent=lambda x: model.predict(PointValues(x)),
-        likelihood=Gaussian(variance=values["noise"]),
-        lengthscale=tuple(values["lengthscale"].expand(axes).tolist()),
-        std=float(values["variance"].sqrt()),
-        mean=float(values["mean"]),
-        kernel=type(model.kernel).__name__,
+        likelihood=Gaussian(variance=model.noise),
+        kernel=model.kernel,
+        mean=float(model.mean),
         why=why,
         converged=converged,
         messages=messages,

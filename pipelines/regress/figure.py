@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dustmap.likelihoods import Bernoulli
 from pipelines.figures.style import BLUE, ORANGE, SMALL, spread_scale
-from pipelines.regress.columns import Data
+from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.prediction import Prediction, predict
 from pipelines.regress.scaling import Scaling
@@ -20,7 +19,7 @@ _CURVE, _PIXELS, _ROWS = 500, 120, 4000
 
 
 def draw(
-    data: Data, scaling: Scaling, model: FittedModel, prediction: Prediction
+    data: SplitData, scaling: Scaling, model: FittedModel, prediction: Prediction
 ) -> Figure:
     """The figure that suits the number of inputs."""
     if len(data.inputs) == 1:
@@ -30,7 +29,7 @@ def draw(
     return _against_truth(data, prediction)
 
 
-def _curve(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
+def _curve(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
     """Rows, mean and central intervals of the target along the only input."""
     low, high = data.x.min(), data.x.max()
     x = np.linspace(low, high, _CURVE)
@@ -55,7 +54,7 @@ def _curve(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
         label="rows to test",
         **options,
     )
-    if isinstance(model.likelihood, Bernoulli):
+    if model.likelihood.classes:
         axes.fill_between(x, seen.p16, seen.p84, color=BLUE, alpha=0.25, lw=0)
         label = "probability of 1, 68%"
     else:
@@ -71,7 +70,7 @@ def _curve(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
     return figure
 
 
-def _image(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
+def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
     """Mean of the target and standard deviation of the field over both inputs."""
     sides = [
         np.linspace(data.x[:, a].min(), data.x[:, a].max(), _PIXELS) for a in (0, 1)
@@ -125,7 +124,7 @@ def _image(data: Data, scaling: Scaling, model: FittedModel) -> Figure:
     return figure
 
 
-def _against_truth(data: Data, prediction: Prediction) -> Figure:
+def _against_truth(data: SplitData, prediction: Prediction) -> Figure:
     """Mean against truth of the test rows; of classes, how often they come true."""
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
     axes = figure.subplots()

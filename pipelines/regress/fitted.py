@@ -9,10 +9,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
+from dustmap.inference.svi.bound import LatentMoments
+from dustmap.kernels import Radial
 from dustmap.likelihoods import Likelihood
 
-Latent = Callable[[Float[Tensor, "n d"]], Moments]
+Latent = Callable[[Float[Tensor, "n d"]], LatentMoments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,10 @@ class FittedModel:
         From inputs to the moments of the latent field there.
     likelihood
         Of the target given the field.
-    lengthscale
-        Learnt, one per input.
-    std
+    kernel, mean
         Of the field, learnt.
-    kernel, why
-        Name of the kernel, and what decided for it.
+    why
+        What decided for the kernel.
     messages
         For people, one line each.
     facts
@@ -39,10 +38,8 @@ class FittedModel:
 
     latent: Latent
     likelihood: Likelihood
-    lengthscale: tuple[float, ...]
-    std: float
+    kernel: Radial
     mean: float
-    kernel: str
     why: str
     converged: bool
     messages: tuple[str, ...] = ()

@@ -32,13 +32,13 @@ def choose_method(options: Options, rows: int, axes: int) -> tuple[str, str]:
                 f"{axes}: choose some with --inputs, or another method"
             )
         return options.method, "as asked for"
-    if options.likelihood == "bernoulli":
+    if options.noise.classes:
         return "svgp", "classes"
     if options.whitening != "cholesky":
         return "svgp", f"whitening {options.whitening}"
-    if options.likelihood == "gaussian" and rows <= _EXACT_ROWS:
+    if options.noise.conjugate and rows <= _EXACT_ROWS:
         return "exact", f"no more than {_EXACT_ROWS:,} rows"
-    if axes > _AXES and options.likelihood == "gaussian" and rows <= MOST_EXACT:
+    if axes > _AXES and options.noise.conjugate and rows <= MOST_EXACT:
         return "exact", f"{axes} inputs, too many for a grid, no more than 8,000 rows"
     if axes <= _AXES:
         return "hip", f"{axes} input{'s' * (axes > 1)}"
@@ -59,5 +59,5 @@ def fit(
     if method == "sgpr":
         return fit_sgpr(x, y, generator)
     if method == "hip":
-        return fit_torus(x, y, everywhere, options.likelihood, generator)
-    return fit_variational(x, y, options.likelihood, options.whitening, generator)
+        return fit_torus(x, y, everywhere, options.noise, generator)
+    return fit_variational(x, y, options.noise, options.whitening, generator)

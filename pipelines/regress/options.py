@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dustmap.likelihoods import LIKELIHOODS, Likelihood
 from pipelines.errors import InputError
 
 METHODS = ("auto", "hip", "svgp", "sgpr", "exact")
-LIKELIHOODS = ("gaussian", "student-t", "bernoulli")
 WHITENINGS = ("cholesky", "ciq")
 
-# Which likelihood a method can have: the others have closed forms for normal noise.
+# Which likelihoods a method can have: the others have closed forms for normal noise.
+_NORMAL = tuple(name for name, kind in LIKELIHOODS.items() if kind.conjugate)
+_MIXTURES = (n for n, kind in LIKELIHOODS.items() if kind.mixture_of_normals)
 _ABLE = {
-    "hip": ("gaussian", "student-t"),
-    "svgp": LIKELIHOODS,
-    "sgpr": ("gaussian",),
-    "exact": ("gaussian",),
+    "hip": (*_NORMAL, *_MIXTURES),
+    "svgp": tuple(LIKELIHOODS),
+    "sgpr": _NORMAL,
+    "exact": _NORMAL,
 }
 
 
@@ -41,9 +43,14 @@ class Options:
     test_fraction: float = 0.2
     split_column: str | None = None
 
+    @property
+    def noise(self) -> type[Likelihood]:
+        """The likelihood's class."""
+        return LIKELIHOODS[self.likelihood]
+
     def __post_init__(self) -> None:
         known = (
-            ("likelihood", LIKELIHOODS),
+            ("likelihood", tuple(LIKELIHOODS)),
             ("method", METHODS),
             ("whitening", WHITENINGS),
         )

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
-from dustmap.likelihoods import Bernoulli, Likelihood
+from dustmap.inference.svi.bound import LatentMoments
+from dustmap.likelihoods import Likelihood
 from pipelines.regress.scaling import Scaling
 
 # Both ends of the central intervals, and their names.
@@ -40,7 +40,7 @@ class Prediction:
 
 
 def predict(
-    truth: np.ndarray, latent: Moments, likelihood: Likelihood, scaling: Scaling
+    truth: np.ndarray, latent: LatentMoments, likelihood: Likelihood, scaling: Scaling
 ) -> Prediction:
     """Moments and quantiles of the target; the Jacobian of the scaling is in nll."""
     mean, variance = latent.mean, _not_negative(latent.variance)
@@ -49,7 +49,7 @@ def predict(
     nll = -likelihood.predictive_log_density(y, mean, variance) + scaling.log_jacobian
 
     def quantile(probability: float) -> np.ndarray:
-        if isinstance(likelihood, Bernoulli):
+        if likelihood.classes:
             return _probability_quantile(probability, mean, variance).numpy()
         return scaling.back(likelihood.quantile(probability, mean, variance))
 

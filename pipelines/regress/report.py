@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
-from pipelines.regress.columns import Data
+from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
 from pipelines.regress.scaling import Scaling
@@ -20,7 +19,7 @@ class Report:
     source: Path
     output: Path
     rows: int
-    data: Data
+    data: SplitData
     options: Options
     method: str
     why: str
@@ -37,19 +36,16 @@ class Report:
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""
-        scales = zip(
-            self.data.inputs,
-            self.model.lengthscale,
-            self.scaling.x_scale.tolist(),
-            strict=True,
-        )
+        kernel = self.model.kernel
+        own = kernel.lengthscale.detach().expand(len(self.data.inputs)).numpy()
+        scales = (own * self.scaling.x_scale).tolist()
         unit = self.scaling.y_scale
         return {
-            "kernel": self.model.kernel,
-            "lengthscale": {name: scale * own for name, scale, own in scales},
-            "std": self.model.std * unit,
+            "kernel": type(kernel).__name__,
+            "lengthscale": dict(zip(self.data.inputs, scales, strict=True)),
+            "std": float(kernel.variance.detach().sqrt()) * unit,
             "mean": self.model.mean * unit + self.scaling.y_shift,
-            **_noise(self.model.likelihood, unit),
+            **self.model.likelihood.noise_in(unit),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,18 +121,6 @@ class Report:
             f"MAE {m['mae']:.4g}, nll {m['nll']:.4g}; the 68% intervals hold "
             f"{m['coverage_68']:.3f}, the 95% ones {m['coverage_95']:.3f}"
         )
-
-
-def _noise(likelihood: Likelihood, unit: float) -> dict[str, float]:
-    if isinstance(likelihood, Gaussian):
-        return {"noise": float(likelihood.variance.sqrt()) * unit}
-    if isinstance(likelihood, StudentT):
-        return {
-            "noise": float(likelihood.scale) * unit,
-            "degrees": float(likelihood.degrees),
-        }
-    assert isinstance(likelihood, Bernoulli)
-    return {}
 
 
 def _noise_text(found: dict[str, Any]) -> str:

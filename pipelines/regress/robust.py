@@ -1,8 +1,9 @@
-"""Scale and degrees of freedom of Student-T noise around a latent field."""
+"""Parameters of noise around a latent field."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 import scipy.optimize
@@ -10,57 +11,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.gp.moments import Moments
-from dustmap.likelihoods import StudentT
+from dustmap.inference.svi.bound import LatentMoments
+from dustmap.likelihoods import Likelihood
 
-# Of ν: a variance exists above 2, and beyond 100 the noise is as good as normal.
-_DEGREES = (2.1, 100.0)
-# How far the logarithm of the scale may move in one call.
+# How far the logarithm of a parameter may move in one call.
 _REACH = 3.0
 
-
-def without_outliers(y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The target drawn in to six robust standard deviations of its median.
-
-    Only a search for a place to start from sees it.
-    """
-    centre = y.median()
-    spread = 1.4826 * (y - centre).abs().median()
-    if not float(spread):
-        return y
-    return y.clamp(float(centre - 6 * spread), float(centre + 6 * spread))
+Noise = TypeVar("Noise", bound=Likelihood)
 
 
-def student_noise(
-    y: Float[Tensor, " n"], latent: Moments, before: StudentT
-) -> StudentT:
-    """The Student-T noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
-    first = np.log([float(before.scale), float(before.degrees)])
+def fitted_noise(y: Float[Tensor, " n"], latent: LatentMoments, before: Noise) -> Noise:
+    """The noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
+    start = before.parameters()
+    first = np.log([float(value) for value in start.values()])
+
+    def noise_at(logarithms: Tensor) -> Noise:
+        return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         free = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-        noise = StudentT(scale=free[0].exp(), degrees=free[1].exp())
-        total = -noise.expected(y, latent.mean, latent.variance).mean()
+        total = -noise_at(free).expected(y, latent.mean, latent.variance).mean()
         total.backward()
         assert free.grad is not None
         return float(total.detach()), free.grad.numpy()
 
+    bounds = [(value - _REACH, value + _REACH) for value in first]
+    for number, name in enumerate(start):
+        if name in before.ranges:
+            low, high = before.ranges[name]
+            bounds[number] = math.log(low), math.log(high)
     found = scipy.optimize.minimize(
-        loss,
-        first,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[
-            (first[0] - _REACH, first[0] + _REACH),
-            (math.log(_DEGREES[0]), math.log(_DEGREES[1])),
-        ],
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds
     )
-    return StudentT(scale=math.exp(found.x[0]), degrees=math.exp(found.x[1]))
-
-
-def student_weights(
-    y: Float[Tensor, " n"], latent: Moments, noise: StudentT
-) -> Float[Tensor, " n"]:
-    """``w_n = (ν + 1) / (ν + E[r_n²]/s²)`` of the mixture of normals ``N(0, s²/w)``."""
-    square = ((y - latent.mean) ** 2 + latent.variance) / noise.scale**2
-    return (noise.degrees + 1) / (noise.degrees + square)
+    return noise_at(torch.as_tensor(found.x))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipelines.regress.columns import Data
+from pipelines.regress.columns import SplitData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Scaling:
     y_scale: float
 
     @classmethod
-    def of(cls, data: Data) -> Scaling:
+    def of(cls, data: SplitData) -> Scaling:
         """By mean and standard deviation of the rows to fit; classes stay 0 and 1."""
         train = ~data.test
         x, y = data.x[train], data.y[train]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.fitting import LBFGS, Fitted, maximise
+from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.inference.search import clustered_subset
-from dustmap.kernels import Matern32, Matern52, Radial
+from dustmap.kernels import KERNELS, Radial
 
 # Rows of the subset, those that the first places are tried on, and how many near
 # neighbours form a group.
@@ -23,8 +23,7 @@ ROWS, _FEW, NEIGHBOURS = 1000, 300, 4
 MORE_ROWS = 2000
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 _NOISES = (1e-3, 0.03, 0.3, 0.9)
-KERNELS: dict[str, type[Radial]] = {"matern52": Matern52, "matern32": Matern32}
-NAMES = {"matern52": "Matérn-5/2", "matern32": "Matérn-3/2"}
+_CANDIDATES = ("matern52", "matern32")
 _SETTINGS = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 
 
@@ -47,9 +46,9 @@ class Start:
     def why(self) -> str:
         """The choice of the kernel, for people."""
         best, *others = sorted(self.evidence, key=lambda n: -self.evidence[n])
-        beaten = ", ".join(f"{NAMES[n]} {self.evidence[n]:.1f}" for n in others)
+        beaten = ", ".join(f"{KERNELS[n].title} {self.evidence[n]:.1f}" for n in others)
         return (
-            f"{NAMES[best]} (log evidence of {self.rows} rows "
+            f"{KERNELS[best].title} (log evidence of {self.rows} rows "
             f"{self.evidence[best]:.1f}; {beaten})"
         )
 
@@ -65,7 +64,8 @@ def find_start(
     x, y = x[chosen], y[chosen]
     few = torch.randperm(len(x), generator=generator)[:_FEW]
     found = {}
-    for name, kernel in KERNELS.items():
+    for name in _CANDIDATES:
+        kernel = KERNELS[name]
         first = _first(kernel, x[few], y[few])
         values = first.parameters()
         model = ExactGP(
@@ -81,7 +81,9 @@ def find_start(
     return start_of(found[best], best, evidence)
 
 
-def start_of(fitted: Fitted[ExactGP], name: str, evidence: dict[str, float]) -> Start:
+def start_of(
+    fitted: EvidenceFit[ExactGP], name: str, evidence: dict[str, float]
+) -> Start:
     """What was learnt, as a start for other models."""
     values = fitted.model.parameters()
     return Start(

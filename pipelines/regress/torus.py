@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.moments import Moments
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning, Learnt
 from dustmap.inference.search import clustered_subset
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Radial, Sum
-from dustmap.likelihoods import Gaussian, Likelihood, StudentT
+from dustmap.likelihoods import Gaussian, Likelihood
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
@@ -24,7 +23,7 @@ from dustmap.posterior import Posterior
 from dustmap.whitening import TorusWhitening
 from pipelines.progress import Progress
 from pipelines.regress.fitted import FittedModel, Latent
-from pipelines.regress.robust import student_noise, student_weights, without_outliers
+from pipelines.regress.robust import fitted_noise
 from pipelines.regress.start import MORE_ROWS, NEIGHBOURS, Start, find_start, refined
 from pipelines.regress.torus_grid import (
     CHEAP_POINTS,
@@ -65,44 +64,43 @@ class _Scales:
 
     @property
     def variance(self) -> float:
-        """τ² of normal noise, the squared scale of Student-T noise."""
-        if isinstance(self.noise, StudentT):
-            return float(self.noise.scale) ** 2
-        assert isinstance(self.noise, Gaussian)
-        return float(self.noise.variance)
+        """τ² of normal noise, what weights divide of a mixture."""
+        return float(self.noise.base_variance)
 
 
 def fit_torus(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
     everywhere: Float[Tensor, "m d"],
-    likelihood: str,
+    likelihood: type[Likelihood],
     generator: torch.Generator,
 ) -> FittedModel:
     """Learn the scales from a subset and then from up to 30,000 rows; fit all rows.
 
     The mean is a constant kernel beside the field's: its posterior is averaged over.
-    Student-T noise and the fit are improved in turn.
+    Noise that is not normal and the fit are improved in turn.
 
     Parameters
     ----------
     everywhere
         All inputs that will be asked for: the grid covers them.
     """
-    robust = likelihood == "student-t"
-    tame = without_outliers(y) if robust else y
+    robust = not likelihood.conjugate
+    tame = likelihood.tamed(y)
     start = find_start(x, tame, generator)
     if x.shape[1] > _LEARNING_AXES:
         more = clustered_subset(x, MORE_ROWS, NEIGHBOURS, generator)
         start = refined(start, x[more], tame[more])
-    noise: Likelihood = Gaussian(variance=start.noise)
-    if robust:
-        noise = StudentT(scale=math.sqrt(start.noise), degrees=4.0)
+    normal = (start.noise, float(start.kernel.variance), start.mean)
+    found = torch.tensor(normal, dtype=torch.float64)
+    noise = likelihood.start(y, *found).likelihood
     kernel = within_reach(start.kernel, everywhere)
     scales = _Scales(kernel=kernel, noise=noise, mean=start.mean)
     chosen = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
-    some = _Rows(x=x[chosen], y=y[chosen], everywhere=everywhere, generator=generator)
-    rows = _Rows(x=x, y=y, everywhere=everywhere, generator=generator)
+    some = _GridFit(
+        x=x[chosen], y=y[chosen], everywhere=everywhere, generator=generator
+    )
+    rows = _GridFit(x=x, y=y, everywhere=everywhere, generator=generator)
     weights = torch.ones(len(chosen), dtype=torch.float64)
     if robust:
         scales, weights, _ = _in_turn(some, scales, weights)
@@ -116,14 +114,14 @@ def fit_torus(
     weights_of_all = torch.ones(len(x), dtype=torch.float64)
     if robust:
         scales, weights, latent = _in_turn(some, scales, weights)
-        weights_of_all = student_weights(y, latent(x), _student(scales))
+        weights_of_all = scales.noise.weights(y, *latent(x))
     model = rows.model(scales, CHEAP_POINTS)
     result = rows.fit(model, scales.variance / weights_of_all, _SAMPLES)
     return _fitted(start, scales, learnt, model, result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _GridFit:
     """Rows to fit, and what every fit of them needs."""
 
     x: Float[Tensor, "n d"]
@@ -176,12 +174,12 @@ class _Rows:
 
 def _learn(
     scales: _Scales,
-    rows: _Rows,
+    rows: _GridFit,
     extra: Float[Tensor, " n"],
 ) -> Learnt:
     """Hyperparameters by the evidence of these rows on the start's grid.
 
-    The scale of Student-T noise is not the evidence's to learn.
+    The scale of noise that is not normal is not the evidence's to learn.
     """
     model = rows.model(scales)
     own = model.whitening.kernel.parameters()["0.lengthscale"].detach()
@@ -219,9 +217,9 @@ def _learnt_scales(scales: _Scales, learnt: Learnt) -> _Scales:
 
 
 def _in_turn(
-    rows: _Rows, scales: _Scales, weights: Float[Tensor, " n"]
+    rows: _GridFit, scales: _Scales, weights: Float[Tensor, " n"]
 ) -> tuple[_Scales, Float[Tensor, " n"], Latent]:
-    """Student-T noise, the weights it leaves to rows, and the fit, in turn."""
+    """Noise, the weights it leaves to rows, and the fit, in turn."""
     model = rows.model(scales)
     few = slice(0, _NOISE_ROWS)
     latent: Latent
@@ -229,24 +227,19 @@ def _in_turn(
         result = rows.fit(model, scales.variance / weights, _FEW_SAMPLES)
         latent = _latent(model, result)
         seen = latent(rows.x)
-        part = Moments(mean=seen.mean[few], variance=seen.variance[few])
-        noise = student_noise(rows.y[few], part, _student(scales))
+        part = LatentMoments(mean=seen.mean[few], variance=seen.variance[few])
+        noise = fitted_noise(rows.y[few], part, scales.noise)
         scales = replace(scales, noise=noise)
-        weights = student_weights(rows.y, seen, noise)
+        weights = noise.weights(rows.y, *seen)
     return scales, weights, latent
-
-
-def _student(scales: _Scales) -> StudentT:
-    assert isinstance(scales.noise, StudentT)
-    return scales.noise
 
 
 def _latent(model: TorusGaussian, result: FullBatchResult) -> Latent:
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
 
-    def latent(x: Float[Tensor, "n d"]) -> Moments:
+    def latent(x: Float[Tensor, "n d"]) -> LatentMoments:
         moments = posterior.moments(PointValues(x))
-        return Moments(mean=moments.mean, variance=moments.std**2)
+        return LatentMoments(mean=moments.mean, variance=moments.std**2)
 
     return latent
 
@@ -278,10 +271,8 @@ def _fitted(
     return FittedModel(
         latent=_latent(model, result),
         likelihood=scales.noise,
-        lengthscale=tuple(own.tolist()),
-        std=math.sqrt(float(scales.kernel.variance)),
+        kernel=scales.kernel,
         mean=scales.mean,
-        kernel=type(scales.kernel).__name__,
         why=start.why,
         converged=(learnt is None or learnt.converged) and result.converged,
         messages=tuple(messages),

@@ -10,17 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.svgp_fit import SvgpResult, fit_svgp
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.kernels import Radial
-from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+from dustmap.likelihoods import Likelihood
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.whitening import CholeskyWhitening, CiqWhitening, Whitening
 from pipelines.progress import Progress
 from pipelines.regress.dense import inducing_points, learn_sparse
 from pipelines.regress.fitted import FittedModel
-from pipelines.regress.robust import without_outliers
 from pipelines.regress.start import Start, find_start
 
 # Inducing points: one for a few rows, within limits.
@@ -63,7 +61,7 @@ _ROOT_ERROR = 1e-3
 def fit_variational(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
-    likelihood: str,
+    likelihood: type[Likelihood],
     whitening: str,
     generator: torch.Generator,
 ) -> FittedModel:
@@ -82,7 +80,7 @@ def fit_variational(
             generator=generator,
             mean=start.mean,
             settings=settings,
-            on_step=lambda step, total: progress.update(),
+            on_step=lambda *_: progress.update(),
         )
     how = (
         f"inducing points: {len(points)}, whitening {whitening}; a fixed number of "
@@ -92,7 +90,7 @@ def fit_variational(
 
 
 def _settings(size: _Size, rows: int) -> SvgpSettings:
-    """How the bound of so many rows is climbed."""
+    """How the bound of so many rows is maximised."""
     batch = min(size.batch, rows)
     steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(rows / batch))
     return SvgpSettings(
@@ -114,15 +112,12 @@ def _fitted(result: SvgpResult, why: str, how: str) -> FittedModel:
             f"warning: that is more than {_STILL:g} nats per row: the steps ended "
             "before scales and intervals had settled"
         )
-    values = model.kernel.parameters()
-    axes = model.whitening.points.shape[1]
+    assert isinstance(model.kernel, Radial)
     return FittedModel(
         latent=lambda where: model.predict(PointValues(where)),
         likelihood=model.likelihood,
-        lengthscale=tuple(values["lengthscale"].expand(axes).tolist()),
-        std=float(values["variance"].sqrt()),
+        kernel=model.kernel,
         mean=model.mean,
-        kernel=type(model.kernel).__name__,
         why=why,
         converged=ended and result.rows.unconverged == 0,
         messages=tuple(messages),
@@ -138,37 +133,23 @@ def _fitted(result: SvgpResult, why: str, how: str) -> FittedModel:
 def _start(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, " n"],
-    likelihood: str,
+    noise: type[Likelihood],
     count: int,
     generator: torch.Generator,
 ) -> tuple[Start, Likelihood, Float[Tensor, "m d"]]:
-    """Inducing points and scales, by the bound of a subset with normal noise.
-
-    Classes are taken for −1 and 1: lengthscales carry over, and the field's variance
-    in units of the noise is that of a probit, whose noise has a variance of one.
-    """
-    values = {"student-t": without_outliers, "bernoulli": lambda c: 2 * c - 1}
-    tame = values.get(likelihood, lambda c: c)(y)
+    """Inducing points and scales, by the bound of a subset with normal noise."""
+    tame = noise.tamed(y)
     start = find_start(x, tame, generator)
     points = inducing_points(start, x, count, generator)
     rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
-    found = learn_sparse(start, x[rows], tame[rows], points)
-    learnt = found.model.parameters()
-    variance, noise = learnt["variance"], learnt["noise"]
-    if likelihood == "bernoulli":
-        variance = (variance / noise).clamp(0.5, 30.0)
-        share = y.mean().clamp(1e-3, 1 - 1e-3)
-        learnt["mean"] = torch.special.ndtri(share) * (1 + variance).sqrt()
+    learnt = learn_sparse(start, x[rows], tame[rows], points).model.parameters()
+    likelihood, variance, mean = noise.start(
+        y, learnt["noise"], learnt["variance"], learnt["mean"]
+    )
     kernel = start.kernel.with_parameters(
         {"lengthscale": learnt["lengthscale"], "variance": variance}
     )
-    first: dict[str, Likelihood] = {
-        "gaussian": Gaussian(variance=noise),
-        "student-t": StudentT(scale=noise.sqrt(), degrees=4.0),
-        "bernoulli": Bernoulli(),
-    }
-    start = replace(start, kernel=kernel, mean=float(learnt["mean"]))
-    return start, first[likelihood], points
+    return replace(start, kernel=kernel, mean=float(mean)), likelihood, points
 
 
 def _whitening(name: str, kernel: Radial, points: Float[Tensor, "m d"]) -> Whitening:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dustmap.kernels import KERNELS
 from pipelines.calibration import Calibration
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
 from pipelines.report.material import Material
@@ -15,11 +16,6 @@ from pipelines.run import Run
 
 # Deviations of a coverage from its level, in binomial errors, and of the mean z.
 _TOO_FAR = 4.0
-_KERNELS = {
-    "matern12": "Matérn-1/2",
-    "matern32": "Matérn-3/2",
-    "matern52": "Matérn-5/2",
-}
 # Lines in which the solvers of a fit say how they ended.
 _STATUS = ("mean: ", "samples: ", "sight lines ")
 
@@ -135,7 +131,7 @@ def in_words(material: Material) -> str:
         f"along their sight lines. It is a Gaussian process on a grid of "
         f"{count(math.prod(plan.grid.shape))} points, {by(plan.grid.spacing)} pc "
         f"apart, with {density}. The prior's correlation is "
-        f"{_KERNELS.get(plan.kernel, plan.kernel)} with a lengthscale of "
+        f"{KERNELS[plan.kernel].title} with a lengthscale of "
         f"{scale}, {learnt}. The engine {plan.engine} gave a mean and {samples}; the "
         f"fit {converged}."
     )

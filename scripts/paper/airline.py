@@ -26,9 +26,9 @@ from svgp_runs import CHOLESKY, TOLERANCE, Fitted, Model, inducing_points, train
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp import SvgpSettings
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.inference.svi import SvgpSettings
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian
 from pipelines.errors import InputError
@@ -271,7 +271,7 @@ def notes(data: Split, plan: Plan, source: Path, *, shipped: bool) -> list[str]:
         "standardised test row",
         f"SVGP: centres of clusters for points (fixed), Cholesky whitening, "
         f"{settings.epochs} epochs of minibatches of {settings.batch_size}, natural "
-        f"gradients of {settings.natural_rate:g} for q, Adam of {settings.rate:g} for "
+        f"gradients of {settings.natural_rate} for q, Adam of {settings.rate:g} for "
         "the rest",
         f"exact processes: the first rows, at most {plan.searches} steps of L-BFGS",
         "delays have a long tail: a few very late flights make most of the RMSE",

@@ -32,12 +32,16 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, elbo, predict
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi import fit_svi, solve_mean
-from dustmap.inference.svi_settings import SviSettings
-from dustmap.inference.variational import Gaussian
+from dustmap.inference.svi import (
+    HipSettings,
+    NaturalGaussian,
+    fit_svi,
+    solve_mean,
+)
+from dustmap.inference.svi.bound import GaussianData, elbo, predict
+from dustmap.inference.svi.direct import direct_optimum
+from dustmap.inference.svi.gaussian import Gaussian
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -272,17 +276,18 @@ class HierarchicalMap(Engine):
         return _prediction(moments.mean, std, taken[0], facts)
 
     def _minibatches(self, data: GaussianData) -> dict[str, Prediction]:
-        settings = SviSettings(
+        settings = HipSettings(
             family="block", block=2, epochs=self._problem.epochs, solve_mean=False
         )
         with _stopwatch() as taken:
             generator = torch.Generator().manual_seed(3)
             run = fit_svi(self._model, data, settings, generator=generator)
-        facts = {"bound": run.elbo, "cut_steps": run.limited_steps}
+        facts = {"bound": run.bound.value, "cut_steps": run.steps.limited}
         with _stopwatch() as finish:
             mean = solve_mean(
                 self._model, data, solver=_MEAN_SOLVER, start=run.q.mean
             ).value[0]
+        assert isinstance(run.q, NaturalGaussian)
         solved, seconds = run.q.with_mean(mean), taken[0] + finish[0]
         return {
             "svi, blocks, minibatches (1 seed)": self._judged(solved, seconds, {}),

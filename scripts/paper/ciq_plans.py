@@ -8,7 +8,7 @@ from ciq_report import START, TRAINED
 from paper_report import Size
 from svgp_runs import CHOLESKY, DENSE, TOLERANCE
 
-from dustmap.gp import PLEISS_SCHEDULE, SvgpSettings
+from dustmap.inference.svi import PLEISS_SCHEDULE, SvgpSettings
 from pipelines.errors import InputError
 
 METHODS = (CHOLESKY, DENSE)

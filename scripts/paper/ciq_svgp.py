@@ -59,7 +59,7 @@ from svgp_runs import (
     train,
 )
 
-from dustmap.gp import SvgpSettings
+from dustmap.inference.svi import SvgpSettings
 from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
 from pipelines.errors import InputError
 from pipelines.progress import say
@@ -249,7 +249,7 @@ def pair_row(
         epochs=1,
         natural_rate=0.3,
         rest=0.0,
-        learn=None if pair.learn else (),
+        learn=("kernel", "likelihood", "mean") if pair.learn else (),
         record_every=10**6,
         tolerance=TOLERANCE,
     )
@@ -311,7 +311,7 @@ def notes(tasks: Sequence[Task], plan: Plan, results: Results) -> list[str]:
         "(75,952, 3, Student-T), Covtype (435,759, 54, Bernoulli)",
         f"Matérn-5/2, a lengthscale per axis, clusters' centres as points "
         f"({'learnt' if plan.published else 'fixed'}), natural gradients "
-        f"({settings.natural_rate:g}) for q, Adam ({settings.rate:g}) for the rest; "
+        f"({settings.natural_rate}) for q, Adam ({settings.rate:g}) for the rest; "
         "the paper: points learnt, 0.01 both (0.005 for Precipitation), a tenth of it "
         "from epochs 1, 5, 10 and 15 of 20, lengthscales of 0.01 at first",
         f"CIQ to {RTOL:g} in at most {STEPS} iterations in double precision, with the "

@@ -15,14 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Derivatives, Functionals, PointValues, Stack
-from dustmap.gp import SvgpSettings, fit_svgp
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, predict
-from dustmap.inference.svi import fit_svi
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi import HipSettings, SvgpSettings, fit_svgp, fit_svi
+from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian as Normal
 from dustmap.linalg.cg import ConjugateGradients
@@ -129,7 +127,7 @@ def inducing_grid(count: int) -> Grid:
 
 
 def hipgp(
-    data: Data, points: int, *, derivatives: bool, settings: SviSettings | None = None
+    data: Data, points: int, *, derivatives: bool, settings: HipSettings | None = None
 ) -> Predicted:
     """The published features with a full-rank q: S4–S5, or the steps S11–S12."""
     functionals, values, noise = data.observed(derivatives=derivatives)
@@ -151,9 +149,9 @@ def hipgp(
     return Predicted(moments.mean, moments.variance, worst)
 
 
-def _climb(**chosen: Any) -> SviSettings:
+def _steps(**chosen: Any) -> HipSettings:
     """Steps alone, in full rank: no solve for m at the end."""
-    return SviSettings(family="full", solve_mean=False, **chosen)
+    return HipSettings(family="full", solve_mean=False, **chosen)
 
 
 def svgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
@@ -208,8 +206,8 @@ def exact(data: Data, *, derivatives: bool) -> Predicted:
 def all_methods(data: Data, points: int, *, derivatives: bool) -> dict[str, Predicted]:
     """Every method on one set of observations."""
     everything = VALUES + DERIVATIVES
-    step = _climb(batch_size=everything, epochs=1, learning_rate=1.0)
-    few = _climb(batch_size=24, epochs=20)
+    step = _steps(batch_size=everything, epochs=1, natural_rate=1.0)
+    few = _steps(batch_size=24, epochs=20)
     return {
         HIPGP: hipgp(data, points, derivatives=derivatives),
         STEP: hipgp(data, points, derivatives=derivatives, settings=step),

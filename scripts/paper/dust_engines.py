@@ -20,9 +20,9 @@ from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, Rule
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, predict
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Kernel, Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits

@@ -15,12 +15,12 @@ from road3d_data import Split
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp import SvgpSettings, fit_svgp
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.search import Fixed, clustered_subset, search
+from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
 from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients

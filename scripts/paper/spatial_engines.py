@@ -17,10 +17,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.sgpr import SGPR
-from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi import fit_svi, solve_mean
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
+from dustmap.inference.svi.bound import GaussianData
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -131,7 +130,7 @@ def svi(
     with stopwatch() as solving:
         if rows.kept_bytes <= _ROWS:
             rows.keep_rows()
-    settings = SviSettings(
+    settings = HipSettings(
         family="block",
         block=_BLOCK,
         batch_size=_BATCH,
@@ -153,7 +152,7 @@ def svi(
     }
     epoch = solving[0] + stepping[0] / epochs
     seconds = solving[0] + stepping[0]
-    cut = {"solver": f"{run.limited_steps} steps cut for stability"}
+    cut = {"solver": f"{run.steps.limited} steps cut for stability"}
     mean_facts = {
         "solver": solution.message,
         "converged": bool(solution.converged.all()),

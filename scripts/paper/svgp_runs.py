@@ -18,17 +18,19 @@ from regression_data import Split
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.gp.inducing import kmeans_points
-from dustmap.gp.svgp_climb import Climb
-from dustmap.gp.svgp_hyperparameters import Hyperparameters
 from dustmap.grid import Grid
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp, initial_family
+from dustmap.inference.svi.bound import Observations
+from dustmap.inference.svi.hyperparameters import Hyperparameters
+from dustmap.inference.svi.training import Trainer
 from dustmap.kernels import Kernel, Matern52
 from dustmap.likelihoods import Bernoulli, Likelihood
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.ciq import CIQ, RootWarning
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.models.row_report import RowReport
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
     CholeskyWhitening,
     CiqWhitening,
@@ -136,7 +138,7 @@ def train(
             mean=start.mean,
             generator=torch.Generator().manual_seed(seed),
             settings=settings_of(method, settings),
-            on_step=lambda step, steps: stamps.append(time.perf_counter()),
+            on_step=lambda *_: stamps.append(time.perf_counter()),
         )
         nll, error = scores(result, data)
     # The first step also makes what all steps keep.
@@ -169,31 +171,37 @@ def step_row(
     """Median time of a step of learning on one minibatch, and what CIQ took for it."""
     few = data.shortened(batch, 0)
     settings = SvgpSettings(
-        batch_size=batch, rest=0.0, rate=1e-6, record_every=10**6, tolerance=TOLERANCE
+        batch_size=batch,
+        steps=repeats + 1,
+        rest=0.0,
+        rate=1e-6,
+        record_every=10**6,
+        tolerance=TOLERANCE,
     )
     settings = settings_of(method, settings)
-    climb = Climb(
-        PointValues(few.train),
-        few.values,
-        Hyperparameters(
-            whitening_of(method, start.kernel, points),
-            start.likelihood,
-            start.mean,
-            settings,
-        ),
+    whitening = whitening_of(method, start.kernel, points)
+    forward = RowwiseGaussian(whitening, PointValues(few.train), tolerance=TOLERANCE)
+    trainer = Trainer(
+        forward,
+        Observations(values=few.values, likelihood=start.likelihood),
+        initial_family(forward, settings),
+        Hyperparameters(whitening, start.likelihood, settings, start.mean),
         settings,
         torch.Generator().manual_seed(0),
+        estimates=torch.Generator().manual_seed(1),
     )
     index, seconds = torch.arange(len(few.values)), []
-    for step in range(1, 1 + repeats):
+    # The very first step is recorded, which takes time of its own.
+    trainer.steps = 1
+    for _ in range(repeats):
         with stopwatch() as taken, counted_roots():
-            climb.step(index, step, 1 + repeats)
+            trainer.step(index)
         seconds.append(taken[0])
     return {
         "M": len(points),
         "method": method,
         "seconds per step": median(seconds),
-        **solves_of(method, climb.report),
+        **solves_of(method, forward.report),
     }
 
 

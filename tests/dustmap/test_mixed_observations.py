@@ -15,11 +15,10 @@ import torch
 from dense_box import Box, box, fresh_model
 from reference import conditional_features, exact_posterior, woodbury_posterior
 
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, Moments, elbo, predict
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi import fit_svi
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi import HipSettings, fit_svi
+from dustmap.inference.svi.bound import GaussianData, LatentMoments, elbo, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
@@ -76,19 +75,19 @@ MODELS = {"toeplitz": fresh_model, "cholesky": free_points}
 
 def by_svi(
     problem: Box, data: GaussianData, end: str, generator, root: str = "toeplitz"
-) -> Moments:
+) -> LatentMoments:
     model = MODELS[root](problem)
     if end == "direct":
         q = direct_optimum(model, data).q
     else:
-        settings = SviSettings(
+        settings = HipSettings(
             family="full" if end == "full" else "low-rank", rank=len(data),
             batch_size=4, epochs=3, mean_tolerance=1e-12,
         )  # fmt: skip
         q = fit_svi(model, data, settings, generator=generator).q
     targets = model.at(problem.targets)
     moments = predict(targets, q)
-    return Moments(moments.mean - targets.offset, moments.variance)
+    return LatentMoments(moments.mean - targets.offset, moments.variance)
 
 
 @pytest.mark.parametrize("root", MODELS)
@@ -108,11 +107,16 @@ def test_the_published_engine_is_dense_algebra(dimension, end, root, generator):
     assert np.abs((other.mean.numpy() - mean) / prior).max() > 1e-2
 
 
-def test_hyperparameters_are_not_learnt_on_free_points(generator):
+@pytest.mark.parametrize("root", MODELS)
+def test_hyperparameters_are_learnt_by_either_whitening(root, generator):
     problem, data = on_a_box(1)
-    settings = SviSettings(hyperparameter_rate=0.1)
-    with pytest.raises(ValueError, match="learnt on a ToeplitzWhitening here"):
-        fit_svi(free_points(problem), data, settings, generator=generator)
+    fixed = HipSettings(family="full", batch_size=4, epochs=12, rate=0.05)
+    learning = replace(fixed, learn=("kernel", "likelihood"))
+    bounds = [
+        fit_svi(MODELS[root](problem), data, chosen, generator=generator).bound.value
+        for chosen in (fixed, learning)
+    ]
+    assert bounds[1] > bounds[0] + 1
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])

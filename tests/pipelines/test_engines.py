@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dustmap.functionals import FixedStep, GaussLegendre, MonteCarlo, PointValues
-from dustmap.inference.low_rank import LowRankGaussian
 from dustmap.inference.svi import fit_svi
+from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior

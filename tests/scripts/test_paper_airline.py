@@ -66,7 +66,7 @@ def test_svgp_finds_what_a_linear_model_cannot(tmp_path):
     import airline
     from regression_data import read_flights
 
-    from dustmap.gp import SvgpSettings
+    from dustmap.inference.svi import SvgpSettings
 
     data = read_flights(flight_file(tmp_path, rows=2_000), 1)
     settings = SvgpSettings(

@@ -139,7 +139,7 @@ def problem(tmp_path):
 def test_a_q_of_either_whitening_predicts_the_same_under_one_kernel(problem, learn):
     from svgp_runs import CHOLESKY, DENSE, train
 
-    from dustmap.gp import SvgpSettings
+    from dustmap.inference.svi import SvgpSettings
 
     settings = SvgpSettings(
         batch_size=50, steps=8, natural_rate=0.3, rest=0.0, learn=learn, tolerance=0.05
@@ -155,7 +155,7 @@ def test_scores_are_those_of_the_dense_posterior(problem):
     """With a step of one on all rows the bound is at its optimum (Titsias 2009)."""
     from svgp_runs import CHOLESKY, NUGGET, train
 
-    from dustmap.gp import SvgpSettings
+    from dustmap.inference.svi import SvgpSettings
 
     data, points, start = problem
     settings = SvgpSettings(

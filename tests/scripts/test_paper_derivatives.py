@@ -83,11 +83,11 @@ def test_one_unit_step_on_all_data_is_the_optimum(methods):
         methods.hipgp(data, 41, derivatives=True, settings=settings)
         for settings in (
             None,
-            methods.SviSettings(
+            methods.HipSettings(
                 family="full",
                 batch_size=methods.VALUES + methods.DERIVATIVES,
                 epochs=1,
-                learning_rate=1.0,
+                natural_rate=1.0,
                 solve_mean=False,
             ),
         )

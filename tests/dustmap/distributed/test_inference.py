@@ -13,10 +13,9 @@ from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, PointValues
 from dustmap.grid import Grid, Torus
-from dustmap.inference.elbo import GaussianData
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
-from dustmap.inference.svi import fit_svi
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi import HipSettings, fit_svi
+from dustmap.inference.svi.bound import GaussianData
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
@@ -116,14 +115,18 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
     model = RowwiseGaussian(whitening, rays, group=group)
     y = torch.sin(torch.arange(45.0, dtype=torch.float64))
     data = GaussianData.of(model, y, torch.full_like(y, 0.01))
-    settings = SviSettings(
-        batch_size=22, epochs=2, hyperparameter_rate=rate, mean_tolerance=1e-11
+    settings = HipSettings(
+        batch_size=22,
+        epochs=2,
+        rate=rate or 0.03,
+        learn=("kernel", "likelihood") if rate else (),
+        mean_tolerance=1e-11,
     )
     found = fit_svi(model, data, settings, generator=rng(3))
     return {
         "mean": found.q.mean,
         "samples": found.q.sample(3, rng(9)),
-        "bound": torch.tensor(found.elbo, dtype=torch.float64),
+        "bound": torch.tensor(found.bound.value, dtype=torch.float64),
         "rows": torch.tensor([found.rows.rows, found.rows.iterations]),
         **found.hyperparameter_trace,
     }

@@ -14,8 +14,7 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
-from dustmap.gp.svgp_fit import SvgpResult, fit_svgp
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Likelihood
 from dustmap.whitening import CholeskyWhitening

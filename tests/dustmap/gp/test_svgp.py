@@ -31,14 +31,16 @@ from dustmap.functionals import (
     PointValues,
 )
 from dustmap.gp.sgpr import SGPR
-from dustmap.gp.svgp import Svgp, seen_rows
-from dustmap.gp.svgp_families import FullRankFactor, LowRankFactor, MeanFieldScale
-from dustmap.gp.svgp_fit import fit_svgp
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
+from dustmap.inference.svi.blocks import full_rank, mean_field
+from dustmap.inference.svi.gaussian import Batch
+from dustmap.inference.svi.low_rank import low_rank
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.models.row_gradient import differentiable_rows
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import CholeskyWhitening, CiqWhitening
 
 
@@ -165,16 +167,13 @@ def test_contour_quadrature_whitens_to_the_same_posterior(generator):
 
 def families(generator: torch.Generator, size: int):
     """One of each, away from the prior."""
-    members = [
-        FullRankFactor(size),
-        MeanFieldScale(size),
-        LowRankFactor(size, 3, generator),
-    ]
-    for member in members:
-        with torch.no_grad():
-            for parameter in member.parameters():
-                parameter.add_(0.3 * normal(generator, *parameter.shape))
-    return members
+    members = [full_rank((size,)), mean_field((size,)), low_rank((size,), 3)]
+    batch = Batch(
+        features=normal(generator, 9, size),
+        weight=uniform(generator, 9),
+        target=normal(generator, 9),
+    )
+    return [member.step(batch, 0.4) for member in members]
 
 
 def dense(q) -> Tensor:
@@ -206,7 +205,8 @@ def test_the_bound_is_the_formula(number, generator):
     y = normal(generator, 15)
     likelihood = StudentT(scale=0.3, degrees=4.0)
     q = families(generator, 6)[number]
-    model = Svgp(whitening=whitening(z), q=q, likelihood=likelihood, mean=0.2)
+    forward = RowwiseGaussian(whitening(z), PointValues(x))
+    model = Svgp(forward=forward, q=q, likelihood=likelihood, mean=0.2)
     K_uu = COVARIANCE.matrix(z.numpy(), z.numpy())
     K_nu = COVARIANCE.matrix(x.numpy(), z.numpy())
     features = np.linalg.solve(np.linalg.cholesky(K_uu), K_nu.T).T
@@ -225,11 +225,14 @@ def test_the_bound_is_the_formula(number, generator):
 def test_derivatives_run_through_features_to_kernel_and_points(generator):
     data = mixed(generator)
     z = uniform(generator, 5, 2).requires_grad_(True)
+    model = RowwiseGaussian(whitening(z.detach()), data)
+    index = torch.arange(len(data))
     log = torch.tensor([-0.9, -0.4], dtype=torch.float64, requires_grad=True)
 
     def rows(log_scale: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         kernel = Matern52(lengthscale=log_scale.exp(), variance=1.7)
-        seen = seen_rows(CholeskyWhitening(kernel, points), data, 1e-6)
-        return seen.features, seen.variance
+        root = CholeskyWhitening(kernel, points)
+        found = differentiable_rows(model, kernel, index, whitening=root)
+        return found.features, found.variance
 
     assert torch.autograd.gradcheck(rows, (log, z), rtol=1e-3, atol=1e-6)

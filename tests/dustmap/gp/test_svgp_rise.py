@@ -7,8 +7,8 @@ import torch
 from svgp_cases import POINTS, START, curve, fit, normal
 
 from dustmap.functionals import PointValues
-from dustmap.gp.svgp_rise import Watch
-from dustmap.gp.svgp_settings import SvgpSettings
+from dustmap.inference.svi import SvgpSettings
+from dustmap.inference.svi.plateau import PlateauCheck
 from dustmap.likelihoods import Gaussian
 
 CLIMB = SvgpSettings(batch_size=10**6, natural_rate=0.3, learn=(), watch_rows=1000)
@@ -35,7 +35,7 @@ def climbed(data, steps, likelihood=None, **keys):
 def test_a_rise_is_the_difference_of_two_bounds(data, generator):
     early, late = (climbed(data, steps).model for steps in (4, 12))
     both = [model.bound(*data).value for model in (early, late)]
-    watch = Watch(*data, rows=1000, steps=40, generator=generator)
+    watch = PlateauCheck(*data, rows=1000, steps=40, generator=generator)
     watch.look(early)
     rise = watch.rise(late)
     assert rise.value == pytest.approx((both[1] - both[0]) / 200, rel=1e-9)
@@ -48,7 +48,7 @@ def test_few_rows_tell_it_within_their_error(data):
     off = []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
-        watch = Watch(*data, rows=50, steps=40, generator=generator)
+        watch = PlateauCheck(*data, rows=50, steps=40, generator=generator)
         watch.look(early)
         rise = watch.rise(late)
         off.append((rise.value - whole) / rise.error)
@@ -71,8 +71,8 @@ def test_watching_changes_no_fit(data):
 
 
 def test_a_rise_needs_a_look_before(data, generator):
-    watch = Watch(*data, rows=10, steps=40, generator=generator)
+    watch = PlateauCheck(*data, rows=10, steps=40, generator=generator)
     with pytest.raises(ValueError, match="call look first"):
         watch.rise(climbed(data, 1).model)
-    with pytest.raises(ValueError, match="watch_rows must not be negative"):
+    with pytest.raises(ValueError, match="watch_rows must be at least 0"):
         SvgpSettings(watch_rows=-1)

@@ -13,9 +13,9 @@ from dustmap.covariance import functional_covariance
 from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, PointValues
 from dustmap.functionals import Stack as Joined
 from dustmap.grid import Grid, Torus
-from dustmap.inference.direct import direct_optimum
-from dustmap.inference.elbo import GaussianData, predict
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian

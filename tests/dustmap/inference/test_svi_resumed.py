@@ -18,20 +18,18 @@ from checkpoint_cases import (
 )
 from dense_box import box, fresh_model
 
-from dustmap.inference import svi_climb
-from dustmap.inference.svi import fit_svi
-from dustmap.inference.svi_settings import SviSettings
-from dustmap.models.rowwise import Rows
+from dustmap.inference.svi import HipSettings, fit_svi, training
+from dustmap.models.rowwise import FeatureRows
 
-COMMON = SviSettings(batch_size=4, epochs=4)
-LEARNING = replace(COMMON, hyperparameter_rate=0.05)
+COMMON = HipSettings(batch_size=4, epochs=4)
+LEARNING = replace(COMMON, rate=0.05, learn=("kernel", "likelihood"))
 CASES = {
     "mean-field": replace(COMMON, family="mean-field"),
     "blocks, rows anew": replace(COMMON, row_memory=0),
-    "full, rate": replace(COMMON, family="full", learning_rate=0.1, solve_mean=False),
+    "full, rate": replace(COMMON, family="full", natural_rate=0.1, solve_mean=False),
     "low rank": replace(COMMON, family="low-rank", rank=3),
     "learning": LEARNING,
-    "learning the noise": replace(LEARNING, learn=("common_noise",), family="low-rank"),
+    "learning the noise": replace(LEARNING, learn=("likelihood",), family="low-rank"),
 }
 
 
@@ -49,14 +47,14 @@ def run(name, checkpointer=None, *, generator=None, **options):
         checkpointer=checkpointer,
         **options,
     )
-    parameters = result.kernel.parameters()
+    parameters = result.model.kernel.parameters()
     return {
         "mean": result.q.mean,
         "precision": result.q.precision,
-        "bound": result.elbo,
-        "trace": result.elbo_trace,
-        "common": result.common_noise,
-        "limited": result.limited_steps,
+        "bound": result.bound.value,
+        "trace": result.bound_trace,
+        "common": float(result.model.likelihood.variance),
+        "limited": result.steps.limited,
         "bounded": result.bounded_steps,
         **flat(result.mean_solution, "solution"),
         **flat(result.rows, "rows"),
@@ -119,9 +117,9 @@ def test_steps_that_are_done_are_not_made_again():
 def test_a_state_that_does_not_fit_is_refused():
     _, files = whole("learning")
     state = restored(files[max(files)])
-    short = {k: v for k, v in state.items() if k != "adam.variance.exp_avg"}
+    short = {k: v for k, v in state.items() if k != "adam.kernel.variance.exp_avg"}
     for name, files, said in [
-        ("learning", stored(short), "adam.variance.exp_avg .* found nothing"),
+        ("learning", stored(short), "adam.kernel.variance.exp_avg .* found nothing"),
         ("learning the noise", stored(state), ".* should be"),
         ("mean-field", stored(state), ".* should be"),
     ]:
@@ -133,14 +131,16 @@ def test_a_state_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("step", [0, 5])
 def test_rows_that_are_not_numbers_end_the_fit(step, monkeypatch):
-    expected, calls = svi_climb.expected_log_likelihood, []
+    expected, calls = training.noise_and_spread, []
 
-    def spoilt(data, index, rows, q):
-        calls.append(index)
-        found = expected(data, index, rows, q)
-        return found * torch.nan if len(calls) > step else found
+    def spoilt(*arguments, **keys):
+        calls.append(arguments)
+        likelihood, variance = expected(*arguments, **keys)
+        # Twice a step: for the bound, and for the natural gradient.
+        broken = len(calls) > 2 * step
+        return likelihood, variance * torch.nan if broken else variance
 
-    monkeypatch.setattr(svi_climb, "expected_log_likelihood", spoilt)
+    monkeypatch.setattr(training, "noise_and_spread", spoilt)
     recorder = Recorder(every=1)
     with pytest.raises(FloatingPointError, match=f"svi, step {step}: bound is not"):
         run("blocks, rows anew", recorder)
@@ -153,7 +153,7 @@ def test_a_feature_that_is_not_a_number_ends_the_fit(monkeypatch):
 
     def spoilt(self, index):
         found = rows(self, index)
-        return Rows(found.features * torch.nan, found.variance)
+        return FeatureRows(found.features * torch.nan, found.variance)
 
     monkeypatch.setattr(model, "rows", spoilt)
     with pytest.raises(FloatingPointError, match="svi, step 0: rows is not finite"):

@@ -6,15 +6,14 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from dustmap.inference.variational import (
-    Batch,
+from dustmap.inference.svi.blocks import (
     BlockGaussian,
     Blocks,
     block_independent,
-    divergence_from_prior,
     full_rank,
     mean_field,
 )
+from dustmap.inference.svi.gaussian import Batch, divergence_from_prior
 
 SHAPE = (5, 4, 3)
 FAMILIES = {
@@ -30,11 +29,12 @@ def normal(generator, *shape):
 
 
 def some_batch(generator, count=7) -> Batch:
-    return Batch(
-        features=normal(generator, count, 60),
-        residual=normal(generator, count),
-        weight=torch.rand(count, generator=generator, dtype=torch.float64) + 0.1,
+    features, residual = (
+        normal(generator, count, 60),
+        normal(generator, count),
     )
+    weight = torch.rand(count, generator=generator, dtype=torch.float64) + 0.1
+    return Batch(features=features, weight=weight, target=weight * residual)
 
 
 def moved(family, generator) -> BlockGaussian:
@@ -125,7 +125,7 @@ def test_a_step_is_the_canonical_update_of_the_paper(family, generator):
     q, batch, rate = moved(family, generator), some_batch(generator), 0.3
     weighted = batch.weight[:, None] * batch.features
     data = batch.features.mT @ weighted + torch.eye(60, dtype=torch.float64)
-    b = batch.residual @ weighted
+    b = batch.target @ batch.features
     own = torch.zeros(60, 60, dtype=torch.bool)
     for members in q.blocks.index:
         real = members[members < 60]
@@ -147,7 +147,7 @@ def test_the_gradient_of_the_bound_is_what_a_step_follows(generator):
     mean = normal(generator, 60).requires_grad_(True)
     S = torch.eye(60, dtype=torch.float64, requires_grad=True)
     spread = ((batch.features @ S) * batch.features).sum(dim=1)
-    misfit = batch.residual - batch.features @ mean
+    misfit = batch.target / batch.weight - batch.features @ mean
     bound = -0.5 * (batch.weight * (misfit**2 + spread)).sum()
     bound = bound - 0.5 * (S.trace() + mean @ mean - torch.linalg.slogdet(S)[1])
     by_mean, by_covariance = torch.autograd.grad(bound, (mean, S))

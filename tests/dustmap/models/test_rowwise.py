@@ -159,7 +159,7 @@ def test_joint_draws_of_too_many_observations_are_refused(generator):
 
 
 def test_functionals_of_another_dimension_are_refused():
-    with pytest.raises(ValueError, match="1-D do not fit a grid in 2-D"):
+    with pytest.raises(ValueError, match="1-D do not fit inducing points in 2-D"):
         RowwiseGaussian(
             whitened(2, "matern32", 1.0),
             PointValues(torch.zeros(3, 1, dtype=torch.float64)),

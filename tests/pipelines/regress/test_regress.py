@@ -12,15 +12,14 @@ from matplotlib.image import imread
 
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.moments import Moments
-from dustmap.kernels import KERNELS as ALL_KERNELS
+from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Matern32, Sum
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
 from pipelines.errors import InputError
 from pipelines.regress import Options, regress
 from pipelines.regress.methods import choose_method
 from pipelines.regress.prediction import metrics, predict
-from pipelines.regress.robust import student_noise, without_outliers
+from pipelines.regress.robust import fitted_noise
 from pipelines.regress.scaling import Scaling
 from pipelines.regress.torus import fit_torus
 from pipelines.regress.torus_grid import MOST_POINTS, torus_over, within_reach
@@ -229,10 +228,8 @@ def test_a_grid_gives_the_exact_posterior_of_its_hyperparameters():
     x, _, y = wave(200, seed=3)
     x, y = torch.as_tensor(x), torch.as_tensor((y - y.mean()) / y.std())
     generator = torch.Generator().manual_seed(0)
-    model = fit_torus(x, y, x, "gaussian", generator)
-    name = {"Matern52": "matern52", "Matern32": "matern32"}[model.kernel]
-    own = ALL_KERNELS[name](lengthscale=model.lengthscale, variance=model.std**2)
-    kernel = Sum(terms=(own, Constant(variance=1.0)))
+    model = fit_torus(x, y, x, Gaussian, generator)
+    kernel = Sum(terms=(model.kernel, Constant(variance=1.0)))
     assert isinstance(model.likelihood, Gaussian)
     exact = ExactGP(
         kernel, PointValues(x), y, noise=model.likelihood.variance, mean=model.mean
@@ -344,7 +341,7 @@ def test_scores_are_those_of_their_definitions():
     truth = np.array([0.0, 1.0, 4.0, 9.0])
     scaling = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=2.0, y_scale=3.0)
     zero = torch.zeros(4, dtype=torch.float64)
-    latent = Moments(mean=zero, variance=zero + 0.75)
+    latent = LatentMoments(mean=zero, variance=zero + 0.75)
     scores = metrics(
         predict(truth, latent, Gaussian(variance=0.25), scaling), classes=False
     )
@@ -356,7 +353,7 @@ def test_scores_are_those_of_their_definitions():
     assert scores["coverage_68"] == 0.75 and scores["coverage_95"] == 0.75
     plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
     classes = np.array([0.0, 1.0, 1.0, 1.0])
-    latent = Moments(mean=zero + 1.0, variance=zero)
+    latent = LatentMoments(mean=zero + 1.0, variance=zero)
     scores = metrics(predict(classes, latent, Bernoulli(), plain), classes=True)
     chance = 0.8413447
     assert scores["accuracy"] == 0.75
@@ -371,7 +368,7 @@ def test_a_negative_variance_is_no_prediction():
     zero = torch.zeros(2, dtype=torch.float64)
     plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
     for variance, fine in ((-1e-9, True), (-1e-3, False)):
-        latent = Moments(mean=zero, variance=zero + variance)
+        latent = LatentMoments(mean=zero, variance=zero + variance)
         if fine:
             predict(np.zeros(2), latent, Gaussian(variance=1.0), plain)
             continue
@@ -382,14 +379,12 @@ def test_a_negative_variance_is_no_prediction():
 def test_student_noise_is_found_from_residuals():
     random = np.random.default_rng(1)
     y = torch.as_tensor(0.3 * random.standard_t(4, 4000))
-    latent = Moments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
-    noise = student_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
+    latent = LatentMoments(mean=torch.zeros_like(y), variance=torch.full_like(y, 1e-9))
+    noise = fitted_noise(y, latent, StudentT(scale=1.0, degrees=10.0))
     assert float(noise.scale) == pytest.approx(0.3, rel=0.08)
     assert float(noise.degrees) == pytest.approx(4, rel=0.3)
-    drawn = without_outliers(torch.cat([y, torch.tensor([99.0]).double()]))
-    assert float(drawn.max()) < 4 and torch.equal(
-        without_outliers(y[:3] * 0), y[:3] * 0
-    )
+    drawn = StudentT.tamed(torch.cat([y, torch.tensor([99.0]).double()]))
+    assert float(drawn.max()) < 4 and torch.equal(StudentT.tamed(y[:3] * 0), y[:3] * 0)
 
 
 def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):

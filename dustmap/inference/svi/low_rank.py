@@ -14,7 +14,7 @@ A natural-gradient step averages precisions, which adds columns; what is beyond 
 is projected back as in SLANG (Mishkin et al. 2018, section 3): the leading eigenvectors
 of the columns stay, of the others the diagonal does. ``diag S⁻¹`` is thus that of the
 unprojected step. The end is a projection of Λ, not the best member of the family, which
-:mod:`dustmap.inference.factor_analysis` finds.
+:mod:`dustmap.inference.svi.factor_analysis` finds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.variational import Batch, BlockGaussian
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 
 
 class Projected(NamedTuple):
@@ -68,7 +68,7 @@ def leading_columns(columns: Float[Tensor, "p c"], rank: int) -> Projected:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LowRankGaussian:
+class LowRankGaussian(NaturalGaussian):
     """``q(ε) = N(m, S)`` with ``S⁻¹ = diag(d) + U Uᵀ``.
 
     Make it at the prior with :func:`low_rank`.
@@ -116,6 +116,10 @@ class LowRankGaussian:
             )
 
     @property
+    def full_rank(self) -> bool:
+        return False
+
+    @property
     def precision(self) -> Float[Tensor, "p k1"]:
         """What is held of the precision: d, and U beside it."""
         return torch.cat([self.diagonal[:, None], self.columns], dim=1)
@@ -139,13 +143,8 @@ class LowRankGaussian:
         return (self._root_times(rows / self.diagonal.sqrt()) ** 2).sum(dim=-1)
 
     def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """``S k`` of every row."""
         half = self._root_times(rows / self.diagonal.sqrt())
         return self._root_times(half) / self.diagonal.sqrt()
-
-    def precision_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """``S⁻¹ k`` of every row."""
-        return rows * self.diagonal + (rows @ self.columns) @ self.columns.mT
 
     def trace(self) -> Float[Tensor, ""]:
         """``tr S = Σ_i (1 − Σ_j (V E)_ij² / t_j) / d_i``."""
@@ -167,12 +166,8 @@ class LowRankGaussian:
         """A of ``Λ̂ = I + A Aᵀ``, ``A = [√w_n k_n]`` (S2 with the identity)."""
         return (batch.weight.sqrt()[:, None] * batch.features).mT
 
-    def with_mean(self, mean: Float[Tensor, " p"]) -> LowRankGaussian:
-        """The same covariance around another mean."""
-        return replace(self, mean=mean)
-
     def covariance_step(self, batch: Batch, rate: float) -> LowRankGaussian:
-        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂``, projected; positive definite for l ≤ 1.
+        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂``, projected on the family.
 
         Cost: ``O(P (k + b)²)``.
         """
@@ -182,31 +177,6 @@ class LowRankGaussian:
         columns, rest = leading_columns(torch.cat(both, dim=1), self.rank)
         diagonal = (1 - rate) * self.diagonal + rate + rest
         return replace(self, diagonal=diagonal, columns=columns)
-
-    def mean_step(self, batch: Batch, rate: float) -> LowRankGaussian:
-        """``m ← m + l S (b̂ − Λ̂ m)`` with the S at hand."""
-        misfit = batch.residual - batch.features @ self.mean
-        gradient = (batch.weight * misfit) @ batch.features - self.mean
-        return self.with_mean(
-            self.mean + rate * self.covariance_times(gradient[None])[0]
-        )
-
-    def step(self, batch: Batch, rate: float) -> LowRankGaussian:
-        """One natural-gradient step of both moments (S11–S12)."""
-        return self.covariance_step(batch, rate).mean_step(batch, rate)
-
-    def curvature(self, batch: Batch) -> float:
-        """``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
-
-        ``d ≥ 1`` after every step from the prior, so ``S ≤ I`` and the bound on l is
-        that of :meth:`dustmap.inference.variational.BlockGaussian.curvature`.
-        """
-        scaled = self.data_precision(batch).mT
-        half = self._root_times(scaled / self.diagonal.sqrt())
-        return float(torch.linalg.eigvalsh(half @ half.mT)[-1])
-
-
-NaturalGaussian = BlockGaussian | LowRankGaussian
 
 
 def low_rank(shape: Sequence[int], rank: int) -> LowRankGaussian:

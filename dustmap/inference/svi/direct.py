@@ -11,35 +11,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.elbo import GaussianData
-from dustmap.inference.factor_analysis import FactorAnalysis, analyse_factors
-from dustmap.inference.low_rank import LowRankGaussian, low_rank
-from dustmap.inference.variational import BlockGaussian, block_independent, full_rank
+from dustmap.inference.svi.blocks import BlockGaussian, block_independent, full_rank
+from dustmap.inference.svi.bound import GaussianData, elbo
+from dustmap.inference.svi.factor_analysis import FactorAnalysis, analyse_factors
+from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank
+from dustmap.inference.svi.settings import Family
+from dustmap.linalg.operator import LinearOperator
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import Whitening
-
-Family = Literal["mean-field", "block", "low-rank", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DualGaussian:
-    """``N(m, S)`` with ``S = I − Φᵀ (Φ Φᵀ + Σ)⁻¹ Φ``, held by ``Φ = A R``.
+    """``N(m, S)`` with ``S = I − Φᵀ (Φ Φᵀ + Σ)⁻¹ Φ``, held by Φ.
 
     Parameters
     ----------
     mean
         m.
-    whitening
-        R.
-    dual
-        A, the rows ``K⁻¹ k_un``.
+    features
+        Φ, of a model that keeps its rows.
     noise
         The diagonal of Σ.
     factor
@@ -47,15 +43,14 @@ class DualGaussian:
     """
 
     mean: Float[Tensor, " p"]
-    whitening: Whitening
-    dual: Float[Tensor, "n m"]
+    features: LinearOperator
     noise: Float[Tensor, " n"]
     factor: Float[Tensor, "n n"]
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
         """``kᵀ S k`` of every row."""
-        seen = self.dual @ self.whitening.colour(rows).mT
-        half = torch.linalg.solve_triangular(self.factor, seen, upper=False)
+        predicted = self.features.matvec(rows).mT
+        half = torch.linalg.solve_triangular(self.factor, predicted, upper=False)
         return (rows**2).sum(dim=-1) - (half**2).sum(dim=0)
 
     def trace(self) -> Float[Tensor, ""]:
@@ -73,18 +68,18 @@ class DualGaussian:
         white = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
         shape = (count, len(self.noise))
         eta = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
-        seen = self.whitening.colour(white) @ self.dual.mT + self.noise.sqrt() * eta
-        back = torch.cholesky_solve(seen.mT, self.factor).mT
-        return self.mean + white - self.whitening.colour_transpose(back @ self.dual)
+        predicted = self.features.matvec(white) + self.noise.sqrt() * eta
+        back = torch.cholesky_solve(predicted.mT, self.factor).mT
+        return self.mean + white - self.features.rmatvec(back)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DirectOptimum:
     """The optimal q of a family, and the bound of the best q of all.
 
-    Of the low-rank family it is a factor analysis of Λ, climbed from its leading
-    directions (:mod:`dustmap.inference.factor_analysis`); ``converged`` says whether
-    the top was reached.
+    Of the low-rank family it is a factor analysis of Λ that starts from its leading
+    directions (:mod:`dustmap.inference.svi.factor_analysis`); ``converged`` says
+    whether it reached the optimum.
 
     ``collapsed_bound`` is the full-rank optimum's value: ``ln N(r | 0, Φ Φᵀ + Σ) − ½
     Σ_n v_n/σ_n²``, or with sub-grid noise ``ln N(r | 0, Φ Φᵀ + Σ + diag v)``.
@@ -145,36 +140,35 @@ def direct_optimum(
         found = _low_rank_covariance(model, data, rank)
         q, converged = found.q.with_mean(q.mean), found.converged
     elif family != "full":
+        shape = model.whitening.latent_shape
         width = 1 if family == "mean-field" else block
-        q = _block_covariance(model, data, width).with_mean(q.mean)
+        prior = block_independent(shape, [width] * len(shape))
+        q = _covariance(model, data, prior).with_mean(q.mean)
     return DirectOptimum(
         q=q, collapsed_bound=bound, rows=model.report, converged=converged
     )
 
 
-def _kept(model: RowwiseGaussian, data: GaussianData) -> tuple[Tensor, Tensor, Tensor]:
-    """A, Σ and the trace term of the collapsed bound."""
-    assert model.kept is not None
-    dual, conditional = model.kept
+def _noise(model: RowwiseGaussian, data: GaussianData) -> tuple[Tensor, Tensor]:
+    """Σ and the trace term of the collapsed bound."""
+    conditional = model.variance
     noise = data.variance(torch.arange(len(data)), conditional)
     if data.subgrid_noise:
-        return dual, noise, torch.zeros((), dtype=noise.dtype)
-    return dual, noise, (conditional / noise).sum()
+        return noise, torch.zeros((), dtype=noise.dtype)
+    return noise, (conditional / noise).sum()
 
 
 def _solve_dual(
     model: RowwiseGaussian, data: GaussianData
 ) -> tuple[DualGaussian, float]:
-    dual, noise, trace = _kept(model, data)
-    gram = model.whitening.covariance.matvec(dual) @ dual.mT
+    noise, trace = _noise(model, data)
+    operator = model.operator
+    rows = [operator.matvec(model.rows(index).features) for index in model.batches()]
+    gram = torch.cat(rows)
     factor = torch.linalg.cholesky((gram + gram.mT) / 2 + noise.diag())
     weights = torch.cholesky_solve(data.residual[:, None], factor)[:, 0]
     q = DualGaussian(
-        mean=model.whitening.colour_transpose(weights @ dual),
-        whitening=model.whitening,
-        dual=dual,
-        noise=noise,
-        factor=factor,
+        mean=operator.rmatvec(weights), features=operator, noise=noise, factor=factor
     )
     determinant = 2 * factor.diagonal().log().sum()
     fit = (data.residual * weights).sum()
@@ -185,41 +179,29 @@ def _solve_dual(
 def _solve_primal(
     model: RowwiseGaussian, data: GaussianData
 ) -> tuple[BlockGaussian, float]:
-    """The same by ``Λ``: ``|Φ Φᵀ + Σ| = |Λ| |Σ|`` and Woodbury's identity."""
-    _, noise, trace = _kept(model, data)
-    prior = full_rank(model.whitening.latent_shape)
-    precision = torch.eye(model.latent_size, dtype=model.dtype)
-    projected = torch.zeros(model.latent_size, dtype=model.dtype)
-    for index in model.batches():
-        rows = model.rows(index)
-        scaled = rows.features / noise[index][:, None]
-        precision = precision + scaled.mT @ rows.features
-        projected = projected + data.residual[index] @ scaled
-    q = prior.with_precision(precision[None])
-    q = q.with_mean(q.covariance_times(projected[None])[0])
-    fit = (data.residual**2 / noise).sum() - projected @ q.mean
-    determinant = noise.log().sum() - q.log_determinant()
-    constant = len(data) * math.log(2 * math.pi)
-    return q, float(-0.5 * (constant + determinant + fit + trace))
+    """The same by ``Λ``, whose bound is the collapsed one."""
+    q = _covariance(model, data, full_rank(model.whitening.latent_shape))
+    noise, _ = _noise(model, data)
+    projected = model.operator.rmatvec((data.residual / noise)[None])
+    q = q.with_mean(q.covariance_times(projected)[0])
+    return q, elbo(model, data, q)
 
 
-def _block_covariance(
-    model: RowwiseGaussian, data: GaussianData, width: int
+def _covariance(
+    model: RowwiseGaussian, data: GaussianData, prior: BlockGaussian
 ) -> BlockGaussian:
     """``S_i⁻¹ = Λ_i = I + Σ_n k_{n,i} k_{n,i}ᵀ / σ_n²``, chunk by chunk."""
-    shape = model.whitening.latent_shape
-    q = block_independent(shape, [width] * len(shape))
-    precision = q.precision
+    precision = prior.precision
     for index in model.batches():
         batch = data.batch(index, model.rows(index), scale=1.0)
-        precision = precision + (q.data_precision(batch) - q.precision)
-    return q.with_precision(precision)
+        precision = precision + (prior.data_precision(batch) - prior.precision)
+    return prior.with_precision(precision)
 
 
 def _low_rank_covariance(
     model: RowwiseGaussian, data: GaussianData, rank: int
 ) -> FactorAnalysis:
-    """Λ projected by one step of rate 1 with all data, and climbed on from there."""
+    """Λ projected by one step of rate 1 with all data, and improved from there."""
     everything = torch.arange(len(data))
     batch = data.batch(everything, model.rows(everything), scale=1.0)
     prior = low_rank(model.whitening.latent_shape, rank)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from dustmap.inference.elbo import GaussianData
-from dustmap.inference.svi import initial_family
-from dustmap.inference.svi_settings import SviSettings
+from dustmap.inference.svi.blocks import BlockGaussian
+from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.fit import initial_family
+from dustmap.inference.svi.low_rank import LowRankGaussian
+from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
 
@@ -55,7 +57,7 @@ def _duration(seconds: float) -> str:
 
 
 def estimate_cost(
-    model: RowwiseGaussian, data: GaussianData, settings: SviSettings
+    model: RowwiseGaussian, data: GaussianData, settings: SvgpSettings
 ) -> CostEstimate:
     """Time a few rows and one step of q, and reckon the run from them.
 
@@ -77,20 +79,21 @@ def estimate_cost(
     variance = rows.variance.repeat(repeats)[:size]
     batch = data.batch(index.repeat(repeats)[:size], type(rows)(features, variance))
     started = time.perf_counter()
-    moved = q.step(batch, 0.5)
-    moved.curvature(batch)
+    assert isinstance(q, BlockGaussian | LowRankGaussian)
+    moved = q.safe_step(batch, 0.5)[0]
     moved.trace()
     per_step = time.perf_counter() - started
-    kept = not settings.learns and model.kept_bytes <= settings.row_memory
+    moving = settings.learns("kernel") or settings.learns("points")
+    kept = not moving and model.kept_bytes <= settings.row_memory
     passes = 1.0 if kept else settings.epochs + 1.0
-    if settings.learns:
+    if moving:
         passes = 2 + (settings.epochs - 1) * _LEARNING_FACTOR
     memory = 3 * 8 * moved.precision.numel() + 8 * 4 * size * model.latent_size
     return CostEstimate(
         seconds_per_row=per_row,
         seconds_per_step=per_step,
         rows=round(count * passes),
-        steps=settings.epochs * -(-count // settings.batch_size),
+        steps=settings.total_steps(count),
         memory=memory + (model.kept_bytes if kept else 0),
         kept=kept,
         sample=sample.report,

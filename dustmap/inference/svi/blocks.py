@@ -1,4 +1,4 @@
-r"""Gaussian families ``q(ε) = N(m, S)`` over the whitened parameters (HIP-GP, 3.3).
+r"""Gaussians of independent blocks of the whitened parameters (HIP-GP, 3.3).
 
 One class covers the three published families, as in eq. 23: blocks of one parameter
 are mean-field, one block of all is full rank, blocks between tile the space of ε. The
@@ -12,42 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-
-class Gaussian(Protocol):
-    """What prediction and bounds ask of a distribution of ε."""
-
-    @property
-    def mean(self) -> Float[Tensor, " p"]:
-        """m."""
-        ...
-
-    def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
-        ...
-
-    def trace(self) -> Float[Tensor, ""]:
-        """``tr S``."""
-        ...
-
-    def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``."""
-        ...
-
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        """Draws of ε."""
-        ...
-
-
-def divergence_from_prior(q: Gaussian) -> Float[Tensor, ""]:
-    """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
-    squares = (q.mean**2).sum()
-    return 0.5 * (q.trace() + squares - q.log_determinant() - len(q.mean))
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 
 
 class Blocks:
@@ -107,27 +77,8 @@ class Blocks:
         return rows[:, : self.size]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Data terms of Λ̂ and b̂: ``Λ̂ = I + Σ w k kᵀ``, ``b̂ = Σ w r k`` (S2–S3).
-
-    Parameters
-    ----------
-    features
-        Rows ``k_n``.
-    residual
-        ``r_n = y_n − L_n μ``.
-    weight
-        ``w_n = scale / σ_n²``, with ``scale = N / |B|`` for a minibatch.
-    """
-
-    features: Float[Tensor, "b p"]
-    residual: Float[Tensor, " b"]
-    weight: Float[Tensor, " b"]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BlockGaussian:
+class BlockGaussian(NaturalGaussian):
     """``q(ε) = Π_i N(m_i, S_i)`` over blocks, by precisions ``S_i⁻¹``.
 
     Make it at the prior with :func:`mean_field`, :func:`block_independent` or
@@ -151,10 +102,26 @@ class BlockGaussian:
                 f"{len(self.mean)}"
             )
 
+    @property
+    def full_rank(self) -> bool:
+        return len(self.blocks.index) == 1
+
     @cached_property
     def factor(self) -> Float[Tensor, "k n n"]:
-        """Lower Cholesky factors of the precisions."""
-        return torch.linalg.cholesky(self.precision)
+        """Lower Cholesky factors of the precisions.
+
+        Raises
+        ------
+        ValueError
+            If one is not positive definite.
+        """
+        lower, fault = torch.linalg.cholesky_ex(self.precision)
+        if bool(fault.any()):
+            raise ValueError(
+                f"the precision of {int((fault > 0).sum())} of {len(fault)} blocks is "
+                "not positive definite: lower the natural rate"
+            )
+        return lower
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
         """``kᵀ S k`` of every row."""
@@ -163,7 +130,6 @@ class BlockGaussian:
         return (half**2).sum(dim=(0, 1))
 
     def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """``S k`` of every row."""
         parts = self.blocks.gather(rows).mT
         return self.blocks.scatter(torch.cholesky_solve(parts, self.factor).mT)
 
@@ -197,40 +163,9 @@ class BlockGaussian:
         """The same mean with another covariance."""
         return replace(self, precision=precision)
 
-    def with_mean(self, mean: Float[Tensor, " p"]) -> BlockGaussian:
-        """The same covariance around another mean."""
-        return replace(self, mean=mean)
-
     def covariance_step(self, batch: Batch, rate: float) -> BlockGaussian:
-        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12); positive definite for l ≤ 1."""
         fresh = self.data_precision(batch)
         return self.with_precision((1 - rate) * self.precision + rate * fresh)
-
-    def mean_step(self, batch: Batch, rate: float) -> BlockGaussian:
-        """``m ← m + l S (b̂ − Λ̂ m)`` with the S at hand.
-
-        After :meth:`covariance_step` this equals the canonical update S8, S11.
-        """
-        misfit = batch.residual - batch.features @ self.mean
-        gradient = (batch.weight * misfit) @ batch.features - self.mean
-        return self.with_mean(
-            self.mean + rate * self.covariance_times(gradient[None])[0]
-        )
-
-    def step(self, batch: Batch, rate: float) -> BlockGaussian:
-        """One natural-gradient step of both moments (S11–S12)."""
-        return self.covariance_step(batch, rate).mean_step(batch, rate)
-
-    def curvature(self, batch: Batch) -> float:
-        """``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
-
-        ``S ≤ I``, since ``S⁻¹`` averages ``Λ̂ ≥ I``; so with ``l ≤ 1 / λ_max`` and
-        ``l ≤ 1`` every eigenvalue of ``l S Λ̂`` is at most 2 and the step of m cannot
-        diverge. In full rank, after :meth:`covariance_step`, ``l λ_max ≤ 1`` always.
-        """
-        scaled = batch.weight.sqrt()[:, None] * batch.features
-        gram = scaled @ self.covariance_times(scaled).mT
-        return float(torch.linalg.eigvalsh((gram + gram.mT) / 2)[-1])
 
 
 def block_independent(shape: Sequence[int], block: Sequence[int]) -> BlockGaussian:

@@ -3,7 +3,7 @@ r"""The best low-rank precision of all: the factor analysis of Λ.
 What of the bound depends on S is ``−½ tr(S Λ) + ½ ln |S|``, up to a constant
 ``−KL(N(0, Λ) ‖ N(0, S⁻¹))``: with ``S⁻¹ = diag(d) + U Uᵀ`` the likelihood of a factor
 analysis whose sample covariance is Λ, with loadings U and specific variances d. It is
-climbed by expectation–maximisation (Rubin & Thayer 1982, Psychometrika 47, 69), which
+maximised by expectation–maximisation (Rubin & Thayer 1982, Psychometrika 47, 69), which
 never lowers it: with ``B = Uᵀ S`` (k × P)
 
 ``U ← Λ Bᵀ (I − B U + B Λ Bᵀ)⁻¹``,
@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.low_rank import LowRankGaussian
+from dustmap.inference.svi.low_rank import LowRankGaussian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +52,7 @@ def analyse_factors(
     tolerance: float = 1e-5,
     max_rounds: int = 500,
 ) -> FactorAnalysis:
-    """Climb the bound over U and d, given ``Λ = I + A Aᵀ``.
+    """Maximise the bound over U and d, given ``Λ = I + A Aᵀ``.
 
     Cost: ``O(P n k)`` a round.
 
@@ -92,13 +92,13 @@ def covariance_bound(q: LowRankGaussian, columns: Float[Tensor, "p n"]) -> float
 
 def _round(q: LowRankGaussian, columns: Tensor) -> LowRankGaussian:
     B = q.covariance_times(q.columns.mT)
-    seen = B @ columns
-    spread = B.mT + columns @ seen.mT
+    projected = B @ columns
+    spread = B.mT + columns @ projected.mT
     left = torch.eye(len(B), dtype=B.dtype) - B @ q.columns
     left = (left + left.mT) / 2
     U = torch.linalg.solve(left + B @ spread, spread.mT).mT
     # Sums of squares, that d stays positive where it is far below the diagonal of Λ.
     own = 1 - 2 * (U * B.mT).sum(dim=1) + ((U @ (B @ B.mT)) * U).sum(dim=1)
-    missed = ((columns - U @ seen) ** 2).sum(dim=1)
+    missed = ((columns - U @ projected) ** 2).sum(dim=1)
     diagonal = own + missed + ((U @ left) * U).sum(dim=1)
     return replace(q, diagonal=diagonal, columns=U)

@@ -1,4 +1,4 @@
-r"""Whether the bound had ceased to rise when a climb ended.
+r"""Whether the bound had ceased to rise when training ended.
 
 Minibatches scatter by far more than a bound still gains near its top. The same rows,
 before and after, do not: with ``e_n = E_q[ln p(y_n | f_n)]``, before and after a
@@ -19,26 +19,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
-from dustmap.gp.svgp import Svgp, divergence_of
+from dustmap.inference.svi.bound import divergence_of
+from dustmap.inference.svi.model import Svgp
 
 # The share of all steps, at their end, over which the rise is measured.
 _STRETCH = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rise:
-    """What the last tenth of the steps added to the bound.
+class LateRise:
+    """What the last ``steps`` added to the bound, per observation [nats].
 
-    Parameters
-    ----------
-    value
-        Per observation [nats]; negative if the bound fell.
-    error
-        Its standard error by the choice of rows.
-    steps
-        How many steps those were.
-    rows
-        By how many observations it was measured.
+    ``error`` is the standard error by the choice of ``rows`` observations.
     """
 
     value: float
@@ -54,8 +46,8 @@ class Rise:
         )
 
 
-class Watch:
-    """The rows by which a rise is measured, and what they said before.
+class PlateauCheck:
+    """The rows by which the late rise is measured, and their terms before it.
 
     Parameters
     ----------
@@ -64,7 +56,7 @@ class Watch:
     rows
         How many of them to look at, drawn at random.
     steps
-        Of the whole climb.
+        Of the whole training.
     generator
         Draws the rows.
     """
@@ -92,7 +84,7 @@ class Watch:
         """Note where the bound stands before the stretch."""
         self._before = self._level(model)
 
-    def rise(self, model: Svgp) -> Rise:
+    def rise(self, model: Svgp) -> LateRise:
         """What the stretch since :meth:`look` added.
 
         Raises
@@ -107,7 +99,7 @@ class Watch:
         error = 0.0
         if count < self._count:
             error = float(gain.std()) / math.sqrt(count) if count > 1 else math.inf
-        return Rise(
+        return LateRise(
             value=float(gain.mean()) - (new - old) / self._count,
             error=error,
             steps=self.steps,

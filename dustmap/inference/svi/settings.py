@@ -1,0 +1,197 @@
+"""Settings of stochastic variational inference, and those of HIP-GP's publication."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Family = Literal["mean-field", "block", "low-rank", "full"]
+Solves = Literal["cholesky", "iterative"]
+
+# Epochs 1, 5, 10 and 15 of 20 (Pleiss et al. 2020, section 5.1).
+PLEISS_SCHEDULE = (0.05, 0.25, 0.5, 0.75)
+# What the rates are multiplied with at each fraction of ``decay_at``.
+_DECAY = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SvgpSettings:
+    """How the bound is maximised.
+
+    Parameters
+    ----------
+    family
+        Of q(ε). ``full`` holds P × P numbers.
+    solves
+        With the precision of a full q: ``cholesky`` is
+        ``O(P³)`` a step, ``iterative`` ``O(J P²)``; see
+        :mod:`dustmap.inference.svi.precision`.
+    block
+        Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
+    rank
+        Columns of the ``low-rank`` family; 0 is mean-field.
+    batch_size
+        Observations per step.
+    epochs, steps
+        Passes through the data; ``steps``, if given, counts.
+    natural_rate
+        l of the natural gradient, in (0, 1]; ``None`` averages: see :meth:`length`.
+    rate
+        Adam's, of logarithms, and of the mean and inducing points in units of their
+        scale.
+    decay_at
+        At these fractions of all steps the rates fall to a tenth.
+        :data:`PLEISS_SCHEDULE` with rates of 0.01 is the published one.
+    learn
+        What Adam learns: names of the kernel's parameters with the prefix
+        ``kernel.``, the likelihood's with ``likelihood.``, ``mean`` and ``points``;
+        ``kernel`` and ``likelihood`` are all of them.
+    rest
+        Fraction of all steps at the start during which hyperparameters rest, ``None``
+        for the first epoch: while q is near the prior, all data look like noise to
+        them.
+    lengthscale_range
+        Lengthscales stay within this factor of where they started.
+    record_every
+        Steps between two records of the minibatch bound and the hyperparameters.
+    watch_rows
+        Observations, drawn at random, by which it is measured what the last tenth of
+        the steps added to the bound; 0 leaves that unasked.
+    solve_mean
+        Solve ``Λ m = b`` at the end (normal noise only).
+    mean_tolerance, mean_max_steps
+        Relative residual and iteration limit of that solve.
+    tolerance
+        ``v_n ≥ −tolerance · k_nn`` counts as rounding (of the solves, too); it is
+        counted and zero. Anything lower is an error.
+    solver_rtol, solver_max_steps
+        Of the iterative solves.
+    dense_limit
+        Largest P for which ``ln |S|`` is taken from a factorisation beside iterative
+        solves.
+    row_memory
+        Bytes that rows may take to be kept where they do not change.
+    covariance_memory
+        Bytes that q may take.
+
+    Raises
+    ------
+    ValueError
+        If a number or a rate is out of its range, or a choice unknown.
+    """
+
+    family: Family = "full"
+    solves: Solves = "cholesky"
+    block: int = 2
+    rank: int = 16
+    batch_size: int = 256
+    epochs: int = 20
+    steps: int | None = None
+    natural_rate: float | None = 0.3
+    rate: float = 0.03
+    decay_at: tuple[float, ...] = (0.6, 0.85)
+    learn: tuple[str, ...] = ("kernel", "likelihood", "mean")
+    rest: float | None = 0.02
+    lengthscale_range: float = math.inf
+    record_every: int = 10
+    watch_rows: int = 0
+    solve_mean: bool = False
+    mean_tolerance: float = 1e-8
+    mean_max_steps: int = 2000
+    tolerance: float = 1e-2
+    solver_rtol: float = 1e-3
+    solver_max_steps: int = 500
+    dense_limit: int = 4096
+    row_memory: int = 2**30
+    covariance_memory: int = 2**32
+
+    def __post_init__(self) -> None:
+        least = {"block": 1, "batch_size": 1, "epochs": 1, "record_every": 1}
+        for name, lowest in {**least, "rank": 0, "watch_rows": 0}.items():
+            if getattr(self, name) < lowest:
+                raise ValueError(
+                    f"{name} must be at least {lowest}, got {getattr(self, name)}"
+                )
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        choices = {"family": Family, "solves": Solves}
+        for name, choice in choices.items():
+            if getattr(self, name) not in get_args(choice):
+                raise ValueError(
+                    f"{name} is one of {', '.join(get_args(choice))}, got "
+                    f"{getattr(self, name)!r}"
+                )
+        self._check_rates()
+
+    def _check_rates(self) -> None:
+        if self.natural_rate is not None and not 0 < self.natural_rate <= 1:
+            raise ValueError(
+                f"natural_rate must lie in (0, 1], got {self.natural_rate}: beyond 1 "
+                "the covariance loses its positive definiteness"
+            )
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate must be positive and finite, got {self.rate}")
+        if not self.lengthscale_range >= 1:
+            raise ValueError(
+                f"lengthscale_range must be at least 1, got {self.lengthscale_range}"
+            )
+        for fraction in (*self.decay_at, self.rest or 0.0):
+            if not 0 <= fraction < 1:
+                raise ValueError(
+                    f"fractions of the steps lie between 0 and 1, got {fraction}"
+                )
+
+    def learns(self, what: str) -> bool:
+        """Whether anything called so, or that begins so, is to be learnt."""
+        return any(name.split(".")[0] == what for name in self.learn)
+
+    def batches(self, count: int) -> int:
+        """Steps of an epoch."""
+        return math.ceil(count / self.batch_size)
+
+    def total_steps(self, count: int) -> int:
+        """Steps for so many observations."""
+        return self.steps or self.epochs * self.batches(count)
+
+    def learning_begins(self, count: int) -> float:
+        """The step from which hyperparameters move."""
+        if self.rest is None:
+            return self.batches(count)
+        return self.rest * self.total_steps(count)
+
+    def decayed(self, done: float) -> float:
+        """What both rates are multiplied with after this fraction of all steps."""
+        return _DECAY ** sum(done >= fraction for fraction in self.decay_at)
+
+    def length(self, batch: int, step: int, count: int) -> float:
+        """The natural gradient's l for a batch of rows of ``count`` in some step.
+
+        Without a stated rate it is ``|B| / Σ|B|``: ``S⁻¹`` becomes the plain average of
+        all minibatches' Λ̂, which after every whole epoch is Λ itself. While
+        hyperparameters move it forgets what is older than an epoch.
+        """
+        if self.natural_rate is not None:
+            return self.natural_rate * self.decayed(step / self.total_steps(count))
+        epoch, within = divmod(step, self.batches(count))
+        # As torch.tensor_split cuts an epoch: the first batches have one row more.
+        size, longer = divmod(count, self.batches(count))
+        seen = epoch * count + within * size + min(within, longer) + batch
+        return batch / (min(seen, count) if self.learn else seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HipSettings(SvgpSettings):
+    """Defaults of HIP-GP as published: blocks, averaged precisions, m solved."""
+
+    family: Family = "block"
+    rank: int = 32
+    batch_size: int = 64
+    natural_rate: float | None = None
+    decay_at: tuple[float, ...] = ()
+    learn: tuple[str, ...] = ()
+    rest: float | None = None
+    lengthscale_range: float = 2.0
+    record_every: int = 1
+    solve_mean: bool = True
+    covariance_memory: int = 2**31
