@@ -31,6 +31,7 @@
 # %%
 # %matplotlib inline
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,18 +153,7 @@ def with_truth(line: LineOfSight) -> LineOfSight:
     known = truth_extinction(
         truth, np.full(n, line.l), np.full(n, line.b), line.distance * (1 - 1e-9)
     )
-    return LineOfSight(
-        l=line.l,
-        b=line.b,
-        distance=line.distance,
-        mean=line.mean,
-        std=line.std,
-        star_distance=line.star_distance,
-        star_extinction=line.star_extinction,
-        star_error=line.star_error,
-        radius=line.radius,
-        truth=known,
-    )
+    return replace(line, truth=known)
 
 
 directions = [(0.0, 0.0), (90.0, 0.0), (180.0, 0.0), (270.0, 0.0)]

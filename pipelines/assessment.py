@@ -14,12 +14,12 @@ from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.observations import rays
 from pipelines.planning.plan import Plan
+from pipelines.quantiles import KINDS
 from pipelines.selection import placing_errors
 
 _LEVELS = (0.68, 0.95)
 # Of the cells, below which a map is told to be mostly prior.
 _FEW = 0.1
-_PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 
 def held_out_score(
@@ -41,7 +41,7 @@ def held_out_score(
     # Without posterior samples there is no standard deviation to judge.
     if np.isfinite(predictions["extinction_std"]).all():
         noise = observation_noise(stars, plan, predictions["density_mean"])
-        said = {name: predictions[f"extinction_{name}"] for name in _PREDICTED}
+        said = {name: predictions[f"extinction_{name}"] for name in KINDS}
         positive = plan.density == "lognormal"
         z = predictive_z(stars.extinction, noise, said, positive=positive)
         for found in coverage(z, _LEVELS):

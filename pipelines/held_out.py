@@ -12,10 +12,10 @@ from pipelines.calibration import predictive_z
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.planning.plan import Plan
 from pipelines.predict import write_predictions
+from pipelines.quantiles import KINDS
 
 FILE = "held_out.parquet"
 _OBSERVED = ("extinction", "extinction_error", "noise")
-_PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,5 +94,5 @@ def read_held_out(run: Path) -> HeldOut | None:
         distance=kept["distance"],
         observed=kept["extinction"],
         noise=kept["noise"],
-        predicted={name: kept[f"extinction_{name}"] for name in _PREDICTED},
+        predicted={name: kept[f"extinction_{name}"] for name in KINDS},
     )

@@ -21,6 +21,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid
 from dustmap.inference.noise import Noise
 from pipelines.config import FitConfig
+from pipelines.geometry import Box
 from pipelines.planning.plan import Plan
 
 
@@ -99,15 +100,8 @@ def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
     """Distance [pc] at which the rays from the observer to these ends leave the box."""
     distance = torch.linalg.vector_norm(ends, dim=1)
     cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
-    far = torch.full_like(distance, float("inf"))
-    for axis, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True)):
-        along = cosines[:, axis]
-        face = torch.where(along > 0, high, low)
-        safe = torch.where(along.abs() > 1e-12, along, torch.ones_like(along))
-        reach = torch.where(along.abs() > 1e-12, face / safe, float("inf"))
-        far = torch.minimum(far, reach)
-    # A node on the face itself may land a rounding error beyond it.
-    return torch.maximum(far * (1 - 1e-9), distance)
+    far = Box(lower=grid.lower, upper=grid.upper).exits(cosines.numpy())
+    return torch.maximum(torch.as_tensor(far), distance)
 
 
 def learns_common(plan: Plan, config: FitConfig) -> bool:

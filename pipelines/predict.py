@@ -14,14 +14,12 @@ from dustmap.posterior import Posterior
 from pipelines.catalog.schema import Stars, read_stars, write_table
 from pipelines.observations import outward_rays
 from pipelines.planning.plan import Plan
+from pipelines.quantiles import KINDS, summaries
 from pipelines.run import Run, read_run
 
-# Quantiles of the posterior by the name of their column: the median and one sigma.
-QUANTILES = {"p16": 0.15865525, "p50": 0.5, "p84": 0.84134475}
-_KINDS = ("mean", "std", *QUANTILES)
 UNITS = {
-    **{f"extinction_{kind}": "mag" for kind in _KINDS},
-    **{f"density_{kind}": "mag/pc" for kind in _KINDS},
+    **{f"extinction_{kind}": "mag" for kind in KINDS},
+    **{f"density_{kind}": "mag/pc" for kind in KINDS},
     "l": "deg",
     "b": "deg",
     "distance": "pc",
@@ -45,20 +43,15 @@ def predict_columns(
     inside = plan.grid.contains(positions)
     where = inside.numpy()
     columns = {
-        name: np.full(len(stars), np.nan)
-        for name in UNITS
-        if name.endswith(tuple(_KINDS))
+        name: np.full(len(stars), np.nan) for name in UNITS if name.endswith(KINDS)
     }
     ends = positions[inside]
     if len(ends):
         # One call: both share the draws behind the sub-grid variance.
         both = Stack([outward_rays(plan, ends), PointValues(ends)])
         moments = posterior.moments(both, rows=_ROWS)
-        parts = {"mean": moments.mean, "std": moments.std}
-        for name, probability in QUANTILES.items():
-            parts[name] = moments.quantile(probability)
-        for name, part in parts.items():
-            integrals, values = part.numpy().reshape(2, -1)
+        for name, part in summaries(moments, quantiles=True).items():
+            integrals, values = part.reshape(2, -1)
             columns[f"extinction_{name}"][where] = integrals
             columns[f"density_{name}"][where] = values
     return {**columns, "inside": where}

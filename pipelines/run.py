@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -29,6 +30,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.engines import build_model
 from pipelines.errors import InputError
+from pipelines.geometry import Box, nearest_cells
 from pipelines.planning.plan import Plan
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.store import check_manifest
@@ -59,6 +61,20 @@ class Run:
     support: Tensor
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        return Box(lower=self.plan.grid.lower, upper=self.plan.grid.upper)
+
+    def support_at(self, points: np.ndarray) -> np.ndarray:
+        """Sight-line length [cells] in the cell around each point [pc], ``(..., 3)``.
+
+        Zero outside the box.
+        """
+        grid = self.plan.grid
+        values = self.support.reshape(grid.shape).numpy()
+        return nearest_cells(values, grid.origin, grid.spacing, points)
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:

@@ -10,23 +10,11 @@ import numpy as np
 from scipy.ndimage import map_coordinates
 
 from pipelines.export.cube import Cube
+from pipelines.geometry import unit_vectors
 
 _GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
 _NODES = 1_000_000
 _EDGE = 1e-6
-
-
-def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-    """Return directions, shape ``(N, 3)``, of Galactic ``l``, ``b`` [deg]."""
-    longitude, latitude = np.deg2rad(l), np.deg2rad(b)
-    return np.stack(
-        (
-            np.cos(latitude) * np.cos(longitude),
-            np.cos(latitude) * np.sin(longitude),
-            np.sin(latitude),
-        ),
-        axis=-1,
-    )
 
 
 def truth_density(

@@ -12,7 +12,8 @@ import numpy as np
 from pipelines.catalog.schema import read_table
 from pipelines.export.cube import Cube
 from pipelines.export.zarr import read_zarr
-from pipelines.truth import truth_density, truth_extinction, unit_vectors
+from pipelines.geometry import unit_vectors
+from pipelines.truth import truth_density, truth_extinction
 
 # Half-widths of the central 68% and 95% of a Gaussian in standard deviations.
 INTERVALS = {"68": 0.9945, "95": 1.9600}

@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.export.zarr import read_zarr
-from pipelines.truth import unit_vectors
+from pipelines.geometry import unit_vectors
 
 # A step of 0.0625 rad (3.6 deg) counts like one of 1 in the logarithm of the distance.
 _PER_RADIAN = 16.0

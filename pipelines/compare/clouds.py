@@ -15,9 +15,9 @@ from pipelines.compare.line_pictures import cloud_figure
 from pipelines.compare.peaks import Profile, largest_peak, local_peaks, profiles
 from pipelines.compare.tables import Cloud
 from pipelines.errors import InputError
+from pipelines.geometry import unit_vectors
 from pipelines.measurement import Row
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
 
 # Entries of one cloud are this near one another [deg].
 _SAME = 8.0

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from pipelines.compare.comparison import Comparison
-from pipelines.compare.informed import reach
 from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
 from pipelines.errors import InputError
+from pipelines.geometry import unit_vectors
 from pipelines.measurement import Row
-from pipelines.predict import QUANTILES
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
+from pipelines.quantiles import QUANTILES
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
 
 _ALONG = 60
 # Combined errors that a line is named beyond.
@@ -107,7 +106,7 @@ def compare_lines(
 
 def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
     direction = unit_vectors(np.array([line.l]), np.array([line.b]))
-    far = float(reach(run, direction)[0])
+    far = float(run.box.exits(direction)[0])
     informed = float(last_star(run, direction)[0])
     fine = np.linspace(0, far, _ALONG + 1)[1:]
     own = line.distance[line.distance <= far]

@@ -11,8 +11,9 @@ from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
 from pipelines.compare.others import OtherMap, QueriedMap
 from pipelines.compare.pairs import Pairs, figures_of
-from pipelines.compare.sampling import OFFSETS, predicted_at, seen_cells, spherical
+from pipelines.compare.sampling import OFFSETS, predicted_at, seen_cells
 from pipelines.errors import InputError
+from pipelines.geometry import spherical
 from pipelines.measurement import Row
 from pipelines.run import Run
 

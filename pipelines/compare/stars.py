@@ -15,12 +15,13 @@ from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.star_pictures import star_figure
 from pipelines.compare.unseen import not_fitted
 from pipelines.errors import InputError
+from pipelines.geometry import unit_vectors
 from pipelines.held_out import HeldOut, read_held_out
 from pipelines.measurement import Row
 from pipelines.predict import predict_columns
 from pipelines.products.integrated import last_star
+from pipelines.quantiles import KINDS
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
 
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
@@ -28,7 +29,6 @@ _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 _FEW = 20
 # Standard deviations that a star is named beyond.
 _FAR = 5.0
-_PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
         distance=unseen.distance[usable],
         observed=unseen.extinction[usable],
         noise=noise[usable],
-        predicted={n: predicted[f"extinction_{n}"][usable] for n in _PREDICTED},
+        predicted={n: predicted[f"extinction_{n}"][usable] for n in KINDS},
     )
     return _comparison(_judge(run, held, counts, name), counts, name)
 

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 AXES = ("x", "y", "z")
+Band = tuple[np.ndarray, np.ndarray]
 FRAME = {
     "name": "heliocentric Galactic Cartesian",
     "origin": "the observer (the Sun)",
@@ -166,6 +167,10 @@ class LineOfSight:
     ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
     ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
     within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
+
+    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
+    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
+    the end of the last stretch that any star looks through, where it is known.
     """
 
     l: float  # noqa: E741  the field's name for Galactic longitude
@@ -178,6 +183,10 @@ class LineOfSight:
     star_error: np.ndarray
     radius: float
     truth: np.ndarray | None = None
+    median: np.ndarray | None = None
+    inner: Band | None = None
+    outer: Band | None = None
+    last_star: float | None = None
 
     def __post_init__(self) -> None:
         along = [self.distance, self.mean, self.std]

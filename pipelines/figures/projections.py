@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.truth import unit_vectors
+from pipelines.geometry import unit_vectors
 
 
 class Projection(ABC):

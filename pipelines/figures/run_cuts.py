@@ -13,9 +13,9 @@ from pipelines.errors import InputError
 from pipelines.figures.cuts import Cut
 from pipelines.figures.skypanels import Sky
 from pipelines.figures.sources import RunSource, Source
+from pipelines.geometry import unit_vectors
 from pipelines.observations import rays
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
 
 # Rays that are projected at once: bounds memory.
 _ROWS = 8192

@@ -111,9 +111,9 @@ class RunSource(Source):
         return sky_maps(self.run, distances=wanted, nside=nside)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
-        from pipelines.products.profiles import profiles
+        from pipelines.products import lines_of_sight
 
-        return profiles(self.run, directions)
+        return lines_of_sight(self.run, directions)
 
     def records(self) -> list[dict]:
         lines = (self.path / "metrics.jsonl").read_text().splitlines()

@@ -7,9 +7,7 @@ import numpy as np
 
 from pipelines.export.cube import LineOfSight
 from pipelines.export.integrated import Integrated
-from pipelines.export.profile import Profile
-
-_OUTER = 1.959964
+from pipelines.quantiles import WIDTH_95
 
 
 def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarray:
@@ -45,12 +43,14 @@ def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
     }
     last = float(stored.last_star[pixel])
     if "p50" not in arrays:
-        return LineOfSight(**common)
-    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * _OUTER
+        return LineOfSight(**common, last_star=last)
+    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * WIDTH_95
     outer = (arrays["p50"] * np.exp(-width), arrays["p50"] * np.exp(width))
     inner = (arrays["p16"], arrays["p84"])
     median = arrays["p50"]
-    return Profile(**common, median=median, inner=inner, outer=outer, last_star=last)
+    return LineOfSight(
+        **common, median=median, inner=inner, outer=outer, last_star=last
+    )
 
 
 def informed_rays(stored: Integrated, count: int = 6) -> list[tuple[float, float]]:

@@ -8,8 +8,8 @@ import healpy
 import numpy as np
 
 from pipelines.errors import InputError
+from pipelines.geometry import unit_vectors
 from pipelines.run import Run
-from pipelines.truth import unit_vectors
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160

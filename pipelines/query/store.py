@@ -11,32 +11,12 @@ import numpy as np
 import zarr
 
 from pipelines.errors import InputError
+from pipelines.geometry import Box
 from pipelines.query.chunks import ChunkReader
 from pipelines.store import MARKER
 
 _KIND = "dustmap cube"
 _VERSIONS = (1, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """The points between which a map interpolates: ``lower``, ``upper`` [pc]."""
-
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-
-    def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Whether ``x, y, z`` [pc], shape ``(n, 3)``, lie in the closed box."""
-        within = (positions >= self.lower) & (positions <= self.upper)
-        return np.asarray(within.all(axis=1))
-
-    def exits(self, directions: np.ndarray) -> np.ndarray:
-        """Distance [pc] at which rays from the observer leave it, shape ``(n,)``."""
-        face = np.where(directions > 0, self.upper, self.lower)
-        flat = np.abs(directions) < 1e-12
-        reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
-        # On a face itself a position may come out a rounding error beyond it.
-        return reach.min(axis=1) * (1 - 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

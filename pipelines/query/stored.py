@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from pipelines.errors import InputError
+from pipelines.geometry import Box
+from pipelines.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.curves import extinctions
 from pipelines.query.density import densities, support
 from pipelines.query.places import Places
-from pipelines.query.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.question import Question
-from pipelines.query.store import Box, MapStore
+from pipelines.query.store import MapStore
 
 
 class StoredAnswers:

@@ -19,9 +19,8 @@ from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.sources import open_source
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics
-from pipelines.products import map_cube, provenance, sky_maps
+from pipelines.products import lines_of_sight, map_cube, provenance, sky_maps
 from pipelines.products.columns import columns
-from pipelines.products.profiles import profiles
 from pipelines.run import Run, read_run
 
 
@@ -87,7 +86,7 @@ def gather(
                 else sky_maps(run, nside=nside)
             ),
             columns=_columns(run, cube),
-            lines=profiles(run),
+            lines=lines_of_sight(run),
             records=read_metrics(run.path / "metrics.jsonl"),
             origin=provenance(run),
             held_out=read_held_out(run.path),

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erf
 
 from pipelines.catalog.schema import Stars
-from pipelines.truth import unit_vectors
+from pipelines.geometry import unit_vectors
 
 CENTRE = np.array([420.0, 140.0, -70.0])
 WIDTH = 70.0

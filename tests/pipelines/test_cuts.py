@@ -4,6 +4,7 @@ import healpy
 import numpy as np
 import one_cloud
 import pytest
+from ray_moments import cumulative
 
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube, SkyMaps
@@ -11,8 +12,7 @@ from pipelines.export.integrated import Integrated
 from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
 from pipelines.figures.cuts import Cut, cut_sky, density_at, extinction_to
 from pipelines.figures.sources import CubeSource, MissingError, RunSource, SkySource
-from pipelines.products.cumulative import cumulative
-from pipelines.truth import unit_vectors
+from pipelines.geometry import unit_vectors
 
 L, B = np.array([90.0, 270.0, 30.0, 0.0]), np.array([0.0, 0.0, 60.0, 90.0])
 

@@ -198,7 +198,7 @@ def test_bands_hold_68_and_95_percent():
     reach = sorted(
         band.get_datalim(axes.transData).y1 - 1.0 for band in axes.collections[:2]
     )
-    assert reach == pytest.approx([0.1, 0.196])
+    assert reach == pytest.approx([0.1, 0.1959964])
 
 
 def test_an_outlying_star_is_counted_and_does_not_set_the_limits():

@@ -16,7 +16,6 @@ from pipelines.errors import InputError
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube
 from pipelines.export.fits import write_fits
-from pipelines.export.profile import Profile
 from pipelines.export.zarr import write_zarr
 from pipelines.figures import (
     compare,
@@ -31,8 +30,8 @@ from pipelines.figures.all import KINDS, Choice, plot
 from pipelines.figures.labels import band_of, band_symbol
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.scales import difference_scale, log_scale
+from pipelines.products import lines_of_sight as find_lines
 from pipelines.products.columns import columns
-from pipelines.products.profiles import profiles
 
 
 def make_cube(**arrays):
@@ -154,8 +153,7 @@ def make_cube_of(run):
 
 
 def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
-    (line,) = profiles(positive_run, [(18.4, -9.0)], points=12)
-    assert isinstance(line, Profile)
+    (line,) = find_lines(positive_run, [(18.4, -9.0)], points=12)
     assert (line.outer[0] < line.inner[0]).all() and (line.inner[0] < line.median).all()
     assert (line.median < line.inner[1]).all() and (line.inner[1] < line.outer[1]).all()
     logs = [np.log(curve) for curve in (*line.inner, *line.outer)]

@@ -8,14 +8,14 @@ import one_cloud
 import pytest
 import torch
 from astropy.io import fits
+from ray_moments import cumulative
 
 from pipelines.errors import InputError
 from pipelines.export.shells import ShellMaps, read_shells, write_shells
 from pipelines.figures.sources import open_source
+from pipelines.geometry import unit_vectors
 from pipelines.observations import rays
-from pipelines.products import cumulative
 from pipelines.products.shells import rays_across, shell_maps
-from pipelines.truth import unit_vectors
 
 EDGES = np.array([0.0, 100.0, 200.0, 400.0, 500.0])
 CLOUD = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)

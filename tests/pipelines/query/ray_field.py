@@ -8,7 +8,7 @@ import numpy as np
 from pipelines.export.cube import Cube
 from pipelines.export.integrated import Integrated
 from pipelines.export.zarr import write_zarr
-from pipelines.truth import unit_vectors
+from pipelines.geometry import unit_vectors
 
 HALF = np.array([500.0, 400.0, 200.0])
 STEP = 25.0

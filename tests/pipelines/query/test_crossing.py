@@ -10,8 +10,8 @@ from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.integrated import Integrated
 from pipelines.export.zarr import write_zarr
+from pipelines.geometry import unit_vectors
 from pipelines.query import open_map
-from pipelines.truth import unit_vectors
 
 COORDS = SkyCoord(
     l=np.random.default_rng(2).uniform(0, 360, 300) * u.deg,

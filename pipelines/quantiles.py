@@ -1,12 +1,32 @@
-"""Any quantile from the three that a map holds."""
+"""The quantiles that maps hold, and any other from these."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtri
 
+if TYPE_CHECKING:
+    from dustmap.posterior import Moments
+
+# Probabilities by the name of their column: the median and one sigma.
 QUANTILES = {"p16": 0.15865525, "p50": 0.5, "p84": 0.84134475}
 NAMES = tuple(QUANTILES)
+KINDS = ("mean", "std", *NAMES)
+# Half the width of the central 95% interval, in standard deviations.
+WIDTH_95 = float(ndtri(0.975))
+
+
+def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
+    """``mean``, ``std`` and, of a positive density, ``p16 p50 p84`` of each quantity.
+
+    ``quantiles`` true gives those of any density.
+    """
+    found = {"mean": moments.mean.numpy(), "std": moments.std.numpy()}
+    if moments.log_mean is not None if quantiles is None else quantiles:
+        found |= {n: moments.quantile(p).numpy() for n, p in QUANTILES.items()}
+    return found
 
 
 def log_normal(
