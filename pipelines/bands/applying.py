@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from pipelines.bands.conversion import Conversion
 from pipelines.bands.curves import CURVES, PACKAGE, Curve
 from pipelines.catalog.references import parse_references, plain
-from pipelines.export.cube import Cube, SkyMaps, field_unit
+from pipelines.export.cube import Cube, field_unit
 from pipelines.export.integrated import Integrated
 from pipelines.export.shells import ShellMaps
 
-Product = TypeVar("Product", Cube, SkyMaps, Integrated, ShellMaps)
+Product = TypeVar("Product", Cube, Integrated, ShellMaps)
 
 
 def convert(product: Product, change: Conversion) -> Product:
@@ -27,13 +27,6 @@ def convert(product: Product, change: Conversion) -> Product:
             for name, array in product.arrays.items()
         }
         return replace(product, arrays=arrays, meta=converted(product.meta, change))
-    if isinstance(product, SkyMaps):
-        return replace(
-            product,
-            mean=product.mean * change.factor,
-            std=product.std * change.factor,
-            meta=converted(product.meta, change),
-        )
     scaled = {name: values * change.factor for name, values in product.arrays.items()}
     if isinstance(product, ShellMaps):
         meta = converted(product.meta, change)

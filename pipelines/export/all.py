@@ -134,11 +134,7 @@ def _write_sky(
     distances = _array(choices.distances)
     distances = default_distances(run) if distances is None else distances
     found = _integrated(run, choices, change, distances)
-    maps = {name: array.T for name, array in found.arrays.items()}
-    sky = SkyMaps(
-        distances=found.distance, mean=maps.pop("mean"), std=maps.pop("std"), meta=meta
-    )
-    write_healpix(path, sky, maps, overwrite=overwrite)
+    write_healpix(path, SkyMaps.of(found, meta), overwrite=overwrite)
 
 
 def _integrated(

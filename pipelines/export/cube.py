@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
+from pipelines.export.integrated import Integrated
+
 AXES = ("x", "y", "z")
 Band = tuple[np.ndarray, np.ndarray]
 FRAME = {
@@ -127,8 +129,8 @@ class SkyMaps:
         the map before the distance.
     meta
         Provenance: JSON-serialisable.
-    median
-        Of the integral, like ``mean``; only of a positive density.
+    quantiles
+        ``p16``, ``p50``, ``p84`` of the integral, like ``mean``, of a positive density.
     last_star
         How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
     """
@@ -137,8 +139,31 @@ class SkyMaps:
     mean: np.ndarray
     std: np.ndarray
     meta: dict[str, Any] = field(default_factory=dict)
-    median: np.ndarray | None = None
+    quantiles: dict[str, np.ndarray] = field(default_factory=dict)
     last_star: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:
+        """Integrated extinctions, distance by distance."""
+        maps = {name: array.T for name, array in rays.arrays.items()}
+        return cls(
+            distances=rays.distance,
+            mean=maps.pop("mean"),
+            std=maps.pop("std"),
+            quantiles=maps,
+            last_star=rays.last_star,
+            meta=meta,
+        )
+
+    @property
+    def median(self) -> np.ndarray | None:
+        """Median of the integral, of a positive density."""
+        return self.quantiles.get("p50")
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Mean, std and quantiles by name."""
+        return {"mean": self.mean, "std": self.std, **self.quantiles}
 
     def __post_init__(self) -> None:
         distances = self.distances

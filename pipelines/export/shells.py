@@ -5,32 +5,17 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from astropy.io import fits
 
 from pipelines.errors import InputError
-from pipelines.export.hdus import (
-    empty_primary,
-    open_checked,
-    read_provenance,
-    write_hdus,
-)
-from pipelines.export.pixels import (
-    MOST_COLUMNS,
-    describe_pixels,
-    distance_label,
-    numbered_cards,
-    pixel_column,
-    pixel_values,
-    require_convention,
-)
+from pipelines.export.pixels import distance_label, read_pixels, write_pixels
+from pipelines.quantiles import KINDS
 
 TABLE = "SHELLS"
 _SUMMARY = "Mean density in each HEALPix pixel between the distances EDGE0, EDGE1, ..."
-_KINDS = ("mean", "std", "p16", "p50", "p84")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +43,7 @@ class ShellMaps:
 
     def __post_init__(self) -> None:
         check_edges(self.edges)
-        if tuple(self.arrays) not in (_KINDS[:2], _KINDS):
+        if tuple(self.arrays) not in (KINDS[:2], KINDS):
             raise ValueError(
                 f"arrays must be mean, std and maybe p16, p50, p84, got "
                 f"{', '.join(self.arrays)}"
@@ -104,24 +89,21 @@ def write_shells(
         If ``path`` exists and ``overwrite`` is false, cannot be written, or there are
         more shells than a table has columns for.
     """
-    count = len(shells.edges) - 1
-    if len(shells.arrays) * count > MOST_COLUMNS:
-        raise InputError(
-            f"a FITS table has room for {MOST_COLUMNS // len(shells.arrays)} shells of "
-            f"{', '.join(shells.arrays)}, got {count}"
-        )
     labels = [distance_label(edge) for edge in shells.edges]
-    columns = [
-        pixel_column(f"{name.upper()}_{low}_{high}PC", values, shells.unit)
-        for name, array in shells.arrays.items()
-        for low, high, values in zip(labels[:-1], labels[1:], array, strict=True)
-    ]
-    table = fits.BinTableHDU.from_columns(columns, name=TABLE)
-    describe_pixels(table.header, shells.arrays["mean"].shape[1])
-    for number, edge in enumerate(shells.edges):
-        table.header[f"EDGE{number}"] = (float(edge), "[pc] between two shells")
-    primary = empty_primary(shells.meta, _SUMMARY)
-    write_hdus(path, fits.HDUList([primary, table]), overwrite=overwrite)
+    write_pixels(
+        path,
+        TABLE,
+        [f"{low}_{high}" for low, high in pairwise(labels)],
+        shells.arrays,
+        {
+            f"EDGE{number}": (float(edge), "[pc] between two shells")
+            for number, edge in enumerate(shells.edges)
+        },
+        unit=shells.unit,
+        meta=shells.meta,
+        summary=_SUMMARY,
+        overwrite=overwrite,
+    )
 
 
 def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
@@ -132,31 +114,8 @@ def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
     InputError
         If the file is absent, truncated, altered or holds no shells of this program.
     """
-    source = Path(path)
-    with open_checked(source) as hdus:
-        meta = read_provenance(hdus[0].header, source)
-        if len(hdus) != 2 or hdus[1].name != TABLE:
-            raise InputError(f"{source}: expected one HEALPix table named {TABLE}")
-        table = cast(Any, hdus)[1]
-        require_convention(table.header, source)
-        edges = numbered_cards(table.header, "EDGE", first=0)
-        names = [name.split("_")[0].lower() for name in table.columns.names]
-        maps = [pixel_values(table, index) for index in range(len(names))]
-        units = set(table.columns.units)
-    count = max(len(edges) - 1, 1)
-    kinds = list(dict.fromkeys(names))
-    if names != [kind for kind in kinds for _ in range(count)] or len(units) != 1:
-        raise InputError(
-            f"{source}: {len(names)} columns of {', '.join(kinds)} in "
-            f"{len(units)} units for {count} shells between EDGEi"
-        )
-    stacks = [np.stack(maps[i : i + count]) for i in range(0, len(maps), count)]
+    edges, arrays, unit, meta = read_pixels(path, TABLE, "EDGE", edges=True)
     try:
-        return ShellMaps(
-            edges=edges,
-            arrays=dict(zip(kinds, stacks, strict=True)),
-            unit=units.pop(),
-            meta=meta,
-        )
+        return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
     except ValueError as error:
-        raise InputError(f"{source} holds no shells: {error}") from error
+        raise InputError(f"{path} holds no shells: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -153,15 +153,9 @@ class CubeSource(Source):
                 f"{self.path} knows extinctions out to {stored.distance[-1]:g} pc: "
                 f"choose distances up to that, got {wanted.tolist()}"
             )
-        values = {n: along_rays(stored, n, wanted) for n in ("mean", "std")}
-        positive = "p50" in stored.arrays
-        return SkyMaps(
-            distances=wanted,
-            **values,
-            median=along_rays(stored, "p50", wanted) if positive else None,
-            last_star=stored.last_star,
-            meta=self.density.meta,
-        )
+        arrays = {name: along_rays(stored, name, wanted).T for name in stored.arrays}
+        rays = replace(stored, distance=wanted, arrays=arrays)
+        return SkyMaps.of(rays, self.density.meta)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         stored = self._integrated("lines")

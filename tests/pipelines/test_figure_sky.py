@@ -22,7 +22,11 @@ def make_maps():
     mean = np.outer(distances, np.ones(len(PIXELS))) * 1e-3
     last = np.where(B > 0, 150.0, 50.0)
     return SkyMaps(
-        distances=distances, mean=mean, std=mean, median=mean / 2, last_star=last
+        distances=distances,
+        mean=mean,
+        std=mean,
+        quantiles={"p50": mean / 2},
+        last_star=last,
     )
 
 

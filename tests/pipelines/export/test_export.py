@@ -13,7 +13,7 @@ from pipelines.errors import InputError
 from pipelines.export.all import export_run
 from pipelines.export.choices import Choices, Targets, parse_box
 from pipelines.export.fits import read_fits
-from pipelines.export.healpix import read_healpix, read_quantiles
+from pipelines.export.healpix import read_healpix
 from pipelines.export.shells import read_shells
 from pipelines.export.zarr import read_integrated, read_zarr
 from pipelines.verify import verify
@@ -58,7 +58,7 @@ def test_every_file_holds_the_same_map(plain):
     # Rays cut at every grid step, and at these distances only.
     for name, values in (("mean", maps.mean), ("std", maps.std)):
         np.testing.assert_allclose(rays.arrays[name][:, chosen].T, values, rtol=0.02)
-    quantiles = read_quantiles(plain / "sky.fits")
+    quantiles = read_healpix(plain / "sky.fits").quantiles
     np.testing.assert_allclose(rays.arrays["p50"][:, chosen].T, quantiles["p50"], 0.02)
     shells = read_shells(plain / "shells.fits").arrays["mean"]
     inner = shells[0] * 70.0
@@ -136,7 +136,7 @@ def test_a_part_of_the_map_is_a_part_of_the_whole(positive_run, plain, tmp_path)
 
 def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
     export(cloud_run, tmp_path / "all")
-    assert read_quantiles(tmp_path / "all/sky.fits") == {}
+    assert read_healpix(tmp_path / "all/sky.fits").quantiles == {}
     assert list(read_shells(tmp_path / "all/shells.fits").arrays) == ["mean", "std"]
     assert list(read_integrated(tmp_path / "all/map.zarr").arrays) == ["mean", "std"]
 
