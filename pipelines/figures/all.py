@@ -19,9 +19,9 @@ from pipelines.figures import (
     save_figure,
     sky,
 )
-from pipelines.figures.agreement import shared_height
 from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.page import DOUBLE
+from pipelines.figures.regridding import shared_height
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube, SkyMaps
 from pipelines.export.integrated import Integrated
+from pipelines.figures.integrals import density_name
 from pipelines.figures.skypanels import Sky, healpix_sky
 from pipelines.figures.slices import relative_names
 from pipelines.figures.sources import (
@@ -20,7 +21,6 @@ from pipelines.figures.sources import (
     Source,
 )
 from pipelines.figures.stored_rays import along_rays
-from pipelines.figures.views import density_name
 from pipelines.truth import truth_extinction
 
 QUANTITIES = ("density", "extinction")

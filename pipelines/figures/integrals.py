@@ -76,3 +76,13 @@ def near_the_sun(
         within = _NEAR if high - low > _WIDE else np.inf
     ends = max(low, -within), min(high, within)
     return ends if ends[0] < ends[1] else (low, high)
+
+
+def density_name(cube: Cube) -> str:
+    """The array that is shown as a cube's density: median, mean or truth."""
+    for name in ("p50", "mean", "density"):
+        if name in cube.arrays:
+            return name
+    raise ValueError(
+        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
+    )

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dustmap.likelihoods import Bernoulli
-from pipelines.figures.style import BLUE, ORANGE, SMALL, spread_scale
+from pipelines.figures.scales import spread_scale
+from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.columns import Data
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.prediction import Prediction, predict

@@ -70,8 +70,8 @@ def beside(material: Material) -> Section:
             columns=other.columns,
             names=("this map", other.name),
         ),
-        alt=f"This map and {other.name}: extinction, density in a plane, differences "
-        "and pairs of values",
+        alt=f"This map and {other.name}: extinction, density in a plane, and their "
+        "differences",
         caption=f"This map and {other.name} where both have cells. The other one's "
         "units are taken as they are: if it is of another band, a factor is part of "
         "every difference. Which of the two is right this does not tell; "

@@ -14,8 +14,8 @@ from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.export.healpix import read_healpix
 from pipelines.export.zarr import read_zarr
-from pipelines.figures.agreement import shared_height
 from pipelines.figures.integrals import near_the_sun
+from pipelines.figures.regridding import shared_height
 from pipelines.figures.sources import open_source
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics

@@ -15,7 +15,7 @@ from pipelines.figures import (
     sky,
 )
 from pipelines.figures.projections import Mollweide
-from pipelines.figures.style import signed_scale
+from pipelines.figures.scales import signed_scale
 
 
 def make_cube(unit="mag pc-1", name="mean", scale=1.0):

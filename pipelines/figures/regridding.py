@@ -1,57 +1,15 @@
-"""A second map on the grid of a first, and how well the two agree."""
+"""A second map on the grid of a first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from astropy import units as u
 
 from pipelines.export.cube import Cube
 from pipelines.figures.box import array_axis
-from pipelines.figures.views import density_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Numbers about pairs of values of two maps.
-
-    ``correlation`` and ``slope`` are of the values themselves (slope of the first on
-    the second, through their means); ``offset`` and ``rms`` are of first minus second,
-    in their unit.
-    """
-
-    count: int
-    correlation: float
-    slope: float
-    offset: float
-    rms: float
-
-    @classmethod
-    def of(cls, first: np.ndarray, second: np.ndarray) -> Agreement:
-        """Of all pairs of finite values.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two.
-        """
-        known = np.isfinite(first) & np.isfinite(second)
-        a, b = (np.asarray(v, dtype=np.float64)[known] for v in (first, second))
-        if len(a) < 2:
-            raise ValueError(
-                f"the maps have {len(a)} places in common: expected two or more"
-            )
-        da, db = a - a.mean(), b - b.mean()
-        across, of_b = float(da @ db), float(db @ db)
-        spread = float(np.sqrt((da @ da) * of_b))
-        return cls(
-            count=len(a),
-            correlation=across / spread if spread else float("nan"),
-            slope=across / of_b if of_b else float("nan"),
-            offset=float((a - b).mean()),
-            rms=float(np.sqrt(((a - b) ** 2).mean())),
-        )
+from pipelines.figures.integrals import density_name
 
 
 def shared_height(cube: Cube, other: Cube) -> tuple[float, float]:
@@ -88,14 +46,7 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
         _running_means(other, name, _merged(other, cube)).sample("density", places)
         * to_unit
     )
-    return Cube(
-        x=cube.x,
-        y=cube.y,
-        z=cube.z,
-        arrays={"density": values},
-        unit=cube.unit,
-        meta=other.meta,
-    )
+    return replace(cube, arrays={"density": values}, meta=other.meta)
 
 
 def common_cells(on_grid: Cube, axes: str) -> dict[str, slice]:
@@ -122,7 +73,7 @@ def cropped(cube: Cube, cells: dict[str, slice]) -> Cube:
     place = tuple(cells.get(axis, slice(None)) for axis in "zyx")
     centres = {a: getattr(cube, a)[cells.get(a, slice(None))] for a in "xyz"}
     arrays = {name: array[place] for name, array in cube.arrays.items()}
-    return Cube(**centres, arrays=arrays, unit=cube.unit, meta=cube.meta)
+    return replace(cube, **centres, arrays=arrays)
 
 
 def _merged(other: Cube, cube: Cube) -> list[int]:
