@@ -20,7 +20,7 @@ from pipelines.export.integrated import Integrated
 from pipelines.export.shells import TABLE as SHELLS
 from pipelines.export.zarr import read_integrated, read_zarr
 from pipelines.figures.labels import band_of
-from pipelines.figures.stored_rays import along_rays, informed_rays, ray_of
+from pipelines.figures.stored_rays import Rays, informed_rays, ray_of
 from pipelines.run import Run, read_run
 from pipelines.saving.workspace import unfinished
 
@@ -42,9 +42,24 @@ class Source:
         """Name of the extinction, empty if it is not known."""
         return ""
 
+    @property
+    def unit(self) -> str:
+        """Of its densities."""
+        return "mag pc-1"
+
+    @property
+    def has_std(self) -> bool:
+        """Whether it may know its error."""
+        return True
+
+    @property
+    def rays(self) -> Rays | None:
+        """Extinctions that were integrated beforehand; ``None`` without them."""
+        return None
+
     def cube(self) -> Cube:
         """The density."""
-        raise self._lacks("density cube", "a run, map.zarr or map.fits")
+        raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
     def columns(
         self, along: str, between: tuple[float, float] | None = None
@@ -80,6 +95,10 @@ class RunSource(Source):
     @property
     def band(self) -> str:
         return band_of(self._cube.meta)
+
+    @property
+    def has_std(self) -> bool:
+        return len(self.run.posterior.samples) > 0
 
     @cached_property
     def _cube(self) -> Cube:
@@ -135,6 +154,15 @@ class CubeSource(Source):
     def band(self) -> str:
         return band_of(self.density.meta)
 
+    @property
+    def unit(self) -> str:
+        return self.density.unit
+
+    @property
+    def rays(self) -> Rays | None:
+        stored = self.integrated
+        return None if stored is None else Rays(stored.distance, stored.arrays)
+
     def cube(self) -> Cube:
         return self.density
 
@@ -153,9 +181,10 @@ class CubeSource(Source):
                 f"{self.path} knows extinctions out to {stored.distance[-1]:g} pc: "
                 f"choose distances up to that, got {wanted.tolist()}"
             )
-        arrays = {name: along_rays(stored, name, wanted).T for name in stored.arrays}
-        rays = replace(stored, distance=wanted, arrays=arrays)
-        return SkyMaps.of(rays, self.density.meta)
+        known = Rays(stored.distance, stored.arrays)
+        arrays = {name: known.at(name, wanted).T for name in stored.arrays}
+        chosen = replace(stored, distance=wanted, arrays=arrays)
+        return SkyMaps.of(chosen, self.density.meta)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         stored = self._integrated("lines")
@@ -178,6 +207,11 @@ class SkySource(Source):
     @property
     def band(self) -> str:
         return band_of(self.maps.meta)
+
+    @property
+    def rays(self) -> Rays:
+        arrays = {name: array.T for name, array in self.maps.arrays.items()}
+        return Rays(self.maps.distances, arrays)
 
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
         return self.maps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import healpy
 import numpy as np
 
@@ -10,18 +12,29 @@ from pipelines.export.integrated import Integrated
 from pipelines.quantiles import WIDTH_95
 
 
-def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarray:
-    """Interpolate an integrated array linearly to distances: (distance, pixel)."""
-    known = np.concatenate([[0.0], stored.distance])
-    upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
-    share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
-    array = stored.arrays[name]
-    zero = np.zeros((len(array), 1), dtype=array.dtype)
-    values = np.concatenate([zero, array], axis=1)
-    low, high = values[:, upper - 1].T, values[:, upper].T
-    # At a known distance what lies beyond does not matter, be it known or not.
-    part = share[:, None]
-    return np.where(part == 1, high, low + part * (high - low))
+class Rays(NamedTuple):
+    """Integrated arrays ``(npix, n)`` by name at distances [pc] along pixels' rays."""
+
+    distance: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def quantiles(self) -> bool:
+        """Whether they are of a positive density."""
+        return "p50" in self.arrays
+
+    def at(self, name: str, distances: np.ndarray) -> np.ndarray:
+        """Interpolate an array linearly, from zero at the Sun: (distance, pixel)."""
+        known = np.concatenate([[0.0], self.distance])
+        upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
+        share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
+        array = self.arrays[name]
+        zero = np.zeros((len(array), 1), dtype=array.dtype)
+        values = np.concatenate([zero, array], axis=1)
+        low, high = values[:, upper - 1].T, values[:, upper].T
+        # At a known distance what lies beyond does not matter, be it known or not.
+        part = share[:, None]
+        return np.where(part == 1, high, low + part * (high - low))
 
 
 def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
