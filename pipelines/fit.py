@@ -11,10 +11,10 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.slab_journal import cut, gathered
 from dustmap.inference.journal import Journal
 from dustmap.inference.journal import State as JournalState
-from pipelines.announce import announce, expected, recorder, refuse_too_large
 from pipelines.config import FitConfig
 from pipelines.engines import run_engine, slabs_of
 from pipelines.errors import InputError
+from pipelines.fit_logging import announce, expected, recorder, refuse_too_large
 from pipelines.planning.learning import learn_plan
 from pipelines.planning.plan import work_of
 from pipelines.planning.planner import make_plan

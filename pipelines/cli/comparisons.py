@@ -73,20 +73,20 @@ def compare(
     or extinction), a table of clouds (name, dist_pc, l_approx, b_approx), another map
     (zarr, FITS, npz or run), or dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare.held_against import Asked, taken_for
-    from pipelines.compare.held_against import compare as compare_
+    from pipelines.compare.dispatch import CompareOptions, taken_for
+    from pipelines.compare.dispatch import compare as compare_
 
-    asked = Asked(
+    options = CompareOptions(
         kind=kind,
         factor=factor,
         r_v=r_v,
         integrated=integrated,
-        options=dict(_pair(text) for text in queries),
+        query=dict(_pair(text) for text in queries),
         points=points,
         seed=seed,
     )
-    found, written = compare_(run, reference, output, asked, overwrite=overwrite)
-    click.echo(taken_for(found, reference, asked))
+    found, written = compare_(run, reference, output, options, overwrite=overwrite)
+    click.echo(taken_for(found, reference, options))
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

@@ -15,13 +15,15 @@ from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL, length_un
 
 if TYPE_CHECKING:
     from pipelines.calibration import Bin, Calibration
-    from pipelines.compare.stars import JudgedStars
+    from pipelines.compare.stars import ValidatedStars
 
 
 _Z = 5.0
 
 
-def star_figure(judged: JudgedStars, whole: Calibration, bins: Sequence[Bin]) -> Figure:
+def star_figure(
+    judged: ValidatedStars, whole: Calibration, bins: Sequence[Bin]
+) -> Figure:
     """Predicted and observed, z-scores, coverage, and errors by distance."""
     figure, places = panels(2, 2)
     _observed(places[0], judged)
@@ -31,7 +33,7 @@ def star_figure(judged: JudgedStars, whole: Calibration, bins: Sequence[Bin]) ->
     return figure
 
 
-def _observed(axes: Axes, judged: JudgedStars) -> None:
+def _observed(axes: Axes, judged: ValidatedStars) -> None:
     limits = np.percentile(
         np.concatenate([judged.stars.predicted["mean"], judged.stars.observed]), RANGE
     )

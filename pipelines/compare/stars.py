@@ -32,7 +32,7 @@ _FAR = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedStars:
+class ValidatedStars:
     """Stars with their z-scores, and which lie beyond the last star of their line.
 
     ``residual`` is observed minus predicted mean [mag]; all have shape ``(n,)``.
@@ -96,7 +96,7 @@ def compare_held_out(run: Run) -> Comparison:
     return _comparison(_judge(run, held, counts, "held-out"), counts, "held-out stars")
 
 
-def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedStars:
+def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> ValidatedStars:
     if not len(held):
         told = ", ".join(f"{what}: {n}" for what, n in counts.items())
         raise InputError(f"{name}: no star is left to judge the map by ({told})")
@@ -106,7 +106,7 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedSt
             "error to judge: fit it with inference.samples of 2 or more"
         )
     last = last_star(run, unit_vectors(held.l, held.b))
-    judged = JudgedStars(
+    judged = ValidatedStars(
         stars=held,
         residual=held.residual,
         z=held.z_scores(positive=run.plan.density == "lognormal"),
@@ -118,7 +118,7 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedSt
     return judged
 
 
-def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Comparison:
+def _comparison(judged: ValidatedStars, counts: Counter[str], name: str) -> Comparison:
     whole = calibrate(judged.residual, judged.z)
     edges = even_edges(judged.stars.distance, _DISTANCE_BINS)
     bins = by_bins(judged.stars.distance, edges, judged.residual, judged.z)
@@ -148,7 +148,7 @@ def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Compari
     )
 
 
-def _summary(judged: JudgedStars, whole: Calibration, name: str) -> list[Row]:
+def _summary(judged: ValidatedStars, whole: Calibration, name: str) -> list[Row]:
     """All stars, and where some lie beyond the last star of their line both parts."""
     rows = [{"what": f"{name}: all judged", **_figures(whole)}]
     for what, chosen in (
@@ -176,7 +176,7 @@ def _figures(found: Calibration) -> Row:
     return row
 
 
-def _by_region(judged: JudgedStars) -> list[Row]:
+def _by_region(judged: ValidatedStars) -> list[Row]:
     """Galactic quadrants times bands of latitude; those without stars are left out."""
     quadrant = np.floor(judged.stars.l % 360 / 90).astype(int)
     rows = []
@@ -193,7 +193,7 @@ def _by_region(judged: JudgedStars) -> list[Row]:
     return rows
 
 
-def _per_star(judged: JudgedStars) -> list[Row]:
+def _per_star(judged: ValidatedStars) -> list[Row]:
     stars = judged.stars
     columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
     columns |= {"extinction": stars.observed, "noise": stars.noise, **stars.predicted}
@@ -201,7 +201,7 @@ def _per_star(judged: JudgedStars) -> list[Row]:
 
 
 def _words(
-    judged: JudgedStars, counts: Counter[str], whole: Calibration
+    judged: ValidatedStars, counts: Counter[str], whole: Calibration
 ) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
     words = [

@@ -63,7 +63,6 @@ _MESSAGE = (
 _UNSTATED = "not stated"
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
-SUFFIXES = (".cff", ".bib")
 
 
 def citation_block(
@@ -98,19 +97,14 @@ def write_citation(
         If the name ends otherwise, or the file exists and ``overwrite`` is false.
     """
     target = Path(path)
-    check_suffix(target)
-    text = to_cff(block) if target.suffix == ".cff" else to_bibtex(block)
-    with atomic_file(target, overwrite=overwrite) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def check_suffix(path: Path) -> None:
-    """Raise an `InputError` if a citation cannot be written under this name."""
-    if path.suffix not in SUFFIXES:
+    if target.suffix not in _FORMATS:
         raise InputError(
             f"{path}: a citation is written as CITATION.cff or BibTeX, expected a name "
-            f"that ends in {' or '.join(SUFFIXES)}"
+            f"that ends in {' or '.join(_FORMATS)}"
         )
+    text = _FORMATS[target.suffix](block)
+    with atomic_file(target, overwrite=overwrite) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def to_cff(block: dict[str, Any]) -> str:
@@ -248,3 +242,6 @@ def _yaml(value: Any, indent: str = "") -> list[str]:
         else:
             lines.append(f"{indent}{key}: {json.dumps(item, ensure_ascii=False)}")
     return lines
+
+
+_FORMATS = {".cff": to_cff, ".bib": to_bibtex}

@@ -34,7 +34,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class ReportData:
     """A run, its products, and its stars kept back.
 
     ``columns`` are extinctions through the box by the axis they are integrated along.
@@ -63,7 +63,7 @@ class Material:
 
 def gather(
     path: Path, *, nside: int | None = None, other: Path | None = None
-) -> Material:
+) -> ReportData:
     """Read a run; exports that lie in its folder are used, the rest is computed.
 
     ``other`` is a map to set beside it: a run or an export.
@@ -77,7 +77,7 @@ def gather(
     stored, maps = run.path / "map.zarr", run.path / "map.healpix.fits"
     cube = read_zarr(stored) if stored.exists() else map_cube(run)
     return judge(
-        Material(
+        ReportData(
             run=run,
             cube=cube,
             sky=(
@@ -113,15 +113,15 @@ def _beside(run: Run, cube: Cube, path: Path) -> Beside:
     return Beside(name=path.name, cube=other, columns=own)
 
 
-def judge(material: Material) -> Material:
+def judge(data: ReportData) -> ReportData:
     """The same with what its stars kept back say of it."""
-    run, stars = material.run, material.held_out
+    run, stars = data.run, data.held_out
     if stars is None:
-        return replace(material, unjudged=_why_not(run))
+        return replace(data, unjudged=_why_not(run))
     if not stars.has_uncertainty:
-        return replace(material, judged=_by_residuals(stars))
+        return replace(data, judged=_by_residuals(stars))
     z = stars.z_scores(positive=run.plan.density == "lognormal")
-    return replace(material, z=z, judged=calibrate(stars.residual, z))
+    return replace(data, z=z, judged=calibrate(stars.residual, z))
 
 
 def _by_residuals(stars: HeldOut) -> Calibration:

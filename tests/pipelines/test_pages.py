@@ -9,6 +9,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
@@ -25,9 +26,9 @@ from pipelines.figures import (
     lines_of_sight,
     save_figure,
 )
-from pipelines.figures.all import KINDS, Choice, plot
 from pipelines.figures.labels import band_of, band_symbol
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
+from pipelines.figures.registry import KINDS, PlotOptions, plot
 from pipelines.figures.regridding import regridded, shared_height
 from pipelines.figures.scales import difference_scale, log_scale
 from pipelines.products import lines_of_sight as find_lines
@@ -302,14 +303,25 @@ def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
         assert message in done.stderr
 
 
-def test_plot_names_its_kinds_as_the_command_does():
-    from pipelines.cli.pictures import plot as verb
+def test_a_new_figure_is_a_line_in_the_registry(tmp_path, command, monkeypatch):
+    def dots(source, options):
+        figure = Figure()
+        figure.subplots().plot(source.cube().x, "o")
+        return figure
 
-    (kind,) = (option for option in verb.params if option.name == "kinds")
-    assert tuple(kind.type.choices) == tuple(KINDS)
+    monkeypatch.setitem(KINDS, "dots", ("dots", dots))
+    write_zarr(tmp_path / "map.zarr", make_cube(mean=1e-3))
+    words = f"plot {tmp_path}/map.zarr -o {tmp_path}/out --kind"
+    assert command(f"{words} dots").exit_code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dots.png"]
+    assert "dots" in command("plot --help").output
+    unknown = command(f"{words} stripes")
+    assert unknown.exit_code == 2 and "dots" in unknown.stderr
 
 
 def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
-    choice = Choice(directions=[(18.4, -9.0)], dpi=50.0, distances=[200.0], nside=8)
-    drawn = plot(positive_run.path, tmp_path, kinds=("los", "sky"), choice=choice)
+    options = PlotOptions(
+        directions=[(18.4, -9.0)], dpi=50.0, distances=[200.0], nside=8
+    )
+    drawn = plot(positive_run.path, tmp_path, kinds=("los", "sky"), options=options)
     assert [path.name for path in drawn.paths] == ["lines_of_sight.png", "sky.png"]

@@ -4,69 +4,50 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines.bands import CURVE, R_V, Conversion, conversion, source_band
 from pipelines.errors import InputError
-from pipelines.export.citation import check_suffix
 from pipelines.export.cube import AXES
+from pipelines.export.registry import EXPORTERS
 
 Range = tuple[float, float]
+Targets = Mapping[str, Sequence[Path]]
 _SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Where each product goes; ``None`` where it is not wanted."""
-
-    zarr: Path | None = None
-    fits: Path | None = None
-    healpix: Path | None = None
-    shells: Path | None = None
-    citations: tuple[Path, ...] = ()
-
-    @classmethod
-    def inside(cls, run: Path) -> Targets:
-        """The usual products, in the folder of a run."""
-        return cls(
-            zarr=run / "map.zarr",
-            fits=run / "map.fits",
-            healpix=run / "map.healpix.fits",
-            citations=(run / "CITATION.cff", run / "CITATION.bib"),
-        )
-
-    @property
-    def paths(self) -> list[Path]:
-        """All that is wanted."""
-        maps = (self.zarr, self.fits, self.healpix, self.shells)
-        return [path for path in (*maps, *self.citations) if path is not None]
-
-    def check(self, *, overwrite: bool) -> None:
-        """Raise an `InputError` if one of them cannot be written."""
-        for path in self.paths:
-            if path.exists() and not overwrite:
-                raise InputError(
-                    f"{path} exists: choose another output or pass --overwrite"
-                )
-            if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-                raise InputError(
-                    f"{path.parent} is no folder that can be written: make it first "
-                    f"({path})"
-                )
-        if len({path.resolve() for path in self.paths}) < len(self.paths):
+def check_targets(targets: Targets, *, overwrite: bool) -> None:
+    """Raise an `InputError` if a product cannot be written where it is to go."""
+    paths = [path for each in targets.values() for path in each]
+    for path in paths:
+        if path.exists() and not overwrite:
             raise InputError(
-                "two of --zarr, --fits, --healpix, --shells and --citation name the "
-                "same path: one would replace the other"
+                f"{path} exists: choose another output or pass --overwrite"
             )
-        for path in self.citations:
-            check_suffix(path)
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InputError(
+                f"{path.parent} is no folder that can be written: make it first "
+                f"({path})"
+            )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError(
+            f"two of {', '.join(f'--{name}' for name in targets)} name the same path: "
+            "one would replace the other"
+        )
+    for name, suffixes in ((n, EXPORTERS[n].suffixes) for n in targets):
+        wrong = [path for path in targets[name] if path.suffix not in suffixes]
+        if suffixes and wrong:
+            raise InputError(
+                f"{wrong[0]}: expected a name for --{name} that ends in "
+                f"{' or '.join(suffixes)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class ExportOptions:
     """What the products hold.
 
     Parameters
@@ -109,15 +90,14 @@ class Choices:
         )
 
     def check(self, targets: Targets) -> None:
-        """Raise an `InputError` for a choice that concerns no product."""
-        cut = bool(self.box) or self.sphere is not None
-        for chosen, wanted, text in (
-            (cut, targets.zarr or targets.fits, "--box and --sphere: --zarr or --fits"),
-            (self.distances, targets.healpix, "--distances: --healpix"),
-            (self.shell_edges, targets.shells, "--shell-edges: --shells"),
-        ):
-            if chosen and wanted is None:
-                raise InputError(f"an output is missing for {text}")
+        """Raise an `InputError` for an option that concerns none of the products."""
+        for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
+            concerned = [n for n, e in EXPORTERS.items() if option in e.options]
+            if getattr(self, option) and not any(targets.get(n) for n in concerned):
+                raise InputError(
+                    f"an output is missing for --{option.replace('_', '-')}: "
+                    f"{' or '.join(f'--{name}' for name in concerned)}"
+                )
 
 
 def parse_box(text: str) -> dict[str, Range]:

@@ -9,7 +9,7 @@ from pipelines.figures import history
 from pipelines.figures.history import has_tolerance
 from pipelines.metrics import Record
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
-from pipelines.report.material import Material
+from pipelines.report.material import ReportData
 from pipelines.report.numbers import count, duration, several, significant, size
 
 _PARTS = {
@@ -23,15 +23,15 @@ _PARTS = {
 _NUMBERS = ("residual", "misfit", "promised_gain", "bound")
 
 
-def course(material: Material) -> Section:
+def diagnostics(data: ReportData) -> Section:
     """Convergence of the solves, and what the parts of the fit cost."""
-    summary = material.run.summary
-    blocks: list[Block] = [Text(paragraphs=(_in_words(material),))]
-    timed = [r for r in material.records if "seconds" in r]
+    summary = data.run.summary
+    blocks: list[Block] = [Text(paragraphs=(_in_words(data),))]
+    timed = [r for r in data.records if "seconds" in r]
     if any(r.get(name) is not None for r in timed for name in _NUMBERS):
         blocks.append(
             picture(
-                history(material.records),
+                history(data.records),
                 alt="Residuals of the solves, misfit of the stars and promised gains "
                 "against the time since the fit began",
                 caption="Every iteration that was reported"
@@ -44,7 +44,7 @@ def course(material: Material) -> Section:
         )
         blocks.append(_stages(timed))
     blocks.append(_costs(summary))
-    taken_up = material.run.provenance.get("taken_up") or []
+    taken_up = data.run.provenance.get("taken_up") or []
     if taken_up:
         blocks.append(_taken_up(taken_up))
     return Section(
@@ -52,9 +52,9 @@ def course(material: Material) -> Section:
     )
 
 
-def _in_words(material: Material) -> str:
-    summary = material.run.summary
-    taken_up = len(material.run.provenance.get("taken_up") or [])
+def _in_words(data: ReportData) -> str:
+    summary = data.run.summary
+    taken_up = len(data.run.provenance.get("taken_up") or [])
     total = sum(summary["seconds"].values())
     ended = "Its solvers converged" if summary["converged"] else "IT DID NOT CONVERGE"
     often = "never interrupted"

@@ -35,11 +35,11 @@ _CALLED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CompareOptions:
     """How a reference is to be taken.
 
     ``factor`` turns its values into the band of the map; None stands for ``r_v`` where
-    they are E(B-V), and 1 elsewhere. ``integrated`` and ``options`` are for objects of
+    they are E(B-V), and 1 elsewhere. ``integrated`` and ``query`` are for objects of
     the package dustmaps; ``points`` and ``seed`` for what is drawn at random.
     """
 
@@ -47,7 +47,7 @@ class Asked:
     factor: float | None = None
     r_v: float = 3.1
     integrated: bool | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    query: dict[str, Any] = field(default_factory=dict)
     points: int = 5000
     seed: int = 0
 
@@ -65,7 +65,7 @@ def compare(
     run: str | Path,
     reference: str,
     output: Path,
-    asked: Asked | None = None,
+    options: CompareOptions | None = None,
     *,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
@@ -76,16 +76,16 @@ def compare(
     InputError
         If the run or the reference cannot be read, or the output exists.
     """
-    asked = asked or Asked()
+    options = options or CompareOptions()
     check_folder(output, overwrite=overwrite)
-    kind = kind_of(reference) if asked.kind == "auto" else asked.kind
+    kind = kind_of(reference) if options.kind == "auto" else options.kind
     fitted = read_run(run)
-    comparison = _COMPARED[kind](fitted, reference, asked)
+    comparison = _COMPARED[kind](fitted, reference, options)
     return comparison, write_comparison(output, comparison, overwrite=overwrite)
 
 
-def _stars(run: Run, reference: str, asked: Asked) -> Comparison:
-    if asked.factor not in (None, 1.0):
+def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
+    if options.factor not in (None, 1.0):
         raise InputError(
             "--factor is not for stars: ingest them in the band of the map instead"
         )
@@ -94,30 +94,30 @@ def _stars(run: Run, reference: str, asked: Asked) -> Comparison:
     return compare_stars(run, read_stars(reference), name=Path(reference).name)
 
 
-def _lines(run: Run, reference: str, asked: Asked) -> Comparison:
+def _lines(run: Run, reference: str, options: CompareOptions) -> Comparison:
     lines, value = read_lines(Path(reference))
     if value == "ebv":
-        factor = asked.r_v if asked.factor is None else asked.factor
+        factor = options.r_v if options.factor is None else options.factor
         scale = f"extinction of the map = {factor:g} E(B-V)"
     else:
-        factor = 1.0 if asked.factor is None else asked.factor
+        factor = 1.0 if options.factor is None else options.factor
         scale = f"extinction of the map = {factor:g} times the reference"
     return compare_lines(run, lines, factor=factor, scale=scale)
 
 
-def _clouds(run: Run, reference: str, asked: Asked) -> Comparison:
+def _clouds(run: Run, reference: str, options: CompareOptions) -> Comparison:
     return compare_clouds(
         run,
         read_clouds(Path(reference)),
-        generator=np.random.default_rng(asked.seed),
+        generator=np.random.default_rng(options.seed),
     )
 
 
-def _map(run: Run, reference: str, asked: Asked) -> Comparison:
-    factor = 1.0 if asked.factor is None else asked.factor
-    generator = np.random.default_rng(asked.seed)
+def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
+    factor = 1.0 if options.factor is None else options.factor
+    generator = np.random.default_rng(options.seed)
     if reference.startswith(PACKAGE):
-        if asked.factor is None:
+        if options.factor is None:
             raise InputError(
                 f"{reference}: say with --factor what turns its values into mag (or, "
                 "with --differential, mag/pc) in the band of this map; see its docs"
@@ -128,10 +128,10 @@ def _map(run: Run, reference: str, asked: Asked) -> Comparison:
     return compare_map(
         run,
         other,
-        integrated=asked.integrated,
+        integrated=options.integrated,
         factor=factor,
-        options=asked.options,
-        points=asked.points,
+        options=options.query,
+        points=options.points,
         generator=generator,
         scale=f"{factor:g} times the values of {Path(reference).name}",
     )
@@ -146,13 +146,13 @@ def _opened(path: Path, factor: float) -> Any:
     return CubeMap(cube=read(path), factor=factor)
 
 
-def taken_for(comparison: Comparison, reference: str, asked: Asked) -> str:
+def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -> str:
     """In words, what a reference was taken for, and how to choose if nobody did."""
     what = _CALLED[comparison.kind]
     if reference == HELD_OUT:
         what = "the stars that were kept back from the fit"
     said = f"{reference} is taken for {what}"
-    if asked.kind != "auto" or comparison.kind not in ("lines", "clouds"):
+    if options.kind != "auto" or comparison.kind not in ("lines", "clouds"):
         return said
     return (
         f"{said}, by its columns: if it is something else, choose with --kind; stars "

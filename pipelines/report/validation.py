@@ -8,7 +8,7 @@ from pipelines.calibration import Bin, Calibration, by_bins, even_edges
 from pipelines.held_out import HeldOut
 from pipelines.report import drawing
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
-from pipelines.report.material import Material
+from pipelines.report.material import ReportData
 from pipelines.report.numbers import count, percent, significant
 from pipelines.report.summary import levels
 
@@ -17,25 +17,25 @@ _BINS = 6
 _FEWEST = 25
 
 
-def judging(material: Material) -> Section:
+def validation(data: ReportData) -> Section:
     """Errors, z-scores and coverage of the held-out stars, also by bins."""
     key, title = "held-out", "Stars kept back"
-    stars, judged = material.held_out, material.judged
+    stars, judged = data.held_out, data.judged
     if stars is None or judged is None:
-        blocks: list[Block] = [Text(paragraphs=(material.unjudged,))]
+        blocks: list[Block] = [Text(paragraphs=(data.unjudged,))]
         return Section(key=key, title=title, blocks=tuple(blocks))
-    blocks = [Text(paragraphs=_method(material)), _errors(judged)]
-    if material.z is None:
+    blocks = [Text(paragraphs=_method(data)), _errors(judged)]
+    if data.z is None:
         blocks.append(_scatter(stars))
     else:
-        blocks += [_held(judged), _scatter(stars), *_calibration(judged, material.z)]
-        blocks += _binned(stars, material.z)
+        blocks += [_held(judged), _scatter(stars), *_calibration(judged, data.z)]
+        blocks += _binned(stars, data.z)
     return Section(key=key, title=title, blocks=tuple(blocks))
 
 
-def _method(material: Material) -> tuple[str, ...]:
+def _method(data: ReportData) -> tuple[str, ...]:
     kind = "normal"
-    if material.run.plan.density == "lognormal":
+    if data.run.plan.density == "lognormal":
         kind = "log-normal, with the posterior's median and 68% interval,"
     return (
         "These stars took no part in the fit. The map predicts the extinction of each "

@@ -1,9 +1,9 @@
-"""All figures of a map, or some of them, in one folder."""
+"""All figures of a map, or some of them, in one folder: a line for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ from pipelines.figures.sources import Directions, MissingError, Source, open_sou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PlotOptions:
     """How figures are drawn.
 
     Parameters
@@ -77,65 +77,67 @@ class Drawn:
     left_out: dict[str, str]
 
 
-def _face_on(source: Source, choice: Choice) -> Figure:
-    return face_on(source.cube(), source.columns("z"), **_look(choice))
+def _face_on(source: Source, options: PlotOptions) -> Figure:
+    return face_on(source.cube(), source.columns("z"), **_look(options))
 
 
-def _edge_on(source: Source, choice: Choice) -> Figure:
+def _edge_on(source: Source, options: PlotOptions) -> Figure:
     cube = source.cube()
-    ends = near_the_sun(cube, "y", choice.within)
+    ends = near_the_sun(cube, "y", options.within)
     return edge_on(
         cube,
         source.columns("y", ends),
-        width=choice.width,
-        log=choice.log,
-        band=choice.band,
-        within=choice.within,
+        width=options.width,
+        log=options.log,
+        band=options.band,
+        within=options.within,
     )
 
 
-def _sky(source: Source, choice: Choice) -> Figure:
-    maps = source.skymaps(choice.distances, choice.nside)
-    return sky(maps, distances=choice.distances, dpi=choice.dpi, **_look(choice))
+def _sky(source: Source, options: PlotOptions) -> Figure:
+    maps = source.skymaps(options.distances, options.nside)
+    return sky(maps, distances=options.distances, dpi=options.dpi, **_look(options))
 
 
-def _lines(source: Source, choice: Choice) -> Figure:
-    band = source.band if choice.band is None else choice.band
+def _lines(source: Source, options: PlotOptions) -> Figure:
+    band = source.band if options.band is None else options.band
     return lines_of_sight(
-        source.lines(choice.directions), width=choice.width, band=band
+        source.lines(options.directions), width=options.width, band=band
     )
 
 
-def _slice(source: Source, choice: Choice) -> Figure:
-    return density_slice(source.cube(), axis=choice.axis, at=choice.at, **_look(choice))
+def _slice(source: Source, options: PlotOptions) -> Figure:
+    return density_slice(
+        source.cube(), axis=options.axis, at=options.at, **_look(options)
+    )
 
 
-def _compare(source: Source, choice: Choice) -> Figure:
-    if choice.other is None:
+def _compare(source: Source, options: PlotOptions) -> Figure:
+    if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
-    cube, other = source.cube(), open_source(choice.other).cube()
+    cube, other = source.cube(), open_source(options.other).cube()
     return compare(
         cube,
         other,
         columns=source.columns("z", shared_height(cube, other)),
-        names=(source.path.name, choice.other.name),
-        factor=choice.factor,
-        axis=choice.axis,
-        at=choice.at,
-        **_look(choice),
+        names=(source.path.name, options.other.name),
+        factor=options.factor,
+        axis=options.axis,
+        at=options.at,
+        **_look(options),
     )
 
 
-def _convergence(source: Source, choice: Choice) -> Figure:
+def _convergence(source: Source, options: PlotOptions) -> Figure:
     return history(source.records())
 
 
-def _look(choice: Choice) -> dict:
-    return {"width": choice.width, "log": bool(choice.log), "band": choice.band}
+def _look(options: PlotOptions) -> dict:
+    return {"width": options.width, "log": bool(options.log), "band": options.band}
 
 
 # Name on the command line: name of the file, and what draws it.
-KINDS: dict[str, tuple[str, Callable[[Source, Choice], Figure]]] = {
+KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
     "edge-on": ("edge_on", _edge_on),
     "sky": ("sky", _sky),
@@ -151,7 +153,7 @@ def plot(
     folder: Path,
     *,
     kinds: Sequence[str] = (),
-    choice: Choice | None = None,
+    options: PlotOptions | None = None,
     form: str = "png",
 ) -> Drawn:
     """Draw a run or an exported map into a folder; figures there are replaced.
@@ -168,7 +170,7 @@ def plot(
     InputError
         If a kind that was asked for needs more than the map holds.
     """
-    choice = Choice() if choice is None else choice
+    options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
     source = open_source(path)
@@ -177,7 +179,7 @@ def plot(
     for kind in kinds or KINDS:
         name, draw = KINDS[kind]
         try:
-            figure = draw(source, choice)
+            figure = draw(source, options)
         except MissingError as reason:
             if kinds:
                 raise
@@ -186,12 +188,7 @@ def plot(
         except ValueError as error:
             raise InputError(f"{kind}: {error}") from error
         paths.append(folder / f"{name}.{form}")
-        save_figure(figure, paths[-1], dpi=choice.dpi)
-    if choice.other is None:
+        save_figure(figure, paths[-1], dpi=options.dpi)
+    if options.other is None:
         left_out.pop("compare", None)
     return Drawn(paths=paths, left_out=left_out)
-
-
-def plot_run(run: Path, folder: Path, *, nside: int | None = None) -> list[Path]:
-    """Every figure of a run as PNG files; returns their paths."""
-    return plot(run, folder, choice=replace(Choice(), nside=nside)).paths

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from dustmap.grid import Grid
-from pipelines.announce import Expected, recorder, refuse_too_large
 from pipelines.config import FitConfig
 from pipelines.errors import InputError
+from pipelines.fit_logging import Expected, recorder, refuse_too_large
 from pipelines.planning import cost
 from pipelines.planning.plan import MeanPlan, Plan, memory_limit
 from pipelines.progress import Progress
