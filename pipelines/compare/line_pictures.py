@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.compare.panels import label, panels
+from pipelines.figures.panels import label, panels
 from pipelines.figures.style import (
     BLACK,
     BLUE,

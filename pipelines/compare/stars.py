@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from pipelines.assessment import observation_noise
-from pipelines.calibration import Calibration, by_bins, calibrate, even_edges
+from pipelines.calibration import Bin, Calibration, by_bins, calibrate, even_edges
 from pipelines.catalog.schema import Stars
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.compare.star_pictures import star_figure
 from pipelines.compare.unseen import not_fitted
 from pipelines.errors import InputError
+from pipelines.figures import held_out as drawing
+from pipelines.figures.panels import panels
 from pipelines.geometry import unit_vectors
 from pipelines.held_out import HeldOut, read_held_out
 from pipelines.measurement import Row
@@ -144,8 +146,18 @@ def _comparison(judged: ValidatedStars, counts: Counter[str], name: str) -> Comp
         },
         shown=("summary", "by_distance", "by_region"),
         words=_words(judged, counts, whole),
-        figures={"stars": star_figure(judged, whole, bins)},
+        figures={"stars": _figure(judged, whole, bins)},
     )
+
+
+def _figure(judged: ValidatedStars, whole: Calibration, bins: list[Bin]) -> Figure:
+    """Predicted and observed, z-scores, coverage, and errors by distance."""
+    figure, places = panels(2, 2)
+    drawing.observed(places[0], judged.stars)
+    drawing.z_scores(places[1], judged.z)
+    drawing.coverage(places[2], whole)
+    drawing.errors(places[3], bins, "distance [pc]")
+    return figure
 
 
 def _summary(judged: ValidatedStars, whole: Calibration, name: str) -> list[Row]:

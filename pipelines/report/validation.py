@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.calibration import Bin, Calibration, by_bins, even_edges
+from pipelines.figures import held_out as drawing
 from pipelines.held_out import HeldOut
-from pipelines.report import drawing
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.material import ReportData
 from pipelines.report.numbers import count, percent, significant
@@ -68,7 +68,7 @@ def _errors(judged: Calibration) -> Table:
 
 
 def _scatter(stars: HeldOut) -> Block:
-    figure = drawing.predictions(stars.observed, stars.predicted["mean"], stars.noise)
+    figure = drawing.alone(lambda axes: drawing.observed(axes, stars), height=4.2)
     return picture(
         figure,
         alt=f"Measured against predicted extinction of {len(stars)} held-out stars "
@@ -90,13 +90,13 @@ def _calibration(judged: Calibration, z: np.ndarray) -> list[Block]:
     held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
     return [
         picture(
-            drawing.levels(judged),
+            drawing.alone(lambda axes: drawing.coverage(axes, judged)),
             alt=f"Stars inside intervals against the stated probability: {held}",
             caption="Stars inside central intervals against what is stated.",
             vector=True,
         ),
         picture(
-            drawing.z_histogram(z),
+            drawing.alone(lambda axes: drawing.z_scores(axes, z)),
             alt="Histogram of z-scores beside a standard normal; mean "
             f"{significant(judged.z_mean, 2)}, standard deviation "
             f"{significant(judged.z_std)}",
@@ -120,7 +120,7 @@ def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
         tables.append(_bin_table(found, name, unit))
         pictures.append(
             picture(
-                drawing.along(found, f"{name} [{unit}]"),
+                drawing.by_bins_figure(found, f"{name} [{unit}]"),
                 alt=f"Coverage, bias and error of held-out stars against {name}; the "
                 "tables before it have the numbers",
                 caption=f"By {name}: above, stars inside the intervals and, as lines, "
