@@ -18,7 +18,7 @@ from pipelines.export.hdus import open_checked
 from pipelines.export.healpix import read_healpix
 from pipelines.export.integrated import Integrated
 from pipelines.export.shells import TABLE as SHELLS
-from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.figures.labels import band_of
 from pipelines.figures.stored_rays import Rays, informed_rays, ray_of
 from pipelines.run import Run, read_run
@@ -167,7 +167,7 @@ class CubeSource(Source):
         return self.density
 
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
-        stored = self._integrated("skymaps")
+        stored = self._integrated("integrated extinctions")
         if nside not in (None, stored.nside):
             raise InputError(f"{self.path} has sky maps of nside {stored.nside} only")
         if distances is None:
@@ -187,13 +187,12 @@ class CubeSource(Source):
         return SkyMaps.of(chosen, self.density.meta)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
-        stored = self._integrated("lines")
+        stored = self._integrated("extinctions along rays")
         return [ray_of(stored, *one) for one in directions or informed_rays(stored)]
 
-    def _integrated(self, method: str) -> Integrated:
+    def _integrated(self, what: str) -> Integrated:
         if self.integrated is None:
-            getattr(super(), method)(None, *([None] if method == "skymaps" else []))
-        assert self.integrated is not None
+            raise self._lacks(what, "a run or a newer map.zarr")
         return self.integrated
 
 
@@ -231,7 +230,7 @@ def open_source(path: Path) -> Source:
             f"{path} is not a run folder and no map: it does not exist. Name a run, or "
             "what `dustmap export` wrote of it"
         )
-    if begun or (path.is_dir() and not is_zarr(path)):
+    if begun or (path.is_dir() and not (path / "zarr.json").is_file()):
         return RunSource(path, read_run(path))
     if path.is_dir():
         return CubeSource(path, read_zarr(path), _integrated(path))
@@ -257,13 +256,5 @@ def read_map(path: Path) -> Cube | SkyMaps:
     return read_healpix(path) if is_table else read_fits(path)
 
 
-def is_zarr(path: Path) -> bool:
-    """Whether a folder is a zarr store, as its own metadata say."""
-    return (path / "zarr.json").is_file()
-
-
 def _integrated(path: Path) -> Integrated | None:
-    metadata = json.loads((path / "zarr.json").read_text())
-    if "integrated" not in metadata.get("attributes", {}):
-        return None
-    return read_integrated(path)
+    return read_integrated(path) if holds_integrated(path) else None

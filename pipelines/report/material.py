@@ -12,15 +12,12 @@ from pipelines.calibration import Calibration, calibrate
 from pipelines.errors import InputError
 from pipelines.export.columns import Columns
 from pipelines.export.cube import Cube, LineOfSight, SkyMaps
-from pipelines.export.healpix import read_healpix
-from pipelines.export.zarr import read_zarr
 from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.regridding import shared_height
-from pipelines.figures.sources import open_source
+from pipelines.figures.sources import RunSource, open_source
 from pipelines.held_out import FILE, HeldOut, read_held_out
 from pipelines.metrics import Record, read_metrics
-from pipelines.products import lines_of_sight, map_cube, provenance, sky_maps
-from pipelines.products.columns import columns
+from pipelines.products import provenance
 from pipelines.run import Run, read_run
 
 
@@ -73,44 +70,32 @@ def gather(
     InputError
         If a run or an export is incomplete or was altered.
     """
-    run = read_run(path)
-    stored, maps = run.path / "map.zarr", run.path / "map.healpix.fits"
-    cube = read_zarr(stored) if stored.exists() else map_cube(run)
+    source = RunSource(path, read_run(path))
+    run, cube = source.run, source.cube()
+    ends = {"y": near_the_sun(cube, "y"), "z": None}
+    drawn = {along: source.columns(along, between) for along, between in ends.items()}
     return judge(
         ReportData(
             run=run,
             cube=cube,
-            sky=(
-                read_healpix(maps)
-                if maps.exists() and nside is None
-                else sky_maps(run, nside=nside)
-            ),
-            columns=_columns(run, cube),
-            lines=lines_of_sight(run),
+            sky=source.skymaps(None, nside),
+            columns={along: one for along, one in drawn.items() if one is not None},
+            lines=source.lines(None),
             records=read_metrics(run.path / "metrics.jsonl"),
             origin=provenance(run),
             held_out=read_held_out(run.path),
-            beside=None if other is None else _beside(run, cube, other),
+            beside=None if other is None else _beside(source, other),
         )
     )
 
 
-def _columns(run: Run, cube: Cube) -> dict[str, Columns]:
-    """None by the published engine, which pays a solve for every column."""
-    if run.plan.engine == "svi":
-        return {}
-    ends = {"y": near_the_sun(cube, "y"), "z": None}
-    return {along: columns(run, along, between) for along, between in ends.items()}
-
-
-def _beside(run: Run, cube: Cube, path: Path) -> Beside:
+def _beside(source: RunSource, path: Path) -> Beside:
     other = open_source(path).cube()
     try:
-        heights = shared_height(cube, other)
+        heights = shared_height(source.cube(), other)
     except ValueError as error:
         raise InputError(f"{path} cannot stand beside the run: {error}") from error
-    own = None if run.plan.engine == "svi" else columns(run, "z", heights)
-    return Beside(name=path.name, cube=other, columns=own)
+    return Beside(name=path.name, cube=other, columns=source.columns("z", heights))
 
 
 def judge(data: ReportData) -> ReportData:
