@@ -7,7 +7,6 @@ variables; where there are none, there is one process.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -80,10 +79,3 @@ def _set_by_torchrun() -> bool:
     except OSError:
         return False
     return not any(v.startswith(b"OMP_NUM_THREADS=") for v in before.split(b"\0"))
-
-
-def main() -> None:
-    """``dustmap fit`` with the arguments of this program."""
-    from pipelines.cli import main as dustmap
-
-    dustmap(["fit", *sys.argv[1:]], prog_name="dustmap")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.bands import Conversion, convert, converted
+from pipelines.bands import Conversion
 from pipelines.export.citation import write_citation
 from pipelines.export.cube import Cube, SkyMaps
 from pipelines.export.fits import write_fits
@@ -24,6 +24,7 @@ from pipelines.export.zarr import write_zarr
 from pipelines.products import default_distances, integrated, map_cube, provenance
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.products.reach import checked_distances, checked_nside
+from pipelines.products.rebanding import convert, converted
 from pipelines.products.shells import checked_edges, shell_maps
 from pipelines.run import Run, read_run
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Moments, Posterior
 from pipelines.errors import InputError
-from pipelines.export.shells import ShellMaps, check_edges
 from pipelines.geometry import unit_vectors
+from pipelines.maps.shells import ShellMaps, check_edges
 from pipelines.observations import rays
 from pipelines.products.provenance import provenance
 from pipelines.products.ray_sums import LogMoments

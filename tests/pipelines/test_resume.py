@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-import pipelines.fit
+import pipelines.fit.fitting
 import pipelines.saving.checkpoint
 import pipelines.saving.identity
 import pipelines.saving.keeper
@@ -327,7 +327,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
     assert sorted(p.name for p in own.workspace.glob(".*")) == []
     last = checkpoints(own.workspace / "checkpoints")[-1]
     assert read_checkpoint(last).content["stage"] == "inferred"
-    monkeypatch.setattr(pipelines.fit, "run_engine", None)
+    monkeypatch.setattr(pipelines.fit.fitting, "run_engine", None)
     own.fit(resume=True)
     interrupted.require_same(whole[0].output, own.output)
 
@@ -402,7 +402,10 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
 
 def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
     taken, alive = {}, []
-    restored, write_run = pipelines.saving.session.restored, pipelines.fit.write_run
+    restored, write_run = (
+        pipelines.saving.session.restored,
+        pipelines.fit.fitting.write_run,
+    )
 
     def watched(*args):
         state = restored(*args)
@@ -416,7 +419,7 @@ def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypa
         return write_run(*args)
 
     monkeypatch.setattr(pipelines.saving.session, "restored", watched)
-    monkeypatch.setattr(pipelines.fit, "write_run", written)
+    monkeypatch.setattr(pipelines.fit.fitting, "write_run", written)
     again.fit(resume=True)
     assert len(taken) > 3
     # The mode is part of the result.

@@ -11,9 +11,10 @@ from astropy.io import fits
 from ray_moments import cumulative
 
 from pipelines.errors import InputError
-from pipelines.export.shells import ShellMaps, read_shells, write_shells
+from pipelines.export.shells import read_shells, write_shells
 from pipelines.figures.sources import open_source
 from pipelines.geometry import unit_vectors
+from pipelines.maps.shells import ShellMaps
 from pipelines.observations import rays
 from pipelines.products.shells import rays_across, shell_maps
 

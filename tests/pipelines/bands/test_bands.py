@@ -9,7 +9,6 @@ from pipelines.bands import (
     CURVES,
     WAVELENGTHS,
     conversion,
-    convert,
     factor,
     parse_band,
     source_band,
@@ -17,6 +16,7 @@ from pipelines.bands import (
 from pipelines.errors import InputError
 from pipelines.export.cube import Cube
 from pipelines.export.integrated import Integrated
+from pipelines.products.rebanding import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)

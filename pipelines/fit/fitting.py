@@ -29,8 +29,6 @@ from pipelines.selection import planning_view
 from pipelines.together import made_by_first
 from pipelines.writing import write_run
 
-__all__ = ["FitReport", "fit"]
-
 
 def fit(
     source: Path,
@@ -220,9 +218,3 @@ def _misfit_named(session: Session, taken_up: bool) -> Iterator[None]:
         if not taken_up:
             raise
         raise InputError(f"{session.keeper.last}: {error}") from error
-
-
-if __name__ == "__main__":
-    from pipelines.launch import main
-
-    main()

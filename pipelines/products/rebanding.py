@@ -10,7 +10,7 @@ from pipelines.bands.curves import CURVES, PACKAGE, Curve
 from pipelines.catalog.references import parse_references, plain
 from pipelines.export.cube import Cube, field_unit
 from pipelines.export.integrated import Integrated
-from pipelines.export.shells import ShellMaps
+from pipelines.maps.shells import ShellMaps
 
 Product = TypeVar("Product", Cube, Integrated, ShellMaps)
 
