@@ -39,15 +39,15 @@ import numpy as np
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.export.cube import LineOfSight
-from pipelines.export.zarr import read_zarr, write_zarr
+from pipelines.maps.cube import LineOfSight
+from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.figures import density_slice, face_on, lines_of_sight
 from pipelines.fit import fit
 from pipelines.products import lines_of_sight as find_lines
 from pipelines.products import map_cube
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.simulate import simulate
-from pipelines.truth import truth_density, truth_extinction
+from pipelines.maps.truth import truth_density, truth_extinction
 
 folder = Path(tempfile.mkdtemp(prefix="first-map-"))
 

@@ -11,7 +11,7 @@ import hashlib
 import struct
 from pathlib import Path
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 SEAL_KEY = "dustmap.sha256"
 UNSEALED = "0" * 64

@@ -11,15 +11,14 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.fits import read_fits
-from pipelines.export.hdus import open_checked
-from pipelines.export.healpix import read_healpix
-from pipelines.export.integrated import Integrated
-from pipelines.export.shells import TABLE, read_shells
-from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
-from pipelines.metrics import read_metrics
+from pipelines.base.errors import InputError
+from pipelines.formats.fits import read_fits
+from pipelines.formats.hdus import open_checked
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import TABLE, read_shells
+from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.redraw.container import MAGIC, read_container
 from pipelines.redraw.cubes import check_sample_cubes, is_sample_cubes
 from pipelines.saving.checkpoint import (
@@ -29,7 +28,8 @@ from pipelines.saving.checkpoint import (
 )
 from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
 from pipelines.seal import check_seal
-from pipelines.store import MANIFEST, MARKER, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.metrics import read_metrics
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"

@@ -23,7 +23,7 @@ from astropy.io import fits
 from click.testing import CliRunner
 
 from pipelines.cli import main
-from pipelines.export.zarr import read_zarr
+from pipelines.formats.zarr import read_zarr
 from pipelines.query import open_map
 
 GOLDEN = Path(__file__).with_name("golden.json")

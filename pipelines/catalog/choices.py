@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipelines.bands.passbands import parse_band
+from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter, parse_filter
 from pipelines.catalog.intake import Selection, check_kept
 from pipelines.catalog.mapping import Recipe, choose, parse_mappings
@@ -20,7 +21,6 @@ from pipelines.catalog.readers import find_files, locate, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source
 from pipelines.catalog.units import parse_unit
-from pipelines.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

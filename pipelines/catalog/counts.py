@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.rows import Tally
 from pipelines.catalog.spread import RANGES, Spread
-from pipelines.errors import InputError
 
 FEWEST_POSITIONS = 5
 RADIAN_LIMITS = (2 * np.pi, np.pi / 2)

@@ -14,13 +14,13 @@ from astropy.io import fits
 from astropy.io.fits.verify import VerifyWarning
 from astropy.utils.exceptions import AstropyUserWarning
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 
 class FitsSource:

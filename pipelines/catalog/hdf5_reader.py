@@ -10,13 +10,13 @@ import h5py
 import numpy as np
 from astropy.table.meta import get_header_from_yaml
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 ASTROPY_SUFFIX = ".__table_column_meta__"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.choices import Choices, Wanted, make_choices
 from pipelines.catalog.identity import SeenIdentifiers
 from pipelines.catalog.intake import Intake
@@ -12,7 +13,6 @@ from pipelines.catalog.partitioned import fill_folder
 from pipelines.catalog.provenance import identify, make_record, make_report
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import open_table
-from pipelines.errors import InputError
 from pipelines.merge import parse_cells
 
 _FILE_SUFFIXES = (".parquet", ".parq", ".pq")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.filters import RowFilter
 from pipelines.catalog.identity import SeenIdentifiers
@@ -21,7 +22,6 @@ from pipelines.catalog.rows import (
     to_canonical,
 )
 from pipelines.catalog.source import Source
-from pipelines.errors import InputError
 
 REPEATED = "source_id repeated"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.choices import Choices
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.gathering import Gathered, Partition, gather
@@ -37,9 +38,8 @@ from pipelines.catalog.source import Source
 from pipelines.catalog.spill import COUNT_ORDER, Spill, SpillWriter
 from pipelines.catalog.tables import PROVENANCE
 from pipelines.catalog.tiles import Tile, tile
-from pipelines.errors import InputError
 from pipelines.merge import MERGED_COLUMNS, Cells
-from pipelines.store import MANIFEST, atomic_directory, write_manifest
+from pipelines.storage.atomic import MANIFEST, atomic_directory, write_manifest
 
 ROWS_PER_PIECE = 1 << 20
 STARS_PER_PARTITION = 1 << 20

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.fits_reader import FitsSource
 from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.hdf5_reader import Hdf5Source
@@ -22,7 +23,6 @@ from pipelines.catalog.source import ColumnInfo, Source
 from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
 from pipelines.catalog.votable_reader import VOTableSource
-from pipelines.errors import InputError
 
 SUFFIXES = {
     ".csv": "text",

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 ROWS_PER_BATCH = 1 << 18
 

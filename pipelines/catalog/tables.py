@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.seal import SEAL_KEY, UNSEALED, seal
-from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"

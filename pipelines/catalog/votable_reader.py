@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from astropy.io.votable import parse
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 
 class VOTableSource:

@@ -144,8 +144,8 @@ def ingest(
     distance_error, parallax_error, and *_lower / *_upper bounds.
     Units are never guessed: give them in the file, a preset or --map.
     """
+    from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
-    from pipelines.progress import Progress
 
     with Progress(description="ingest", unit="row") as progress:
         report = run(
@@ -187,8 +187,8 @@ def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) 
     that. Column `members` has the number of stars; outliers stay by themselves. The
     same as `dustmap ingest STARS --merge NSIDE,BINS`.
     """
+    from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
-    from pipelines.progress import Progress
 
     with Progress(description="merge", unit="row") as progress:
         report = run(

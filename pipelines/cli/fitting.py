@@ -50,7 +50,7 @@ def fit(
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
-    from pipelines.launch import processes
+    from pipelines.fit.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
     with processes() as group:
@@ -88,7 +88,7 @@ def status(run: Path, as_json: bool) -> None:
     """How far the fit into RUN is: under way, finished, stopped or dead."""
     import json
 
-    from pipelines.status import describe, status_of
+    from pipelines.run.status import describe, status_of
 
     found = status_of(run)
     click.echo(json.dumps(found, indent=1) if as_json else describe(found))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from pipelines.query.map import DustMap

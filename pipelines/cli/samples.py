@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
 
 
 @click.command()
@@ -37,7 +37,7 @@ def samples(
     """
     from pipelines.redraw import open_samples, write_sample_cubes, write_samples
     from pipelines.redraw.writing import TOLERANCE
-    from pipelines.run import read_run
+    from pipelines.run.folder import read_run
 
     if output is None and zarr_ is None:
         raise InputError("name an output: -o FILE for a file of samples, --zarr STORE")

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
 from pipelines.compare.chance import groups, one_each, p_at_least, p_value
 from pipelines.compare.comparison import Comparison
 from pipelines.compare.line_pictures import cloud_figure
 from pipelines.compare.peaks import Profile, largest_peak, local_peaks, profiles
 from pipelines.compare.tables import Cloud
-from pipelines.errors import InputError
-from pipelines.geometry import unit_vectors
-from pipelines.measurement import Row
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Entries of one cloud are this near one another [deg].
 _SAME = 8.0

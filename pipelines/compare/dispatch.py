@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, check_folder, write_comparison
@@ -20,10 +21,9 @@ from pipelines.compare.tables import (
     read_clouds,
     read_lines,
 )
-from pipelines.errors import InputError
-from pipelines.export.fits import read_fits
-from pipelines.export.zarr import read_zarr
-from pipelines.run import Run, read_run
+from pipelines.formats.fits import read_fits
+from pipelines.formats.zarr import read_zarr
+from pipelines.run.folder import Run, read_run
 
 KINDS = ("auto", "stars", "lines", "clouds", "map")
 _CALLED = {

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
+from pipelines.base.quantiles import QUANTILES
 from pipelines.compare.comparison import Comparison
 from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
-from pipelines.errors import InputError
-from pipelines.geometry import unit_vectors
-from pipelines.measurement import Row
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
-from pipelines.quantiles import QUANTILES
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 _ALONG = 60
 # Combined errors that a line is named beyond.

@@ -11,11 +11,11 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.geometry import Box, unit_vectors
-from pipelines.run import Run
-from pipelines.truth import truth_density, truth_extinction
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box, unit_vectors
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.run.folder import Run
 
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dustmap.functionals import PointValues
-from pipelines.geometry import unit_vectors
-from pipelines.run import Run
+from pipelines.base.geometry import unit_vectors
+from pipelines.run.folder import Run
 
 # Rings of a disc: share of its radius, and directions on it.
 _RINGS = ((0.0, 1), (0.5, 6), (1.0, 12))

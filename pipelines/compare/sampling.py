@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.catalog.schema import Stars
-from pipelines.predict import predict_columns
-from pipelines.run import Run
+from pipelines.run.folder import Run
+from pipelines.run.predict import predict_columns
 
 # Within a cell, along each axis, in cells: their average is that over the cell.
 OFFSETS = (-1 / 3, 0.0, 1 / 3)

@@ -9,21 +9,21 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.assessment import observation_noise
-from pipelines.calibration import Bin, Calibration, by_bins, calibrate, even_edges
+from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, even_edges
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
+from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.unseen import not_fitted
-from pipelines.errors import InputError
 from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
-from pipelines.geometry import unit_vectors
-from pipelines.held_out import HeldOut, read_held_out
-from pipelines.measurement import Row
-from pipelines.predict import predict_columns
 from pipelines.products.integrated import last_star
-from pipelines.quantiles import KINDS
-from pipelines.run import Run
+from pipelines.run.assessment import observation_noise
+from pipelines.run.folder import Run
+from pipelines.run.held_out import HeldOut, read_held_out
+from pipelines.run.predict import predict_columns
 
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)

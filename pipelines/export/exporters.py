@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from pipelines.bands import Conversion
-from pipelines.export.citation import write_citation
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.fits import write_fits
-from pipelines.export.healpix import write_healpix
-from pipelines.export.integrated import Integrated
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
-from pipelines.export.shells import write_shells
-from pipelines.export.zarr import write_zarr
+from pipelines.formats.citation import write_citation
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.formats.shells import write_shells
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.maps.integrated import Integrated
 from pipelines.products import default_distances, integrated, map_cube, provenance
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.products.reach import checked_distances, checked_nside
 from pipelines.products.rebanding import convert, converted
 from pipelines.products.shells import checked_edges, shell_maps
-from pipelines.run import Run, read_run
+from pipelines.run.folder import Run, read_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

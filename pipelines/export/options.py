@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.bands import CURVE, R_V, Conversion, conversion, source_band
-from pipelines.errors import InputError
-from pipelines.export.cube import AXES
+from pipelines.base.errors import InputError
 from pipelines.export.registry import EXPORTERS
+from pipelines.maps.cube import AXES
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from pipelines.export.cube import Cube
 from pipelines.figures.page import NARROW, Page, above, sheet
 from pipelines.figures.scales import Scale
 from pipelines.figures.style import HATCH, NORMAL, SMALL, length_unit, outline
+from pipelines.maps.cube import Cube
 
 TOWARDS = {
     "x": r"towards $l = 0°$",

@@ -8,8 +8,6 @@ import numpy as np
 from astropy import units as u
 from matplotlib.axes import Axes
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
 from pipelines.figures.box import Plane, circle_text, draw_plane
 from pipelines.figures.integrals import density_name
 from pipelines.figures.labels import band_of, density_label, extinction_label
@@ -28,6 +26,8 @@ from pipelines.figures.scales import (
 )
 from pipelines.figures.slices import plane_of
 from pipelines.figures.style import SMALL, signed_text
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 _SIGMAS = 3.0
 _COLUMNS = 4

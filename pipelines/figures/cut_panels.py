@@ -10,7 +10,7 @@ import healpy
 import numpy as np
 from astropy import units as u
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.figures.cuts import Cut, cut_sky, ratio, statistic
 from pipelines.figures.labels import density_label, extinction_label
 from pipelines.figures.skypanels import Sky, SkyPanel

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from dustmap.functionals import Functionals, PointValues
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.figures.integrals import density_name
 from pipelines.figures.skypanels import Sky, healpix_sky
 from pipelines.figures.slices import relative_names
@@ -21,9 +21,9 @@ from pipelines.figures.sources import (
     RunSource,
     Source,
 )
-from pipelines.geometry import unit_vectors
-from pipelines.observations import rays
-from pipelines.truth import truth_extinction
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_extinction
+from pipelines.model.observations import rays
 
 QUANTITIES = ("density", "extinction")
 SHOWS = ("value", "std", "relative-error", "sample")

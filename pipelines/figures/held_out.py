@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from pipelines.calibration import Bin, Calibration
+from pipelines.base.calibration import Bin, Calibration
 from pipelines.figures.panels import RANGE, label, note
 from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL
-from pipelines.held_out import HeldOut
+from pipelines.run.held_out import HeldOut
 
 _Z = 5.0
 _MARKERS = "osD^"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from astropy import units as u
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
 from pipelines.figures.box import array_axis
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 # Of boxes wider than this only what lies near the Sun is seen from the side [pc].
 _WIDE, _NEAR = 2000.0, 500.0

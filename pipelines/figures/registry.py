@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.figures import (
     compare,
     density_slice,

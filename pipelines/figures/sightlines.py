@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.export.cube import LineOfSight
+from pipelines.base.quantiles import WIDTH_95
 from pipelines.figures.labels import extinction_label
 from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
 from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, length_unit
-from pipelines.quantiles import WIDTH_95
+from pipelines.maps.cube import LineOfSight
 
 _ASPECT = 0.56
 _LEGEND = 6.0

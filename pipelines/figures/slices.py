@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from pipelines.export.cube import Cube
 from pipelines.figures.box import Panel, Plane, array_axis, draw_panels
 from pipelines.figures.integrals import density_name
 from pipelines.figures.labels import band_of, density_label
@@ -19,6 +18,7 @@ from pipelines.figures.scales import (
     signed_scale,
 )
 from pipelines.figures.style import signed_text
+from pipelines.maps.cube import Cube
 
 _RATIO = "std / density"
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube, LineOfSight, SkyMaps
-from pipelines.export.fits import read_fits
-from pipelines.export.hdus import open_checked
-from pipelines.export.healpix import read_healpix
-from pipelines.export.integrated import Integrated
-from pipelines.export.shells import TABLE as SHELLS
-from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.base.errors import InputError
 from pipelines.figures.labels import band_of
 from pipelines.figures.stored_rays import Rays, informed_rays, ray_of
-from pipelines.run import Run, read_run
+from pipelines.formats.fits import read_fits
+from pipelines.formats.hdus import open_checked
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import TABLE as SHELLS
+from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
+from pipelines.maps.integrated import Integrated
+from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
 
 Directions = Sequence[tuple[float, float]]

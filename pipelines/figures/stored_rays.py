@@ -7,9 +7,9 @@ from typing import NamedTuple
 import healpy
 import numpy as np
 
-from pipelines.export.cube import LineOfSight
-from pipelines.export.integrated import Integrated
-from pipelines.quantiles import WIDTH_95
+from pipelines.base.quantiles import WIDTH_95
+from pipelines.maps.cube import LineOfSight
+from pipelines.maps.integrated import Integrated
 
 
 class Rays(NamedTuple):

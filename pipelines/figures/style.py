@@ -12,9 +12,9 @@ from astropy import units as u
 from matplotlib import patheffects
 from matplotlib.figure import Figure
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.figures.page import Page
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 # Okabe and Ito's colours, which all kinds of colour vision tell apart.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"

@@ -6,8 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
 from pipelines.figures.box import Panel, Plane, draw_panels
 from pipelines.figures.integrals import Through, density_name, near_the_sun
 from pipelines.figures.labels import band_of, extinction_label
@@ -21,6 +19,8 @@ from pipelines.figures.scales import (
     spans_decades,
 )
 from pipelines.figures.style import signed_text
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 
 def face_on(

@@ -11,23 +11,23 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.slab_journal import cut, gathered
 from dustmap.inference.journal import Journal
 from dustmap.inference.journal import State as JournalState
+from pipelines.base.errors import InputError
+from pipelines.base.progress import Progress, say
 from pipelines.config import FitConfig
 from pipelines.engines import run_engine, slabs_of
-from pipelines.errors import InputError
-from pipelines.fit_logging import announce, expected, recorder, refuse_too_large
+from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_large
+from pipelines.fit.rank_broadcast import made_by_first
+from pipelines.fit.result import FitReport, report_of
+from pipelines.fit.sample import Sample, data_of, inside_box, read_sample
+from pipelines.fit.writing import write_run
+from pipelines.model.plan import work_of
 from pipelines.planning.learning import learn_plan
-from pipelines.planning.plan import work_of
 from pipelines.planning.planner import make_plan
-from pipelines.progress import Progress, say
-from pipelines.result import FitReport, report_of
-from pipelines.run import check_output, fit_of
-from pipelines.sample import Sample, data_of, inside_box, read_sample
+from pipelines.planning.selection import planning_view
+from pipelines.run.folder import check_output, fit_of
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.session import Session, opened
 from pipelines.saving.workspace import Workspace, finish, unfinished
-from pipelines.selection import planning_view
-from pipelines.together import made_by_first
-from pipelines.writing import write_run
 
 
 def fit(

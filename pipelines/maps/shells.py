@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.quantiles import KINDS
+from pipelines.base.quantiles import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

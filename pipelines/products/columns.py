@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from dustmap.functionals import FixedStep, LineIntegrals
-from pipelines.export.columns import Columns
-from pipelines.quantiles import summaries
-from pipelines.run import Run
+from pipelines.base.quantiles import summaries
+from pipelines.maps.columns import Columns
+from pipelines.run.folder import Run
 
 # Nodes of rays that are held at once: bounds the memory of the projection.
 _NODES = 2**22

@@ -12,9 +12,9 @@ from torch import Tensor
 from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.posterior import Moments
-from pipelines.observations import exit_distances, rays
+from pipelines.model.observations import exit_distances, rays
 from pipelines.products.ray_sums import LogMoments, RaySums
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Seed of the sub-grid residual, the same for every distance of one direction.
 _RESIDUAL_SEED = 1

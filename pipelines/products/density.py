@@ -8,10 +8,10 @@ import torch
 from dustmap.functionals import PointValues
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior
-from pipelines.export.cube import Cube
+from pipelines.base.quantiles import summaries
+from pipelines.maps.cube import Cube
 from pipelines.products.provenance import provenance
-from pipelines.quantiles import summaries
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 
 def map_cube(run: Run) -> Cube:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.export.integrated import Integrated
+from pipelines.base.progress import Progress
+from pipelines.base.quantiles import summaries
+from pipelines.maps.integrated import Integrated
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.reach import (
     checked_distances,
@@ -14,9 +16,7 @@ from pipelines.products.reach import (
     ray_distances,
     ray_nside,
 )
-from pipelines.progress import Progress
-from pipelines.quantiles import summaries
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Points of rays looked up at once for the support.
 _POINTS = 2**22

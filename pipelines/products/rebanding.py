@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pipelines.bands.conversion import Conversion
 from pipelines.bands.curves import CURVES, PACKAGE, Curve
 from pipelines.catalog.references import parse_references, plain
-from pipelines.export.cube import Cube, field_unit
-from pipelines.export.integrated import Integrated
+from pipelines.maps.cube import Cube, field_unit
+from pipelines.maps.integrated import Integrated
 from pipelines.maps.shells import ShellMaps
 
 Product = TypeVar("Product", Cube, Integrated, ShellMaps)

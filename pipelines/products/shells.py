@@ -12,10 +12,12 @@ from torch import Tensor
 
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Moments, Posterior
-from pipelines.errors import InputError
-from pipelines.geometry import unit_vectors
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.progress import Progress
+from pipelines.base.quantiles import summaries
 from pipelines.maps.shells import ShellMaps, check_edges
-from pipelines.observations import rays
+from pipelines.model.observations import rays
 from pipelines.products.provenance import provenance
 from pipelines.products.ray_sums import LogMoments
 from pipelines.products.reach import (
@@ -24,9 +26,7 @@ from pipelines.products.reach import (
     default_nside,
     farthest,
 )
-from pipelines.progress import Progress
-from pipelines.quantiles import summaries
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Segments of rays looked at together: some 400 bytes each while W is made.
 _SEGMENTS = 2**20

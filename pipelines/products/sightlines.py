@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantiles import QUANTILES
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.export.cube import LineOfSight
-from pipelines.geometry import unit_vectors
+from pipelines.maps.cube import LineOfSight
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
-from pipelines.quantiles import QUANTILES
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Two sigma (95%), one sigma (68%) and the median between them.
 _PROBABILITIES = (0.025, QUANTILES["p16"], 0.5, QUANTILES["p84"], 0.975)

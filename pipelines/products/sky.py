@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.export.cube import SkyMaps
+from pipelines.maps.cube import SkyMaps
 from pipelines.products.integrated import integrated
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import default_distances, default_nside
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 
 def sky_maps(

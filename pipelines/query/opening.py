@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query.map import DustMap
 from pipelines.query.store import MapStore, is_store, open_store
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
     from pipelines.query.redrawn import PosteriorAnswers
-    from pipelines.run import Run
+    from pipelines.run.folder import Run
 
 
 def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> DustMap:
@@ -93,6 +93,6 @@ def _run(source: str | Path) -> Run:
             )
 
         return open_samples(source).run
-    from pipelines.run import read_run
+    from pipelines.run.folder import read_run
 
     return read_run(source)

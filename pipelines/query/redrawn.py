@@ -9,15 +9,15 @@ import torch
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.keyed_noise import keyed_normals
-from pipelines.errors import InputError
-from pipelines.geometry import Box
-from pipelines.observations import outward_rays
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import KINDS, summaries
+from pipelines.model.observations import outward_rays
 from pipelines.products.integrated import last_star
-from pipelines.quantiles import KINDS, summaries
 from pipelines.query.keys import cell_keys, direction_keys
 from pipelines.query.places import Places
 from pipelines.query.question import Question
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Places handled at once.
 _ROWS = 1 << 16

@@ -10,10 +10,10 @@ import healpy
 import numpy as np
 import zarr
 
-from pipelines.errors import InputError
-from pipelines.geometry import Box
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
 from pipelines.query.chunks import ChunkReader
-from pipelines.store import MARKER
+from pipelines.storage.atomic import MARKER
 
 _KIND = "dustmap cube"
 _VERSIONS = (1, 2)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.geometry import Box
-from pipelines.quantiles import NAMES, QUANTILES, log_normal, normal
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.curves import extinctions
 from pipelines.query.density import densities, support
 from pipelines.query.places import Places

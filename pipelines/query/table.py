@@ -15,12 +15,12 @@ import pyarrow.csv as pacsv
 from astropy.coordinates import SkyCoord
 
 import dustmap
+from pipelines.base.errors import InputError
 from pipelines.catalog.tables import TableWriter, open_table, to_arrow
-from pipelines.errors import InputError
 from pipelines.query.map import DustMap
 from pipelines.query.places import places_of
 from pipelines.query.targets import Targets
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 Columns = dict[str, np.ndarray]
 Units = dict[str, str]

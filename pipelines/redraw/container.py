@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import InputError
-from pipelines.store import atomic_file
+from pipelines.base.errors import InputError
+from pipelines.storage.atomic import atomic_file
 
 MAGIC = b"DUSTMAP SAMPLES\n"
 VERSION = 1

@@ -16,13 +16,13 @@ import zarr
 from dustmap.functionals import PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
-from pipelines.errors import InputError
-from pipelines.export.cube import AXES, FRAME
-from pipelines.planning.plan import Plan
+from pipelines.base.errors import InputError
+from pipelines.maps.cube import AXES, FRAME
+from pipelines.model.plan import Plan
 from pipelines.products.provenance import provenance
 from pipelines.redraw.reading import StoredSamples
-from pipelines.run import Run
-from pipelines.store import atomic_directory, check_manifest, write_manifest
+from pipelines.run.folder import Run
+from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
 KIND = "dustmap samples"
 _VERSION, _CHUNK, _ROWS = 1, 64, 1 << 21
@@ -65,7 +65,7 @@ def write_sample_cubes(
         array = _laid_out(group, source.plan, wanted)
         for number, eps in zip(range(wanted), draws):
             array[number] = density_cube(source.plan, model, eps)
-        # See `pipelines.export.zarr`: zarr warns that version 3 has not settled this.
+        # See `pipelines.formats.zarr`: zarr warns that version 3 has not settled this.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
             zarr.consolidate_metadata(temporary, zarr_format=3)

@@ -18,13 +18,13 @@ from dustmap.inference.sample_coding import GroupCode, SampleCode
 from dustmap.inference.white_noise import WhiteNoise
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
-from pipelines.errors import InputError
-from pipelines.planning.plan import Plan
+from pipelines.base.errors import InputError
+from pipelines.model.plan import Plan
 from pipelines.redraw.container import Container, read_container
 from pipelines.redraw.entropy import unpacked, unpacked_lengths
 from pipelines.redraw.probing import is_same
 from pipelines.redraw.writing import latent_root
-from pipelines.run import Run, posterior_model
+from pipelines.run.folder import Run, posterior_model
 
 
 class StoredSamples:

@@ -15,11 +15,11 @@ from dustmap.inference.white_noise import WhiteNoise
 from dustmap.linalg.circulant import Circulant
 from dustmap.models.base import ForwardModel
 from dustmap.models.rowwise import RowwiseGaussian
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.redraw.container import write_container
 from pipelines.redraw.entropy import packed, packed_lengths
 from pipelines.redraw.probing import probe
-from pipelines.run import Run, read_run
+from pipelines.run.folder import Run, read_run
 
 TOLERANCE = 1e-3
 # Beyond this the rounding would show in the posterior's own standard deviation.

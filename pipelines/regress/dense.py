@@ -16,7 +16,7 @@ from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.search import clustered_subset
 from dustmap.likelihoods import Gaussian
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.start import (
     MORE_ROWS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 METHODS = ("auto", "hip", "svgp", "sgpr", "exact")
 LIKELIHOODS = ("gaussian", "student-t", "bernoulli")

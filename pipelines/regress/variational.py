@@ -17,7 +17,7 @@ from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.whitening import CholeskyWhitening, CiqWhitening, Whitening
-from pipelines.progress import Progress
+from pipelines.base.progress import Progress
 from pipelines.regress.dense import inducing_points, learn_sparse
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.robust import without_outliers

@@ -7,10 +7,10 @@ from typing import Any
 
 from pipelines.figures import history
 from pipelines.figures.history import has_tolerance
-from pipelines.metrics import Record
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
-from pipelines.report.material import ReportData
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, duration, several, significant, size
+from pipelines.storage.metrics import Record
 
 _PARTS = {
     "read": "reading the catalogue",

@@ -11,7 +11,7 @@ from pipelines.figures import (
     sky,
 )
 from pipelines.report.blocks import Block, Section, Text, picture
-from pipelines.report.material import ReportData
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import percent, plain, significant
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.export.citation import cited_papers, to_bibtex
+from pipelines.formats.citation import cited_papers, to_bibtex
 from pipelines.report.blocks import Block, Listing, Section, Table, Text, facts
-from pipelines.report.material import ReportData
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, plain, significant
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.calibration import Calibration
+from pipelines.base.calibration import Calibration
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
-from pipelines.report.material import ReportData
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Deviations of a coverage from its level, in binomial errors, and of the mean z.
 _TOO_FAR = 4.0

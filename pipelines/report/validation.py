@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.calibration import Bin, Calibration, by_bins, even_edges
+from pipelines.base.calibration import Bin, Calibration, by_bins, even_edges
 from pipelines.figures import held_out as drawing
-from pipelines.held_out import HeldOut
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
-from pipelines.report.material import ReportData
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, percent, significant
 from pipelines.report.summary import levels
+from pipelines.run.held_out import HeldOut
 
 _BINS = 6
 # Stars in a bin of which a coverage still says something.

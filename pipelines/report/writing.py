@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section
+from pipelines.report.data import ReportData, gather
 from pipelines.report.diagnostics import diagnostics
 from pipelines.report.maps import beside, maps, sight_lines
-from pipelines.report.material import ReportData, gather
 from pipelines.report.numbers import count
 from pipelines.report.origin import limits, origin
 from pipelines.report.page import check_packages, render
 from pipelines.report.summary import summary
 from pipelines.report.validation import validation
 from pipelines.report.view import view
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 
 def write_report(

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 import torch
 
 from dustmap.posterior import Moments
-from pipelines.assessment import held_out_score
 from pipelines.catalog.schema import read_stars
-from pipelines.observations import rays
-from pipelines.predict import predict_columns
+from pipelines.model.observations import rays
 from pipelines.redraw import open_samples, write_samples
 from pipelines.redraw.cubes import density_cube
-from pipelines.run import Run, read_run
+from pipelines.run.assessment import held_out_score
+from pipelines.run.folder import Run, read_run
+from pipelines.run.predict import predict_columns
 
 TOLERANCES = (1e-3, 3e-3, 1e-2, 3e-2)
 _STARS = 5000

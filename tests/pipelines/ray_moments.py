@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.products.cumulative import RayIntegrals
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 
 def cumulative(

@@ -6,13 +6,13 @@ import one_cloud
 import pytest
 from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.integrated import Integrated
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
 from pipelines.figures.cuts import Cut, cut_sky, density_at
 from pipelines.figures.sources import CubeSource, MissingError, RunSource, SkySource
-from pipelines.geometry import unit_vectors
+from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.maps.integrated import Integrated
 
 L, B = np.array([90.0, 270.0, 30.0, 0.0]), np.array([0.0, 0.0, 60.0, 90.0])
 

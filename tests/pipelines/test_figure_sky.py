@@ -6,11 +6,11 @@ import healpy
 import numpy as np
 import pytest
 
-from pipelines.export.cube import SkyMaps
-from pipelines.export.integrated import Integrated
 from pipelines.figures import sky
 from pipelines.figures.skypanels import healpix_sky
 from pipelines.figures.stored_rays import informed_rays
+from pipelines.maps.cube import SkyMaps
+from pipelines.maps.integrated import Integrated
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)

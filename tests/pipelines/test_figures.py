@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from pipelines.export.cube import Cube, LineOfSight, SkyMaps
 from pipelines.figures import (
     density_slice,
     edge_on,
@@ -16,6 +15,7 @@ from pipelines.figures import (
 )
 from pipelines.figures.projections import Mollweide
 from pipelines.figures.scales import signed_scale
+from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 
 
 def make_cube(unit="mag pc-1", name="mean", scale=1.0):

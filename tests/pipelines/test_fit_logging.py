@@ -7,12 +7,12 @@ import re
 import pytest
 
 from dustmap.grid import Grid
+from pipelines.base.errors import InputError
+from pipelines.base.progress import Progress
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
-from pipelines.fit_logging import Expected, recorder, refuse_too_large
-from pipelines.planning import cost
-from pipelines.planning.plan import MeanPlan, Plan, memory_limit
-from pipelines.progress import Progress
+from pipelines.fit.fit_logging import Expected, recorder, refuse_too_large
+from pipelines.model import cost
+from pipelines.model.plan import MeanPlan, Plan, memory_limit
 
 KNOWN = Expected(seconds=1e6, samples=32, tolerances={"samples": 1e-2, "mean": 1e-4})
 

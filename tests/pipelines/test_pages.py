@@ -13,11 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from pipelines.errors import InputError
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
-from pipelines.export.fits import write_fits
-from pipelines.export.zarr import write_zarr
+from pipelines.base.errors import InputError
 from pipelines.figures import (
     compare,
     density_slice,
@@ -31,6 +27,10 @@ from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, plot
 from pipelines.figures.regridding import regridded, shared_height
 from pipelines.figures.scales import difference_scale, log_scale
+from pipelines.formats.fits import write_fits
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 from pipelines.products import lines_of_sight as find_lines
 from pipelines.products.columns import columns
 

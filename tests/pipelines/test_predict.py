@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dustmap.functionals import PointValues
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
-from pipelines.errors import InputError
-from pipelines.observations import rays
-from pipelines.predict import predict, predict_columns
+from pipelines.model.observations import rays
 from pipelines.products import lines_of_sight
+from pipelines.run.predict import predict, predict_columns
 
 KINDS = ["mean", "std", "p16", "p50", "p84"]
 COLUMNS = [f"{what}_{kind}" for what in ("extinction", "density") for kind in KINDS]

@@ -11,12 +11,11 @@ from astropy.io import fits
 from astropy.wcs import WCS
 from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.fits import write_fits
-from pipelines.export.healpix import write_healpix
-from pipelines.geometry import unit_vectors
-from pipelines.observations import rays
-from pipelines.predict import predict_columns
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.model.observations import rays
 from pipelines.products import (
     default_directions,
     default_distances,
@@ -25,6 +24,7 @@ from pipelines.products import (
     map_cube,
     sky_maps,
 )
+from pipelines.run.predict import predict_columns
 
 SPACING = 70.0
 CLOUD_L = np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0]))

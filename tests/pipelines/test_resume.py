@@ -18,15 +18,15 @@ import torch
 from safetensors import SafetensorError
 
 import pipelines.fit.fitting
+import pipelines.fit.writing
 import pipelines.saving.checkpoint
 import pipelines.saving.identity
 import pipelines.saving.keeper
 import pipelines.saving.session
-import pipelines.writing
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.errors import InputError
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint import checkpoints, read_checkpoint
 from pipelines.verify import verify
 
@@ -319,7 +319,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.writing, "write_state", full)
+        patch.setattr(pipelines.fit.writing, "write_state", full)
         with pytest.raises(OSError, match="No space"):
             own.fit()
     assert "--resume" in capsys.readouterr().err

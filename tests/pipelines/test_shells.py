@@ -10,12 +10,12 @@ import torch
 from astropy.io import fits
 from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.shells import read_shells, write_shells
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.figures.sources import open_source
-from pipelines.geometry import unit_vectors
+from pipelines.formats.shells import read_shells, write_shells
 from pipelines.maps.shells import ShellMaps
-from pipelines.observations import rays
+from pipelines.model.observations import rays
 from pipelines.products.shells import rays_across, shell_maps
 
 EDGES = np.array([0.0, 100.0, 200.0, 400.0, 500.0])

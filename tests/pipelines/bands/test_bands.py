@@ -13,9 +13,9 @@ from pipelines.bands import (
     parse_band,
     source_band,
 )
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
+from pipelines.base.errors import InputError
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.products.rebanding import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.

@@ -8,10 +8,10 @@ import numpy as np
 import one_cloud
 import pytest
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_lines
 from pipelines.compare.tables import Line, read_lines
-from pipelines.errors import InputError
-from pipelines.geometry import unit_vectors
 from pipelines.products.integrated import last_star
 
 L, B = 18.4, -9.0

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from pipelines.bands import conversion
+from pipelines.base.errors import InputError
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.references import parse_references
-from pipelines.errors import InputError
-from pipelines.export.citation import (
+from pipelines.formats.citation import (
     METHOD,
     SOFTWARE,
     citation_block,

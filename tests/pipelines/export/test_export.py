@@ -10,14 +10,14 @@ import yaml
 from astropy.io import fits
 
 from pipelines.bands import factor
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
-from pipelines.export.fits import read_fits
-from pipelines.export.healpix import read_healpix
 from pipelines.export.options import ExportOptions, parse_box
 from pipelines.export.registry import EXPORTERS, Exporter
-from pipelines.export.shells import read_shells
-from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.formats.fits import read_fits
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import read_shells
+from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)

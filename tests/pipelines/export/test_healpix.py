@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipelines.errors import InputError
-from pipelines.export.cube import SkyMaps
-from pipelines.export.healpix import read_healpix, write_healpix
+from pipelines.base.errors import InputError
+from pipelines.formats.healpix import read_healpix, write_healpix
+from pipelines.maps.cube import SkyMaps
 
 
 def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):

@@ -8,12 +8,12 @@ import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
-from pipelines.export.zarr import read_zarr, write_zarr
-from pipelines.predict import predict_columns
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
 from pipelines.redraw import write_samples
+from pipelines.run.predict import predict_columns
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import xarray
 
 from dustmap.functionals import PointValues
 from dustmap.inference.white_noise import WhiteNoise
-from pipelines.errors import InputError
-from pipelines.observations import rays
+from pipelines.base.errors import InputError
+from pipelines.model.observations import rays
 from pipelines.products import map_cube
 from pipelines.redraw import open_samples, write_sample_cubes, write_samples
 from pipelines.redraw.entropy import (
@@ -24,8 +24,8 @@ from pipelines.redraw.entropy import (
     unpacked,
     unpacked_lengths,
 )
-from pipelines.run import read_run
-from pipelines.store import write_manifest
+from pipelines.run.folder import read_run
+from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
 
 RUNS = ["cloud_run", "positive_run", "svi_run"]

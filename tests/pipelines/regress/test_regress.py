@@ -16,7 +16,7 @@ from dustmap.gp.moments import Moments
 from dustmap.kernels import KERNELS as ALL_KERNELS
 from dustmap.kernels import Constant, Matern32, Sum
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress import Options, regress
 from pipelines.regress.methods import choose_method
 from pipelines.regress.prediction import metrics, predict

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.report import write_report
 from pipelines.report.blocks import Listing, Notice, Section, Table
+from pipelines.report.data import gather, judge
 from pipelines.report.diagnostics import diagnostics
-from pipelines.report.material import gather, judge
 from pipelines.report.numbers import by, percent, significant
 from pipelines.report.origin import limits
 from pipelines.report.page import render

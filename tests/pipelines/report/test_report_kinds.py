@@ -5,15 +5,15 @@ import dataclasses
 import one_cloud
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
-from pipelines.export.zarr import write_zarr
 from pipelines.fit import fit
+from pipelines.formats.zarr import write_zarr
 from pipelines.products import map_cube
 from pipelines.report import write_report
+from pipelines.report.data import gather
 from pipelines.report.maps import beside
-from pipelines.report.material import gather
 from pipelines.report.page import render
 from pipelines.report.summary import summary
 from pipelines.report.validation import validation
