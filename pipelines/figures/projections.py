@@ -32,11 +32,13 @@ class Projection:
 
     def project(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
         """Place of a direction; NaN where it is not shown."""
-        return self._wcs().wcs_world2pix(l, b, 0)
+        x, y = self._wcs().wcs_world2pix(l, b, 0)
+        return x, y
 
     def unproject(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Direction of a place; NaN beyond the rim."""
-        return self._wcs().wcs_pix2world(x, y, 0)
+        l, b = self._wcs().wcs_pix2world(x, y, 0)  # noqa: E741
+        return l, b
 
     def pixels(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Centres of ``count`` pixels across the panel, and as many as that gives up.
