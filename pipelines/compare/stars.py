@@ -13,7 +13,6 @@ from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, eve
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
-from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.unseen import not_fitted
@@ -63,20 +62,13 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
         raise InputError(f"{name} has positions only: extinctions are needed")
     unseen, counts = not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
+    inside = predicted.pop("inside")
     noise = observation_noise(unseen, run.plan, predicted["density_mean"])
-    inside = predicted["inside"]
     usable = inside & (noise > 0)
     counts["outside the box"] = int((~inside).sum())
     counts["without any error"] = int((inside & ~usable).sum())
-    assert unseen.extinction is not None
-    held = HeldOut(
-        l=unseen.l[usable],
-        b=unseen.b[usable],
-        distance=unseen.distance[usable],
-        observed=unseen.extinction[usable],
-        noise=noise[usable],
-        predicted={n: predicted[f"extinction_{n}"][usable] for n in KINDS},
-    )
+    columns = {name: column[usable] for name, column in predicted.items()}
+    held = HeldOut.of(unseen.select(usable), run.plan, columns)
     return _comparison(_judge(run, held, counts, name), counts, name)
 
 

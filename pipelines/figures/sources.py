@@ -17,7 +17,7 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.shells import TABLE as SHELLS
-from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.formats.zarr import holds_integrated, is_zarr, read_integrated, read_zarr
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.maps.integrated import Integrated
@@ -230,7 +230,7 @@ def open_source(path: Path) -> Source:
             f"{path} is not a run folder and no map: it does not exist. Name a run, or "
             "what `dustmap export` wrote of it"
         )
-    if begun or (path.is_dir() and not (path / "zarr.json").is_file()):
+    if begun or (path.is_dir() and not is_zarr(path)):
         return RunSource(path, read_run(path))
     if path.is_dir():
         return CubeSource(path, read_zarr(path), _integrated(path))

@@ -12,10 +12,10 @@ from pipelines.fit.result import (
     write_records,
 )
 from pipelines.fit.sample import Sample
-from pipelines.run.assessment import crossed, held_out_score, sight_line_lengths
+from pipelines.run.assessment import crossed, sight_line_lengths
 from pipelines.run.folder import State, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
-from pipelines.run.held_out import write_held_out
+from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory

@@ -64,7 +64,7 @@ def write_zarr(
         If the provenance is not JSON or an array's name clashes with an axis.
     """
     target = Path(path)
-    if target.is_dir() and any(target.iterdir()) and not _is_zarr(target):
+    if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
     attributes = _group_attributes(cube, integrated)
     _check_names(cube)
@@ -122,11 +122,9 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
 
 def holds_integrated(path: str | os.PathLike[str]) -> bool:
     """Whether a store has integrated extinctions, by its description alone."""
-    try:
+    with _told(Path(path)):
         described = json.loads((Path(path) / "zarr.json").read_text())
         return "integrated" in described["attributes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no cube of this program: {error}") from error
 
 
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
@@ -156,33 +154,53 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
         )
 
 
+def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
+    """The group of a store and its attributes, without reading arrays or hashes.
+
+    Raises
+    ------
+    InputError
+        If it is none of this program's, or of another version.
+    """
+    if not is_zarr(path):
+        raise InputError(f"{path} is no zarr store (expected a folder with zarr.json)")
+    with _told(path):
+        group = zarr.open_group(path, mode="r", zarr_format=3)
+        attributes = dict(group.attrs)
+        kind, version = attributes.get("kind"), attributes.get("version")
+        if kind != _KIND or version not in _READABLE:
+            raise InputError(
+                f"{path} is a zarr store of kind {kind!r} version {version!r}; "
+                f"expected {_KIND!r} version {' or '.join(map(str, _READABLE))}, as "
+                "`dustmap export` writes it"
+            )
+        return group, attributes
+
+
 @contextmanager
 def _opened(
     source: Path, *, verify: bool
 ) -> Iterator[tuple[zarr.Group, dict[str, Any]]]:
     """The group of a whole store of this program, and its attributes."""
-    if not _is_zarr(source):
-        raise InputError(
-            f"{source} is no zarr store (expected a folder with zarr.json)"
-        )
-    check_manifest(source, hashes=verify)
+    if is_zarr(source):
+        check_manifest(source, hashes=verify)
+    with _told(source):
+        yield open_cube(source)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What goes wrong with a store is an `InputError`."""
     try:
-        group = zarr.open_group(source, mode="r", zarr_format=3)
-        attributes = dict(group.attrs)
-        kind, version = attributes.get("kind"), attributes.get("version")
-        if kind != _KIND or version not in _READABLE:
-            raise InputError(
-                f"{source} is a zarr store of kind {kind!r} version {version!r}; "
-                f"expected {_KIND!r} version {' or '.join(map(str, _READABLE))}"
-            )
-        yield group, attributes
+        yield
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise InputError(f"{source} is no cube of this program: {error}") from error
+        raise InputError(f"{path} is no cube of this program: {error}") from error
 
 
-def _is_zarr(path: Path) -> bool:
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is a zarr group."""
     return (path / "zarr.json").is_file()
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.formats.zarr import is_zarr
 from pipelines.query.map import DustMap
-from pipelines.query.store import MapStore, is_store, open_store
+from pipelines.query.store import MapStore, open_store
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         raise InputError(
             f"{place} does not exist: give a map store, a run or a file of samples"
         )
-    if not is_store(place):
+    if not is_zarr(place):
         posterior, band = _posterior(place)
         return DustMap(path=place, stored=None, posterior=posterior, band=band)
     store = open_store(place)

@@ -9,44 +9,14 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.models.gaussian import TorusGaussian
-from pipelines.base.calibration import coverage, predictive_z
-from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.engines import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 from pipelines.planning.selection import placing_errors
 
-_LEVELS = (0.68, 0.95)
 # Of the cells, below which a map is told to be mostly prior.
 _FEW = 0.1
-
-
-def held_out_score(
-    predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
-) -> dict[str, float]:
-    """Error and coverage of the noisy extinctions of the stars kept back.
-
-    Coverage is that of `pipelines.base.calibration`, as reports and comparisons have it.
-    """
-    if not len(stars):
-        return {}
-    assert stars.extinction is not None
-    difference = predictions["extinction_mean"] - stars.extinction
-    score = {
-        "stars": float(len(stars)),
-        "rmse": float(np.sqrt(np.mean(difference**2))),
-        "scatter": float(np.std(stars.extinction)),
-    }
-    # Without posterior samples there is no standard deviation to judge.
-    if np.isfinite(predictions["extinction_std"]).all():
-        noise = observation_noise(stars, plan, predictions["density_mean"])
-        said = {name: predictions[f"extinction_{name}"] for name in KINDS}
-        positive = plan.density == "lognormal"
-        z = predictive_z(stars.extinction, noise, said, positive=positive)
-        for found in coverage(z, _LEVELS):
-            score[f"coverage_{found.level:.0%}".rstrip("%")] = found.held
-    return score
 
 
 def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.base.calibration import predictive_z
+from pipelines.base.calibration import coverage, predictive_z
 from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
@@ -15,6 +15,7 @@ from pipelines.run.assessment import observation_noise
 from pipelines.run.predict import write_predictions
 
 FILE = "held_out.parquet"
+_LEVELS = (0.68, 0.95)
 _OBSERVED = ("extinction", "extinction_error", "noise")
 
 
@@ -42,6 +43,19 @@ class HeldOut:
     noise: np.ndarray
     predicted: dict[str, np.ndarray]
 
+    @classmethod
+    def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
+        """Stars with extinctions, beside the columns that were predicted of them."""
+        assert stars.extinction is not None
+        return cls(
+            l=stars.l,
+            b=stars.b,
+            distance=stars.distance,
+            observed=stars.extinction,
+            noise=observation_noise(stars, plan, columns["density_mean"]),
+            predicted={name: columns[f"extinction_{name}"] for name in KINDS},
+        )
+
     def __len__(self) -> int:
         return len(self.l)
 
@@ -62,14 +76,36 @@ class HeldOut:
         )
 
 
+def held_out_score(
+    predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
+) -> dict[str, float]:
+    """Error and coverage of the noisy extinctions of the stars kept back.
+
+    Coverage is that of `pipelines.base.calibration`, as reports have it.
+    """
+    if not len(stars):
+        return {}
+    held = HeldOut.of(stars, plan, predictions)
+    score = {
+        "stars": float(len(held)),
+        "rmse": float(np.sqrt(np.mean(held.residual**2))),
+        "scatter": float(np.std(held.observed)),
+    }
+    # Without posterior samples there is no standard deviation to judge.
+    if held.has_uncertainty:
+        z = held.z_scores(positive=plan.density == "lognormal")
+        for found in coverage(z, _LEVELS):
+            score[f"coverage_{found.level:.0%}".rstrip("%")] = found.held
+    return score
+
+
 def write_held_out(
     path: Path, stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> None:
     """Predictions beside what was observed; ``noise`` is its whole standard error."""
-    assert stars.extinction is not None
     assert stars.extinction_error is not None
-    noise = observation_noise(stars, plan, predictions["density_mean"])
-    columns = (stars.extinction, stars.extinction_error, noise)
+    held = HeldOut.of(stars, plan, predictions)
+    columns = (held.observed, stars.extinction_error, held.noise)
     observed = dict(zip(_OBSERVED, columns, strict=True))
     write_predictions(path, stars, {**observed, **predictions}, {})
 

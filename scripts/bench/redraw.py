@@ -25,8 +25,8 @@ from pipelines.catalog.schema import read_stars
 from pipelines.model.observations import rays
 from pipelines.redraw import open_samples, write_samples
 from pipelines.redraw.cubes import density_cube
-from pipelines.run.assessment import held_out_score
 from pipelines.run.folder import Run, read_run
+from pipelines.run.held_out import held_out_score
 from pipelines.run.predict import predict_columns
 
 TOLERANCES = (1e-3, 3e-3, 1e-2, 3e-2)

@@ -341,7 +341,7 @@ def test_numbers_that_are_none_end_the_fit_and_not_the_checkpoint(
     config = tmp_path / "config.toml"
     config.write_text(to_toml(FitConfig.model_validate(again.plain)))
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.fit, "run_engine", broken)
+        patch.setattr(pipelines.fit.fitting, "run_engine", broken)
         line = f"fit {again.source} -o {again.output} -c {config} --resume"
         said = command(line)
     assert said.exit_code == 1
