@@ -57,14 +57,9 @@ def compare(
     run: Path,
     reference: str,
     output: Path,
-    kind: str,
-    r_v: float,
-    factor: float | None,
-    integrated: bool | None,
     queries: tuple[str, ...],
-    points: int,
-    seed: int,
     overwrite: bool,
+    **chosen: Any,
 ) -> None:
     """Hold the map of RUN against REFERENCE: tables, figures and what they support.
 
@@ -76,15 +71,8 @@ def compare(
     from pipelines.compare.dispatch import CompareOptions, taken_for
     from pipelines.compare.dispatch import compare as compare_
 
-    options = CompareOptions(
-        kind=kind,
-        factor=factor,
-        r_v=r_v,
-        integrated=integrated,
-        query=dict(_pair(text) for text in queries),
-        points=points,
-        seed=seed,
-    )
+    query = dict(_pair(text) for text in queries)
+    options = CompareOptions(query=query, **chosen)
     found, written = compare_(run, reference, output, options, overwrite=overwrite)
     click.echo(taken_for(found, reference, options))
     click.echo(str(found))

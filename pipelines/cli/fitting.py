@@ -38,9 +38,7 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
-    resume: bool,
-    anyway: bool,
-    overwrite: bool,
+    **options: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
 
@@ -54,15 +52,7 @@ def fit(
 
     settings = load_config(FitConfig, config, overrides)
     with processes() as group:
-        report = run(
-            stars,
-            output,
-            settings,
-            overwrite=overwrite,
-            resume=resume,
-            anyway=anyway,
-            group=group,
-        )
+        report = run(stars, output, settings, group=group, **options)
         if not group.first:
             return
     click.echo(str(report))
