@@ -40,11 +40,11 @@ import pipelines
 from pipelines.catalog.ingest import ingest
 from pipelines.config import SimulateConfig, load_config
 from pipelines.figures import face_on
-from pipelines.metrics import read_metrics
+from pipelines.storage.metrics import read_metrics
 from pipelines.products import map_cube
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.simulate import simulate
-from pipelines.status import describe, status_of
+from pipelines.run.status import describe, status_of
 from pipelines.verify import verify
 
 folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))

@@ -32,13 +32,13 @@ from astropy.coordinates import SkyCoord
 from pipelines.bands import conversion
 from pipelines.catalog.ingest import ingest
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.export.zarr import read_zarr, write_zarr
+from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.fit import fit
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.simulate import simulate
-from pipelines.truth import truth_extinction
+from pipelines.maps.truth import truth_extinction
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 plt.rcParams.update(

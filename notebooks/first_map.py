@@ -31,6 +31,7 @@
 # %%
 # %matplotlib inline
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,15 +39,15 @@ import numpy as np
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, SimulateConfig, load_config
-from pipelines.export.cube import LineOfSight
-from pipelines.export.zarr import read_zarr, write_zarr
+from pipelines.maps.cube import LineOfSight
+from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.figures import density_slice, face_on, lines_of_sight
 from pipelines.fit import fit
 from pipelines.products import lines_of_sight as find_lines
 from pipelines.products import map_cube
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.simulate import simulate
-from pipelines.truth import truth_density, truth_extinction
+from pipelines.maps.truth import truth_density, truth_extinction
 
 folder = Path(tempfile.mkdtemp(prefix="first-map-"))
 
@@ -152,18 +153,7 @@ def with_truth(line: LineOfSight) -> LineOfSight:
     known = truth_extinction(
         truth, np.full(n, line.l), np.full(n, line.b), line.distance * (1 - 1e-9)
     )
-    return LineOfSight(
-        l=line.l,
-        b=line.b,
-        distance=line.distance,
-        mean=line.mean,
-        std=line.std,
-        star_distance=line.star_distance,
-        star_extinction=line.star_extinction,
-        star_error=line.star_error,
-        radius=line.radius,
-        truth=known,
-    )
+    return replace(line, truth=known)
 
 
 directions = [(0.0, 0.0), (90.0, 0.0), (180.0, 0.0), (270.0, 0.0)]

@@ -12,7 +12,7 @@ import mmap
 import re
 from pathlib import Path
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 CHECKSUM_KEY = "dustmap.sha256"
 PLACEHOLDER = "0" * 64

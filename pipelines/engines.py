@@ -35,15 +35,16 @@ from dustmap.whitening import (
     ToeplitzWhitening,
     TorusWhitening,
 )
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 from pipelines.config import FitConfig
-from pipelines.engine_report import (
+from pipelines.model.engine_report import (
     NEWTON_TOLERANCE,
     messages_of,
     outlier_facts,
     torus_facts,
 )
-from pipelines.errors import InputError
-from pipelines.observations import (
+from pipelines.model.observations import (
     Data,
     learns_common,
     learns_share,
@@ -51,8 +52,7 @@ from pipelines.observations import (
     rays,
     sight_lines,
 )
-from pipelines.planning.plan import Plan
-from pipelines.progress import say
+from pipelines.model.plan import Plan
 
 # Of Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
 _NEWTON_STEPS = 50

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 import healpy
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 MERGED_COLUMNS = ("mean_distance_error", "members")
 _PRIOR_FREEDOM = 8.0

@@ -11,17 +11,16 @@ import pyarrow
 import pyarrow.parquet as pq
 from astropy.io import fits
 
+from pipelines.base.errors import InputError
 from pipelines.checksum import verify_checksum
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.fits import read_fits
-from pipelines.export.hdus import open_checked
-from pipelines.export.healpix import read_healpix
-from pipelines.export.integrated import Integrated
-from pipelines.export.shells import TABLE, read_shells
-from pipelines.export.zarr import holds_integrated, read_integrated, read_zarr
-from pipelines.export.zarr_arrays import is_samples
-from pipelines.metrics import read_metrics
+from pipelines.formats.fits import read_fits
+from pipelines.formats.hdus import open_checked
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import TABLE, read_shells
+from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.formats.zarr_arrays import is_samples
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.samples import check_samples
 from pipelines.saving.checkpoint import (
     check_checkpoint,
@@ -29,7 +28,8 @@ from pipelines.saving.checkpoint import (
     is_checkpoint,
 )
 from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
-from pipelines.store import MANIFEST, MARKER, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.metrics import read_metrics
 
 RUN_RECORD = "run.json"
 _REGRESSION_RECORD = "summary.json"

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import read_table
-from pipelines.export.cube import Cube
-from pipelines.export.zarr import read_zarr
-from pipelines.truth import truth_density, truth_extinction, unit_vectors
+from pipelines.formats.zarr import read_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_density, truth_extinction
 
 # Half-widths of the central 68% and 95% of a Gaussian in standard deviations.
 INTERVALS = {"68": 0.9945, "95": 1.9600}

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, read_stars, read_table
-from pipelines.export.zarr import read_zarr
-from pipelines.truth import unit_vectors
+from pipelines.formats.zarr import read_zarr
 
 # A step of 0.0625 rad (3.6 deg) counts like one of 1 in the logarithm of the distance.
 _PER_RADIAN = 16.0

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.figures import save_figure
 from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
 from pipelines.figures.cuts import QUANTITIES, SHOWS

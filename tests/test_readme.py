@@ -23,9 +23,9 @@ from documents import (
 from pipelines.catalog.presets import list_presets
 from pipelines.catalog.schema import read_stars
 from pipelines.cli import main
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.healpix import write_healpix
-from pipelines.export.zarr import write_zarr
+from pipelines.formats.healpix import write_healpix
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube, SkyMaps
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -1,6 +1,5 @@
 """Extinction in one band turned into that in another."""
 
-from pipelines.bands.applying import convert, converted
 from pipelines.bands.conversion import CURVE, R_V, Conversion, conversion, factor
 from pipelines.bands.curves import CURVES
 from pipelines.bands.passbands import WAVELENGTHS, parse_band
@@ -13,8 +12,6 @@ __all__ = [
     "WAVELENGTHS",
     "Conversion",
     "conversion",
-    "convert",
-    "converted",
     "factor",
     "parse_band",
     "source_band",

@@ -23,7 +23,7 @@ from pipelines.bands.curves import (
     relative_extinction,
 )
 from pipelines.bands.passbands import Band, parse_band
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 CURVE = "G23"
 R_V = 3.1

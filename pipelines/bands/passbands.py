@@ -26,7 +26,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 # In nm.
 WAVELENGTHS = {

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pipelines.bands.passbands import parse_band
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 UNKNOWN = "as in the catalogue"
 SEPARATOR = "; "

@@ -18,6 +18,7 @@ from astropy.io import fits
 from astropy.io.votable import parse
 from astropy.table import Table
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
@@ -25,7 +26,6 @@ from pipelines.catalog.source import (
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 
 class AstropySource:

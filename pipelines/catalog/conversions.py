@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 
 def _number(column: np.ndarray, where: str) -> np.ndarray:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.quantile_sketch import QuantileSketch
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.errors import InputError
 
 FEWEST_POSITIONS = 5
 RADIAN_LIMITS = (2 * np.pi, np.pi / 2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import unreadable
-from pipelines.errors import InputError
 
 _PROPERTIES = ("hats.properties", "properties")
 _COLLECTION = "collection.properties"

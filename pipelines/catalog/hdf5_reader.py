@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
@@ -16,7 +17,6 @@ from pipelines.catalog.source import (
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 ASTROPY_SUFFIX = ".__table_column_meta__"
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.counts import KeptRows
 from pipelines.catalog.options import IngestOptions, IngestPlan, make_plan
 from pipelines.catalog.parallel import Run, processes
@@ -40,9 +41,8 @@ from pipelines.catalog.report import IngestReport
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
 from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.catalog.valid_rows import Progress, ValidRows, validate_sources
-from pipelines.errors import InputError
 from pipelines.merge import MERGED_COLUMNS, Cells, parse_cells
-from pipelines.store import MANIFEST, atomic_directory, write_manifest
+from pipelines.storage.atomic import MANIFEST, atomic_directory, write_manifest
 
 STARS_PER_PARTITION = 1 << 20
 _FILE_SUFFIXES = (".parquet", ".parq", ".pq")

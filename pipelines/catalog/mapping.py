@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.source import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, conversion_factor
-from pipelines.errors import InputError
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))

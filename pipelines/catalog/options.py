@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipelines.bands.passbands import parse_band
+from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter, parse_filter
 from pipelines.catalog.mapping import Recipe, choose, parse_mappings
 from pipelines.catalog.presets import (
@@ -19,7 +20,6 @@ from pipelines.catalog.readers import find_files, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source, locate
 from pipelines.catalog.units import parse_unit
-from pipelines.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import pydantic
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.references import Reference, references_of
 from pipelines.catalog.units import INPUT_UNITS, parse_unit
-from pipelines.errors import InputError
 
 MINIMUM_PARALLAX_SNR = 5.0
 _FOLDER = importlib.resources.files("catalogs")

@@ -17,7 +17,7 @@ from pipelines.catalog.options import IngestPlan
 from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
-from pipelines.digests import digest_of
+from pipelines.storage.digests import digest_of
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.astropy_reader import open_fits, open_votable
 from pipelines.catalog.conversions import CONVERSIONS
 from pipelines.catalog.hats import hats_files, is_hats
@@ -21,7 +22,6 @@ from pipelines.catalog.parquet_reader import ParquetSource
 from pipelines.catalog.source import Source, describe_absence, is_gzipped, locate
 from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
-from pipelines.errors import InputError
 
 __all__ = ["describe_absence", "find_files", "open_source", "read_columns"]
 

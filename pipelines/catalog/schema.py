@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.tables import read_table, write_table
-from pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from dustmap.distributed.group import Group

@@ -15,9 +15,9 @@ import healpy
 import numpy as np
 import pyarrow as pa
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.hashing import hash_identifiers
 from pipelines.catalog.tables import to_arrow
-from pipelines.errors import InputError
 
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from astropy.table.meta import get_header_from_yaml
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 ROWS_PER_BATCH = 1 << 18
 _INDEXED = re.compile(r"(?P<base>.+)\[(?P<index>\d+)\]")

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import unreadable
 from pipelines.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
-from pipelines.errors import InputError
-from pipelines.store import MANIFEST, MARKER, atomic_file, check_manifest
+from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from astropy.table.meta import get_header_from_yaml
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.parquet_reader import to_numpy
 from pipelines.catalog.source import (
     ColumnInfo,
@@ -20,7 +21,6 @@ from pipelines.catalog.source import (
     refuse_duplicates,
     unreadable,
 )
-from pipelines.errors import InputError
 
 NULLS = ("", "null", "NULL", "nan", "NaN", "NAN")
 BLOCK_BYTES = 1 << 24

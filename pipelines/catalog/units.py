@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from astropy import units as u
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 _NAMES = {
     "deg": "l b ra dec",

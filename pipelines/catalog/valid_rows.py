@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.options import IngestPlan
 from pipelines.catalog.parallel import Run
@@ -17,7 +18,6 @@ from pipelines.catalog.repeats import find_repeated
 from pipelines.catalog.sorted_runs import COUNT_ORDER, RunWriter, SortedRun
 from pipelines.catalog.source import Source
 from pipelines.catalog.validation import RowValidator
-from pipelines.errors import InputError
 
 REPEATED = "source_id repeated"
 ROWS_PER_PIECE = 1 << 20

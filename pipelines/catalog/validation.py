@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.mapping import Recipe
 from pipelines.catalog.options import Selection
@@ -18,7 +19,6 @@ from pipelines.catalog.rows import (
     to_canonical,
 )
 from pipelines.catalog.source import Source
-from pipelines.errors import InputError
 
 
 class RowValidator:

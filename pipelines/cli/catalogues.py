@@ -98,7 +98,9 @@ class _NamingPresets(click.Command):
     metavar="BAND",
     help="What the extinctions are of, e.g. A_V, A_G, E(B-V); the preset's if unsaid.",
 )
-@click.option("--positions", is_flag=True, help="Positions only, for predict.")
+@click.option(
+    "--positions", "positions_only", is_flag=True, help="Positions only, for predict."
+)
 @click.option(
     "--any-range",
     is_flag=True,
@@ -119,21 +121,7 @@ class _NamingPresets(click.Command):
 )
 @OVERWRITE
 @reporting
-def ingest(
-    sources: tuple[Path, ...],
-    output: Path,
-    preset: str | None,
-    mappings: tuple[str, ...],
-    where: str | None,
-    keep: tuple[str, ...],
-    max_bad: float,
-    band: str | None,
-    positions: bool,
-    any_range: bool,
-    workers: int,
-    merge: str | None,
-    overwrite: bool,
-) -> None:
+def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     """Read catalogues into the table that fit and predict take.
 
     SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder), HDF5 or a HATS catalogue.
@@ -144,26 +132,11 @@ def ingest(
     distance_error, parallax_error, and *_lower / *_upper bounds.
     Units are never guessed: give them in the file, a preset or --map.
     """
+    from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
-    from pipelines.progress import Progress
 
     with Progress(description="ingest", unit="row") as progress:
-        report = run(
-            list(sources),
-            output,
-            preset=preset,
-            mappings=mappings,
-            where=where,
-            keep=keep,
-            positions_only=positions,
-            max_bad=max_bad,
-            band=band,
-            any_range=any_range,
-            workers=workers,
-            merge=merge,
-            overwrite=overwrite,
-            progress=progress.update,
-        )
+        report = run(list(sources), output, progress=progress.update, **options)
     click.echo(str(report))
 
 
@@ -180,25 +153,18 @@ def ingest(
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
 @OVERWRITE
 @reporting
-def merge(stars: Path, output: Path, cells: str, workers: int, overwrite: bool) -> None:
+def merge(stars: Path, output: Path, cells: str, **options: Any) -> None:
     """Merge the STARS of each pixel and distance bin into one pseudo-observation.
 
     For catalogues with many stars in each voxel of the map: choose cells smaller than
     that. Column `members` has the number of stars; outliers stay by themselves. The
     same as `dustmap ingest STARS --merge NSIDE,BINS`.
     """
+    from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
-    from pipelines.progress import Progress
 
     with Progress(description="merge", unit="row") as progress:
-        report = run(
-            [stars],
-            output,
-            workers=workers,
-            merge=cells,
-            # Of what was taken once.
-            any_range=True,
-            overwrite=overwrite,
-            progress=progress.update,
-        )
+        # Their distances and extinctions were taken once.
+        options |= {"merge": cells, "any_range": True, "progress": progress.update}
+        report = run([stars], output, **options)
     click.echo(str(report))

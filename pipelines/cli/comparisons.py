@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
 
 
 @click.command()
@@ -57,14 +57,9 @@ def compare(
     run: Path,
     reference: str,
     output: Path,
-    kind: str,
-    r_v: float,
-    factor: float | None,
-    integrated: bool | None,
     queries: tuple[str, ...],
-    points: int,
-    seed: int,
     overwrite: bool,
+    **chosen: Any,
 ) -> None:
     """Hold the map of RUN against REFERENCE: tables, figures and what they support.
 
@@ -73,20 +68,13 @@ def compare(
     or extinction), a table of clouds (name, dist_pc, l_approx, b_approx), another map
     (zarr, FITS, npz or run), or dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare.held_against import Asked, taken_for
-    from pipelines.compare.held_against import compare as compare_
+    from pipelines.compare.dispatch import CompareOptions, taken_for
+    from pipelines.compare.dispatch import compare as compare_
 
-    asked = Asked(
-        kind=kind,
-        factor=factor,
-        r_v=r_v,
-        integrated=integrated,
-        options=dict(_pair(text) for text in queries),
-        points=points,
-        seed=seed,
-    )
-    found, written = compare_(run, reference, output, asked, overwrite=overwrite)
-    click.echo(taken_for(found, reference, asked))
+    query = dict(_pair(text) for text in queries)
+    options = CompareOptions(query=query, **chosen)
+    found, written = compare_(run, reference, output, options, overwrite=overwrite)
+    click.echo(taken_for(found, reference, options))
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
+from pipelines.export.registry import EXPORTERS, usual_targets
+
+
+def _products(command: Any) -> Any:
+    """An option for every product that can be written."""
+    for name, exporter in reversed(EXPORTERS.items()):
+        command = click.option(
+            f"--{name}", type=OUT, multiple=True, help=exporter.help
+        )(command)
+    return command
 
 
 @click.command()
 @click.argument("run", type=OUT)
-@click.option(
-    "--zarr", "zarr_", type=OUT, help="Density and integrated extinction as zarr v3."
-)
-@click.option("--fits", "fits_", type=OUT, help="Density cube as FITS.")
-@click.option("--healpix", "healpix_", type=OUT, help="Integrated extinction, HEALPix.")
-@click.option("--shells", "shells_", type=OUT, help="Density in HEALPix shells.")
-@click.option(
-    "--citation",
-    "citations",
-    type=OUT,
-    multiple=True,
-    help="Whom to cite: NAME.cff or NAME.bib; may be repeated.",
-)
+@_products
 @click.option(
     "--distances", metavar="PC,PC,...", help="Distances of the HEALPix maps [pc]."
 )
@@ -50,50 +49,29 @@ from pipelines.errors import InputError
 @reporting
 def export(
     run: Path,
-    zarr_: Path | None,
-    fits_: Path | None,
-    healpix_: Path | None,
-    shells_: Path | None,
-    citations: tuple[Path, ...],
     distances: str | None,
     shell_edges: str | None,
-    nside: int | None,
-    band: str | None,
-    from_band: str | None,
-    curve: str | None,
-    r_v: float | None,
     box: str | None,
-    sphere: float | None,
     overwrite: bool,
+    **chosen: Any,
 ) -> None:
     """Write the map of RUN: density, integrated extinction, and whom to cite.
 
     Without a choice of outputs they are written into RUN: map.zarr, map.fits,
     map.healpix.fits, CITATION.cff and CITATION.bib.
     """
-    from pipelines.export.all import export_run
-    from pipelines.export.choices import Choices, Targets, parse_box
+    from pipelines.export.exporters import export_run
+    from pipelines.export.options import ExportOptions, parse_box
 
-    targets = Targets(
-        zarr=zarr_, fits=fits_, healpix=healpix_, shells=shells_, citations=citations
-    )
-    choices = Choices(
+    outputs = {name: chosen.pop(name) for name in EXPORTERS}
+    targets = {name: paths for name, paths in outputs.items() if paths}
+    options = ExportOptions(
         distances=_numbers("--distances", distances),
         shell_edges=_numbers("--shell-edges", shell_edges),
-        nside=nside,
-        band=band,
-        from_band=from_band,
-        curve=curve,
-        r_v=r_v,
         box={} if box is None else parse_box(box),
-        sphere=sphere,
+        **chosen,
     )
-    done = export_run(
-        run,
-        targets if targets.paths else Targets.inside(run),
-        choices,
-        overwrite=overwrite,
-    )
+    done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
     for path in done.paths:

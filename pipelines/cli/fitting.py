@@ -38,9 +38,7 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
-    resume: bool,
-    anyway: bool,
-    overwrite: bool,
+    **options: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
 
@@ -50,19 +48,11 @@ def fit(
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
-    from pipelines.launch import processes
+    from pipelines.fit.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
     with processes() as group:
-        report = run(
-            stars,
-            output,
-            settings,
-            overwrite=overwrite,
-            resume=resume,
-            anyway=anyway,
-            group=group,
-        )
+        report = run(stars, output, settings, group=group, **options)
         if not group.first:
             return
     click.echo(str(report))
@@ -88,7 +78,7 @@ def status(run: Path, as_json: bool) -> None:
     """How far the fit into RUN is: under way, finished, stopped or dead."""
     import json
 
-    from pipelines.status import describe, status_of
+    from pipelines.run.status import describe, status_of
 
     found = status_of(run)
     click.echo(json.dumps(found, indent=1) if as_json else describe(found))

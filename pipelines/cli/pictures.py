@@ -7,10 +7,28 @@ from typing import Any
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, reporting
-from pipelines.errors import InputError
 
-_KINDS = ("face-on", "edge-on", "sky", "los", "slice", "compare", "convergence")
+
+class _Kind(click.ParamType):
+    """A figure by its name in the registry, which is heavy to import."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if value not in _kinds():
+            self.fail(f"{value!r} is not one of {', '.join(_kinds())}", param, ctx)
+        return value
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        return f"[{'|'.join(_kinds())}]"
+
+
+def _kinds() -> list[str]:
+    from pipelines.figures.registry import KINDS
+
+    return list(KINDS)
 
 
 @click.command()
@@ -20,7 +38,7 @@ _KINDS = ("face-on", "edge-on", "sky", "los", "slice", "compare", "convergence")
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice(_KINDS),
+    type=_Kind(),
     help="What to draw; may be repeated. Without it, all that RUN_OR_MAP suffices for.",
 )
 @click.option(
@@ -77,18 +95,18 @@ def plot(
 
     Every map stands beside its standard deviation. Figures in the folder are replaced.
     """
-    from pipelines.figures.all import Choice
-    from pipelines.figures.all import plot as draw
+    from pipelines.figures.registry import PlotOptions
+    from pipelines.figures.registry import plot as draw
 
     axis, at = _plane({"x": x, "y": y, "z": z})
-    choice = Choice(
+    options = PlotOptions(
         axis=axis,
         at=at,
         distances=sorted(set(distances)) or None,
         directions=[_direction(text) for text in directions] or None,
         **look,
     )
-    drawn = draw(source, output, kinds=kinds, choice=choice, form=form)
+    drawn = draw(source, output, kinds=kinds, options=options, form=form)
     for path in drawn.paths:
         click.echo(str(path))
     for kind, reason in drawn.left_out.items():

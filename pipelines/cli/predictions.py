@@ -21,7 +21,7 @@ def predict(run: Path, stars: Path, output: Path, overwrite: bool) -> None:
     One row per row of the input, in its order; stars outside the map get NaN and
     inside = false.
     """
-    from pipelines.predict import predict as predict_
+    from pipelines.run.predict import predict as predict_
 
     _, rows, inside = predict_(run, stars, output, overwrite=overwrite)
     click.echo(f"{rows} rows, {inside} inside the map, in {output}")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from pipelines.query.map import DustMap
-    from pipelines.query.table import Wanted
+    from pipelines.query.table import QueryOptions
 
 
 @click.command()
@@ -72,8 +72,8 @@ def query(map_: Path, **options: Any) -> None:
         _many(dust, options, wanted)
 
 
-def _wanted(options: dict[str, Any]) -> Wanted:
-    from pipelines.query.table import Wanted
+def _wanted(options: dict[str, Any]) -> QueryOptions:
+    from pipelines.query.table import QueryOptions
 
     chosen, total = options["integrated"], options["total"]
     if total and chosen is False:
@@ -81,7 +81,7 @@ def _wanted(options: dict[str, Any]) -> Wanted:
     if options["pct"] and options["mode"] not in (None, "percentile"):
         raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
     both = (True,) if total else (True, False)
-    return Wanted(
+    return QueryOptions(
         integrated=both if chosen is None else (chosen,),
         mode="percentile" if options["pct"] else options["mode"],
         pct=_percentiles(options["pct"]),
@@ -100,7 +100,7 @@ def _percentiles(text: str | None) -> tuple[float, ...]:
         ) from None
 
 
-def _many(dust: DustMap, options: dict[str, Any], wanted: Wanted) -> None:
+def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.table import write_answers
     from pipelines.query.targets import read_targets
 
@@ -120,7 +120,7 @@ def _many(dust: DustMap, options: dict[str, Any], wanted: Wanted) -> None:
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
-def _one(dust: DustMap, options: dict[str, Any], wanted: Wanted) -> None:
+def _one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.table import ask
 
     if options["output"] is not None or options["mappings"]:

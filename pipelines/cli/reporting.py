@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from pipelines.errors import InputError, Stopped
-from pipelines.progress import rank_mark
+from pipelines.base.errors import InputError, Stopped
+from pipelines.base.progress import rank_mark
 
 OUT = click.Path(path_type=Path)
 # What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.

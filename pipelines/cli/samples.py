@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
-from pipelines.errors import InputError
 
 
 @click.command()
@@ -35,8 +35,8 @@ def samples(
     SOURCE is a run folder, or for --zarr also an archive that -o wrote: a zarr store
     of the samples themselves, rounded and compressed, which needs no run beside it.
     """
-    from pipelines.export.zarr_arrays import is_samples
-    from pipelines.run import read_run
+    from pipelines.formats.zarr_arrays import is_samples
+    from pipelines.run.folder import read_run
     from pipelines.samples import read_samples, write_sample_cubes, write_samples
     from pipelines.samples.writing import TOLERANCE
 

@@ -2,7 +2,7 @@
 
 from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, write_comparison
-from pipelines.compare.held_against import compare
+from pipelines.compare.dispatch import compare
 from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
 from pipelines.compare.stars import compare_stars

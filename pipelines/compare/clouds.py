@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
 from pipelines.compare.chance import groups, one_each, p_at_least, p_value
 from pipelines.compare.comparison import Comparison
 from pipelines.compare.line_pictures import cloud_figure
 from pipelines.compare.peaks import Profile, largest_peak, local_peaks, profiles
 from pipelines.compare.tables import Cloud
-from pipelines.errors import InputError
-from pipelines.measurement import Row
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.run.folder import Run
 
 # Entries of one cloud are this near one another [deg].
 _SAME = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedCloud:
+class ValidatedCloud:
     """A cloud and the map along its line.
 
     ``tolerance`` [pc] is 2 σ of its distance and a cell, in quadrature; ``group`` the
@@ -133,7 +133,7 @@ def compare_clouds(
 
 def _judge(
     run: Run, clouds: list[Cloud], radius: float
-) -> tuple[list[JudgedCloud], list[str]]:
+) -> tuple[list[ValidatedCloud], list[str]]:
     """The clouds that can be judged, and what became of every one."""
     known = [c for c in clouds if math.isfinite(c.l) and math.isfinite(c.b)]
     if not known:
@@ -154,13 +154,13 @@ def _judge(
         else:
             error = 0.0 if math.isnan(cloud.error) else cloud.error
             tolerance = math.hypot(2 * error, cell)
-            each = JudgedCloud(cloud=cloud, profile=profile, tolerance=tolerance)
+            each = ValidatedCloud(cloud=cloud, profile=profile, tolerance=tolerance)
             judged.append(each)
             fates.append("judged")
     return _grouped(judged), fates
 
 
-def _grouped(judged: list[JudgedCloud]) -> list[JudgedCloud]:
+def _grouped(judged: list[ValidatedCloud]) -> list[ValidatedCloud]:
     """Number the complexes: near on the sky and in distance, through others or not."""
     place = np.array([(each.cloud.l, each.cloud.b) for each in judged]).reshape(-1, 2).T
     vectors = unit_vectors(*place)
@@ -173,7 +173,7 @@ def _grouped(judged: list[JudgedCloud]) -> list[JudgedCloud]:
     ]
 
 
-def _row(each: JudgedCloud) -> Row:
+def _row(each: ValidatedCloud) -> Row:
     drawn = each.peaks_of_samples
     near = np.abs(drawn - each.cloud.distance) <= each.tolerance
     return {
@@ -195,7 +195,7 @@ def _row(each: JudgedCloud) -> Row:
 
 
 def _numbers(
-    judged: list[JudgedCloud], generator: np.random.Generator
+    judged: list[ValidatedCloud], generator: np.random.Generator
 ) -> dict[str, Any]:
     distance = np.array([each.cloud.distance for each in judged])
     width = np.array([each.tolerance for each in judged])

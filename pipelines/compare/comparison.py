@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
+from pipelines.base.measurement import Row, plain, table
 from pipelines.figures.style import save_figure
-from pipelines.measurement import Row, plain, table
-from pipelines.store import atomic_directory, write_manifest
+from pipelines.storage.atomic import atomic_directory, write_manifest
 
 # Rows that are printed of a table.
 _MOST_ROWS = 20

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.compare.panels import label, panels
+from pipelines.figures.panels import label, panels
 from pipelines.figures.style import (
     BLACK,
     BLUE,
@@ -21,8 +21,8 @@ from pipelines.figures.style import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.compare.clouds import JudgedCloud
-    from pipelines.compare.lines import JudgedLine
+    from pipelines.compare.clouds import ValidatedCloud
+    from pipelines.compare.lines import ValidatedLine
 
 # Up to so many clouds are numbered; what a number takes, and how far up or down the
 # next one goes that would lie on it, as shares of the panel.
@@ -31,7 +31,7 @@ _LETTERS = np.array([0.025, 0.026])
 _ROW = np.array([0.0, 0.027])
 
 
-def line_figure(judged: Sequence[JudgedLine], scale: str) -> Figure:
+def line_figure(judged: Sequence[ValidatedLine], scale: str) -> Figure:
     """One panel per line: map and reference with their errors; what is not judged."""
     figure, places = panels(-(-len(judged) // 2), min(2, len(judged)), height=2.3)
     for axes in places[len(judged) :]:
@@ -52,7 +52,7 @@ def line_figure(judged: Sequence[JudgedLine], scale: str) -> Figure:
     return figure
 
 
-def _line(axes: Axes, each: JudgedLine) -> dict[str, Any]:
+def _line(axes: Axes, each: ValidatedLine) -> dict[str, Any]:
     factor, unit = length_unit(each.reach)
     place = each.fine_distance * factor
     handles: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _line(axes: Axes, each: JudgedLine) -> dict[str, Any]:
     return handles
 
 
-def _not_judged(axes: Axes, each: JudgedLine, factor: float) -> dict[str, Any]:
+def _not_judged(axes: Axes, each: ValidatedLine, factor: float) -> dict[str, Any]:
     """Shade what the reference or the map has not been told."""
     far = min(each.informed, each.line.far, each.reach)
     handles: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def _not_judged(axes: Axes, each: JudgedLine, factor: float) -> dict[str, Any]:
     return handles
 
 
-def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
+def cloud_figure(judged: Sequence[ValidatedCloud]) -> Figure:
     """Where the density peaks against where the clouds are."""
     named = len(judged) <= _NAMED
     figure, (axes,) = panels(1, 1, width=7.1 if named else 5.2, height=4.8)
@@ -132,7 +132,7 @@ def cloud_figure(judged: Sequence[JudgedCloud]) -> Figure:
     return figure
 
 
-def _number(axes: Axes, judged: Sequence[JudgedCloud], far: float) -> None:
+def _number(axes: Axes, judged: Sequence[ValidatedCloud], far: float) -> None:
     """Number the clouds by distance, with their names beside the panel."""
     placed: list[np.ndarray] = []
     names = []
@@ -168,7 +168,7 @@ def _number(axes: Axes, judged: Sequence[JudgedCloud], far: float) -> None:
     )  # fmt: skip
 
 
-def _peaks_of_samples(axes: Axes, judged: Sequence[JudgedCloud]) -> None:
+def _peaks_of_samples(axes: Axes, judged: Sequence[ValidatedCloud]) -> None:
     for number, each in enumerate(judged):
         drawn = each.peaks_of_samples
         axes.plot(

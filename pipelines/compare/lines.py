@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
+from pipelines.base.quantiles import QUANTILES
 from pipelines.compare.comparison import Comparison
-from pipelines.compare.informed import reach
 from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
-from pipelines.errors import InputError
-from pipelines.measurement import Row
-from pipelines.predict import QUANTILES
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.run.folder import Run
 
 _ALONG = 60
 # Combined errors that a line is named beyond.
@@ -25,7 +24,7 @@ _OFF = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedLine:
+class ValidatedLine:
     """One line in the band of the map: reference and map at the reference's distances.
 
     ``best``, ``spread``, ``mean``, ``std`` [mag] and ``judged`` have shape ``(n,)``;
@@ -105,9 +104,9 @@ def compare_lines(
     )
 
 
-def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
+def _judge(run: Run, line: Line, factor: float) -> ValidatedLine:
     direction = unit_vectors(np.array([line.l]), np.array([line.b]))
-    far = float(reach(run, direction)[0])
+    far = float(run.box.exits(direction)[0])
     informed = float(last_star(run, direction)[0])
     fine = np.linspace(0, far, _ALONG + 1)[1:]
     own = line.distance[line.distance <= far]
@@ -120,7 +119,7 @@ def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
     full_std = full_mean.copy()
     full_mean[: len(own)], full_std[: len(own)] = mean[at], std[at]
     trusted = (line.distance >= line.near) & (line.distance <= line.far)
-    return JudgedLine(
+    return ValidatedLine(
         line=line,
         factor=factor,
         mean=full_mean,
@@ -133,7 +132,7 @@ def _judge(run: Run, line: Line, factor: float) -> JudgedLine:
     )
 
 
-def _row(each: JudgedLine) -> Row:
+def _row(each: ValidatedLine) -> Row:
     chosen = each.judged
     row: Row = {
         "l [deg]": each.line.l,
@@ -160,7 +159,7 @@ def _row(each: JudgedLine) -> Row:
     }
 
 
-def _numbers(judged: list[JudgedLine]) -> dict[str, Any]:
+def _numbers(judged: list[ValidatedLine]) -> dict[str, Any]:
     mean = np.concatenate([each.mean[each.judged] for each in judged])
     best = np.concatenate([each.best[each.judged] for each in judged])
     z = np.concatenate([each.z[each.judged] for each in judged])
@@ -180,7 +179,7 @@ def _numbers(judged: list[JudgedLine]) -> dict[str, Any]:
     }
 
 
-def _profile(each: JudgedLine) -> list[Row]:
+def _profile(each: ValidatedLine) -> list[Row]:
     return [
         {
             "l": each.line.l,
@@ -198,7 +197,7 @@ def _profile(each: JudgedLine) -> list[Row]:
 
 
 def _words(
-    judged: list[JudgedLine], numbers: dict[str, Any], scale: str
+    judged: list[ValidatedLine], numbers: dict[str, Any], scale: str
 ) -> tuple[str, ...]:
     lines = sum(bool(each.judged.any()) for each in judged)
     off = [

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from pipelines.compare.panels import RANGE, label, note, panels
+from pipelines.figures.panels import RANGE, label, note, panels
 from pipelines.figures.style import BLUE, ORANGE, PURPLE, SMALL
 
 if TYPE_CHECKING:

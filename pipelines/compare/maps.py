@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import spherical
+from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
 from pipelines.compare.others import OtherMap, QueriedMap
 from pipelines.compare.pairs import Pairs, figures_of
-from pipelines.compare.sampling import OFFSETS, predicted_at, seen_cells, spherical
-from pipelines.errors import InputError
-from pipelines.measurement import Row
-from pipelines.run import Run
+from pipelines.compare.sampling import OFFSETS, predicted_at, seen_cells
+from pipelines.run.folder import Run
 
 _BINS = 6
 # Fewer places than this have no correlation worth telling.

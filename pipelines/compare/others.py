@@ -11,10 +11,11 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.run import Run
-from pipelines.truth import truth_density, truth_extinction, unit_vectors
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box, unit_vectors
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.run.folder import Run
 
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000
@@ -93,13 +94,9 @@ class CubeMap:
         if not self.blank:
             return np.zeros(np.shape(l), dtype=bool)
         axes = (self.cube.x, self.cube.y, self.cube.z)
-        directions = unit_vectors(l, b)
-        far = np.full(np.shape(l), np.inf)
-        for cosine, axis in zip(np.moveaxis(directions, -1, 0), axes, strict=True):
-            face = np.where(cosine > 0, axis[-1], axis[0])
-            safe = np.where(np.abs(cosine) > 1e-12, cosine, np.nan)
-            far = np.fmin(far, face / safe)
-        return self._integral(l, b, far * (1 - 1e-9)) == 0
+        lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
+        far = Box(lower=lower, upper=upper).exits(unit_vectors(l, b))
+        return self._integral(l, b, far) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr
 
-from pipelines.measurement import Row
+from pipelines.base.measurement import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

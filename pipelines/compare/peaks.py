@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from dustmap.functionals import PointValues
-from pipelines.compare.informed import reach, support_at
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.base.geometry import unit_vectors
+from pipelines.run.folder import Run
 
 # Rings of a disc: share of its radius, and directions on it.
 _RINGS = ((0.0, 1), (0.5, 6), (1.0, 12))
@@ -71,7 +70,7 @@ def profiles(
     """
     step = min(run.plan.grid.spacing) / _PER_CELL
     discs = [disc(*place, radius) for place in zip(l, b, strict=True)]
-    ends = [float(reach(run, rays[:1])[0]) for rays in discs]
+    ends = [float(run.box.exits(rays[0])) for rays in discs]
     lengths = [np.arange(1, int(end / step) + 1) * step for end in ends]
     points = [d[:, None, None] * rays for d, rays in zip(lengths, discs, strict=True)]
     flat = np.concatenate([part.reshape(-1, 3) for part in points])
@@ -84,7 +83,7 @@ def profiles(
             Profile(
                 distance=distance,
                 samples=np.nanmean(samples, axis=2),
-                seen=np.any(support_at(run, part) > 0, axis=1),
+                seen=np.any(run.support_at(part) > 0, axis=1),
                 reach=end,
             )
         )

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import InputError
 from pipelines.compare.tables import (
     CLOUDS_NEED,
     LINES_NEED,
@@ -15,7 +16,6 @@ from pipelines.compare.tables import (
     is_clouds,
     is_lines,
 )
-from pipelines.errors import InputError
 
 HELD_OUT = "held-out"
 PACKAGE = "dustmaps:"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.catalog.schema import Stars
-from pipelines.predict import predict_columns
-from pipelines.run import Run
+from pipelines.run.folder import Run
+from pipelines.run.predict import predict_columns
 
 # Within a cell, along each axis, in cells: their average is that over the cell.
 OFFSETS = (-1 / 3, 0.0, 1 / 3)
@@ -34,14 +34,6 @@ def seen_cells(
     if total > count:
         points = points[np.sort(generator.permutation(total)[:count])]
     return points, total
-
-
-def spherical(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``l, b`` [deg] and distance [pc] of points [pc], shape ``(..., 3)``."""
-    distance = np.linalg.norm(points, axis=-1)
-    lon = np.degrees(np.arctan2(points[..., 1], points[..., 0])) % 360
-    lat = np.degrees(np.arcsin(np.clip(points[..., 2] / distance, -1, 1)))
-    return lon, lat, distance
 
 
 def predicted_at(

@@ -7,20 +7,22 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from pipelines.assessment import observation_noise
-from pipelines.calibration import Calibration, by_bins, calibrate, even_edges
+from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, even_edges
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.compare.star_pictures import star_figure
 from pipelines.compare.unseen import not_fitted
-from pipelines.errors import InputError
-from pipelines.held_out import HeldOut, read_held_out
-from pipelines.measurement import Row
-from pipelines.predict import predict_columns
+from pipelines.figures import held_out as drawing
+from pipelines.figures.panels import panels
 from pipelines.products.integrated import last_star
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.run.assessment import observation_noise
+from pipelines.run.folder import Run
+from pipelines.run.held_out import HeldOut, read_held_out
+from pipelines.run.predict import predict_columns
 
 _DISTANCE_BINS = 8
 _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
@@ -28,11 +30,10 @@ _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 _FEW = 20
 # Standard deviations that a star is named beyond.
 _FAR = 5.0
-_PREDICTED = ("mean", "std", "p16", "p50", "p84")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedStars:
+class ValidatedStars:
     """Stars with their z-scores, and which lie beyond the last star of their line.
 
     ``residual`` is observed minus predicted mean [mag]; all have shape ``(n,)``.
@@ -61,20 +62,13 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
         raise InputError(f"{name} has positions only: extinctions are needed")
     unseen, counts = not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
+    inside = predicted.pop("inside")
     noise = observation_noise(unseen, run.plan, predicted["density_mean"])
-    inside = predicted["inside"]
     usable = inside & (noise > 0)
     counts["outside the box"] = int((~inside).sum())
     counts["without any error"] = int((inside & ~usable).sum())
-    assert unseen.extinction is not None
-    held = HeldOut(
-        l=unseen.l[usable],
-        b=unseen.b[usable],
-        distance=unseen.distance[usable],
-        observed=unseen.extinction[usable],
-        noise=noise[usable],
-        predicted={n: predicted[f"extinction_{n}"][usable] for n in _PREDICTED},
-    )
+    columns = {name: column[usable] for name, column in predicted.items()}
+    held = HeldOut.of(unseen.select(usable), run.plan, columns)
     return _comparison(_judge(run, held, counts, name), counts, name)
 
 
@@ -96,7 +90,7 @@ def compare_held_out(run: Run) -> Comparison:
     return _comparison(_judge(run, held, counts, "held-out"), counts, "held-out stars")
 
 
-def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedStars:
+def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> ValidatedStars:
     if not len(held):
         told = ", ".join(f"{what}: {n}" for what, n in counts.items())
         raise InputError(f"{name}: no star is left to judge the map by ({told})")
@@ -106,7 +100,7 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedSt
             "error to judge: fit it with inference.samples of 2 or more"
         )
     last = last_star(run, unit_vectors(held.l, held.b))
-    judged = JudgedStars(
+    judged = ValidatedStars(
         stars=held,
         residual=held.residual,
         z=held.z_scores(positive=run.plan.density == "lognormal"),
@@ -118,7 +112,7 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> JudgedSt
     return judged
 
 
-def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Comparison:
+def _comparison(judged: ValidatedStars, counts: Counter[str], name: str) -> Comparison:
     whole = calibrate(judged.residual, judged.z)
     edges = even_edges(judged.stars.distance, _DISTANCE_BINS)
     bins = by_bins(judged.stars.distance, edges, judged.residual, judged.z)
@@ -144,11 +138,21 @@ def _comparison(judged: JudgedStars, counts: Counter[str], name: str) -> Compari
         },
         shown=("summary", "by_distance", "by_region"),
         words=_words(judged, counts, whole),
-        figures={"stars": star_figure(judged, whole, bins)},
+        figures={"stars": _figure(judged, whole, bins)},
     )
 
 
-def _summary(judged: JudgedStars, whole: Calibration, name: str) -> list[Row]:
+def _figure(judged: ValidatedStars, whole: Calibration, bins: list[Bin]) -> Figure:
+    """Predicted and observed, z-scores, coverage, and errors by distance."""
+    figure, places = panels(2, 2)
+    drawing.observed(places[0], judged.stars)
+    drawing.z_scores(places[1], judged.z)
+    drawing.coverage(places[2], whole)
+    drawing.errors(places[3], bins, "distance [pc]")
+    return figure
+
+
+def _summary(judged: ValidatedStars, whole: Calibration, name: str) -> list[Row]:
     """All stars, and where some lie beyond the last star of their line both parts."""
     rows = [{"what": f"{name}: all judged", **_figures(whole)}]
     for what, chosen in (
@@ -176,7 +180,7 @@ def _figures(found: Calibration) -> Row:
     return row
 
 
-def _by_region(judged: JudgedStars) -> list[Row]:
+def _by_region(judged: ValidatedStars) -> list[Row]:
     """Galactic quadrants times bands of latitude; those without stars are left out."""
     quadrant = np.floor(judged.stars.l % 360 / 90).astype(int)
     rows = []
@@ -193,7 +197,7 @@ def _by_region(judged: JudgedStars) -> list[Row]:
     return rows
 
 
-def _per_star(judged: JudgedStars) -> list[Row]:
+def _per_star(judged: ValidatedStars) -> list[Row]:
     stars = judged.stars
     columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
     columns |= {"extinction": stars.observed, "noise": stars.noise, **stars.predicted}
@@ -201,7 +205,7 @@ def _per_star(judged: JudgedStars) -> list[Row]:
 
 
 def _words(
-    judged: JudgedStars, counts: Counter[str], whole: Calibration
+    judged: ValidatedStars, counts: Counter[str], whole: Calibration
 ) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
     words = [

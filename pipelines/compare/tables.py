@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.readers import open_source, read_columns
-from pipelines.errors import InputError
 
 DISTANCES = {"distance": "distance [pc]", "dm": "distance modulus [mag]"}
 VALUES = {"extinction": "in the band of the map [mag]", "ebv": "E(B-V) [mag]"}

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars, read_table
-from pipelines.errors import InputError
-from pipelines.held_out import FILE
-from pipelines.run import Run
+from pipelines.run.folder import Run
+from pipelines.run.held_out import FILE
 
 Place = tuple[float, float, float]
 

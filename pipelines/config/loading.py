@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from pipelines.base.errors import InputError
 from pipelines.config.base import Settings
 from pipelines.config.diagnosis import explain
-from pipelines.errors import InputError
 
 T = TypeVar("T", bound=Settings)
 

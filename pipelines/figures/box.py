@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from pipelines.export.cube import Cube
-from pipelines.figures.page import above
-from pipelines.figures.style import (
-    HATCH,
-    NORMAL,
-    SMALL,
-    Scale,
-    length_unit,
-    outline,
-)
+from pipelines.figures.page import NARROW, Page, above, sheet
+from pipelines.figures.scales import Scale
+from pipelines.figures.style import HATCH, NORMAL, SMALL, length_unit, outline
+from pipelines.maps.cube import Cube
 
 TOWARDS = {
     "x": r"towards $l = 0°$",
@@ -89,6 +84,43 @@ def edges_of(centres: np.ndarray) -> tuple[float, float]:
     return float(centres[0] - half), float(centres[-1] + half)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """An image (up, across) of a plane; ``seen`` is where sight lines pass."""
+
+    plane: Plane
+    image: np.ndarray
+    scale: Scale
+    label: str
+    seen: np.ndarray | None = None
+
+
+def draw_panels(
+    panels: Sequence[Panel], notes: list[str], *, width: float, across: int
+) -> Page:
+    """A page of panels, ``across`` of them side by side or stacked where they are flat.
+
+    ``notes`` stand at the top, with what is not seen.
+    """
+    aspect = panels[0].plane.aspect
+    columns = across if aspect > FLAT and width >= NARROW else 1
+    if any(panel.seen is not None and not panel.seen.all() for panel in panels):
+        notes = [*notes, UNSEEN]
+    page, every = sheet(len(panels), aspect, columns=columns, width=width, notes=notes)
+    for number, (axes, panel) in enumerate(zip(every, panels)):
+        draw_plane(
+            axes,
+            panel.plane,
+            panel.image,
+            panel.scale,
+            panel.label,
+            seen=panel.seen,
+            first=number % columns == 0,
+            hints=columns < 3,
+        )
+    return page
+
+
 def draw_plane(
     axes: Axes,
     plane: Plane,
@@ -96,22 +128,19 @@ def draw_plane(
     scale: Scale,
     label: str,
     *,
+    seen: np.ndarray | None = None,
     first: bool = True,
     hints: bool = True,
     small: bool = False,
-) -> Any:
-    """Draw an image (up, across) with its bar above; returns what imshow returns.
+) -> None:
+    """Draw an image (up, across) with its bar above; pale and hatched where not seen.
 
     ``first`` panels have a label up the side; ``hints`` say where the axes point to;
     ``small`` panels have fewer numbers.
     """
     factor, unit = plane.unit
     left, right, bottom, top = (edge * factor for edge in plane.edges)
-    extent = (left, right, bottom, top)
-    if isinstance(scale.norm, LogNorm):
-        lowest = float(scale.norm.vmin or 1.0)
-        image = np.where(image <= 0, lowest / 10, image)
-    drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
+    drawn = scale.draw(axes, image, (left, right, bottom, top))
     _draw_circles(axes, plane, named=not small)
     axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
     axes.plot(0, 0, "o", color="black", ms=1.2)
@@ -130,16 +159,8 @@ def draw_plane(
     ticks = 4 if small else 6 if plane.aspect > FLAT else 3
     axes.yaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
     axes.tick_params(labelsize=SMALL)
-    bar_above(axes, drawn, scale, label, small=small)
-    return drawn
-
-
-def bar_above(
-    axes: Axes, image: Any, scale: Scale, label: str, *, small: bool = False
-) -> None:
-    """A colour bar as wide as the panel, with its ticks and label on top."""
     bar = axes.figure.colorbar(
-        image,
+        drawn,
         cax=above(axes),
         orientation="horizontal",
         extend=scale.extend,
@@ -147,11 +168,13 @@ def bar_above(
         ticklocation="top",
     )
     label_bar(bar, scale, label, small=small)
+    if seen is not None and not seen.all():
+        veil(axes, ~seen, (left, right, bottom, top), clip=None)
 
 
 def label_bar(bar: Any, scale: Scale, label: str, *, small: bool = False) -> None:
     """Label and ticks of a horizontal colour bar."""
-    signed = not isinstance(scale.norm, LogNorm) and (scale.norm.vmin or 0.0) < 0
+    signed = not scale.logarithmic and (scale.norm.vmin or 0.0) < 0
     if signed and scale.norm.vmin != -(scale.norm.vmax or 0.0):
         label += ", blue: negative"
     bar.set_label(label, fontsize=SMALL if small else NORMAL, labelpad=2.0)
@@ -172,15 +195,6 @@ def _tick_decades(axes: Axes, norm: LogNorm) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def draw_unseen(axes: Axes, plane: Plane, seen: np.ndarray) -> None:
-    """Pale and hatch what no sight line passes."""
-    if seen.all():
-        return
-    factor, _ = plane.unit
-    left, right, bottom, top = (edge * factor for edge in plane.edges)
-    veil(axes, ~seen, (left, right, bottom, top), clip=None)
 
 
 def veil(

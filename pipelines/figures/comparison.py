@@ -1,4 +1,4 @@
-"""Two maps side by side: their difference, in standard deviations, and cell by cell."""
+"""Two maps side by side, their difference, and that in standard deviations."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ import numpy as np
 from astropy import units as u
 from matplotlib.axes import Axes
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
-from pipelines.figures.agreement import common_cells, cropped, regridded, shared_height
-from pipelines.figures.box import Plane, circle_text, draw_plane, draw_unseen
+from pipelines.figures.box import Plane, circle_text, draw_plane
+from pipelines.figures.integrals import density_name
 from pipelines.figures.labels import band_of, density_label, extinction_label
-from pipelines.figures.page import (
-    DOUBLE,
-    NARROW,
-    Page,
-    header_height,
-    header_lines,
-    sheet,
-    write_header,
+from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
+from pipelines.figures.regridding import (
+    common_cells,
+    cropped,
+    regridded,
+    shared_height,
 )
-from pipelines.figures.pairs import draw_deviations, draw_pairs
 from pipelines.figures.scales import (
     difference_scale,
-    fixed_difference_scale,
     log_scale,
     scale_where,
+    signed_scale,
 )
 from pipelines.figures.slices import plane_of
-from pipelines.figures.style import SMALL, signed_scale, signed_text
-from pipelines.figures.views import density_name
+from pipelines.figures.style import SMALL, signed_text
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 _SIGMAS = 3.0
 _COLUMNS = 4
@@ -48,15 +44,6 @@ class _Pair:
     seen: np.ndarray | None
     label: str
     title: str
-
-    @property
-    def deviation(self) -> np.ndarray | None:
-        """First minus second over the first one's std."""
-        if self.std is None or not np.isfinite(self.std).any():
-            return None
-        known = self.std > 0
-        difference = self.first - self.second
-        return np.where(known, difference / np.where(known, self.std, 1.0), np.nan)
 
 
 def compare(
@@ -76,8 +63,7 @@ def compare(
 
     All of it within the box that both cover. First row: extinction along z, over the
     first one's own std of the integral (from ``columns``; none without). Second row:
-    density in a plane. Third row: pairs of values where sight lines of the first pass,
-    with statistics, and the differences in standard deviations.
+    density in a plane. Numbers are those of `pipelines.compare`.
 
     Parameters
     ----------
@@ -106,7 +92,9 @@ def compare(
     cells = common_cells(on_grid, "xyz".replace(axis, ""))
     cube, on_grid = cropped(cube, cells), cropped(on_grid, cells)
     if columns is not None:
-        columns = _cropped_columns(columns, cells)
+        place = cells.get("y", slice(None)), cells.get("x", slice(None))
+        arrays = {name: array[place] for name, array in columns.arrays.items()}
+        columns = replace(columns, arrays=arrays)
     pairs = [
         _through(cube, other, on_grid, columns, named),
         _in_plane(cube, on_grid, axis, at, named),
@@ -115,27 +103,18 @@ def compare(
     note += f" × {factor:g}" if factor != 1.0 else ""
     circles = " and ".join(dict.fromkeys(circle_text(pair.plane) for pair in pairs))
     notes = [note, f"σ: std of {names[0]}", pairs[0].title, pairs[1].title]
-    notes.append(f"circles every {circles}")
     page, every = sheet(
-        3 * _COLUMNS,
+        2 * _COLUMNS,
         pairs[0].plane.aspect,
         columns=_COLUMNS if width >= NARROW else _COLUMNS // 2,
         width=width,
-        header=header_height(header_lines(len(notes), width)),
+        notes=[*notes, f"circles every {circles}"],
         labelled=True,
     )
-    write_header(page, notes)
     for number, pair in enumerate(pairs):
         row = every[_COLUMNS * number : _COLUMNS * (number + 1)]
         _draw_row(row, pair, names, log)
-    _draw_last(every[2 * _COLUMNS :], pairs, names)
     return page
-
-
-def _cropped_columns(columns: Columns, cells: dict[str, slice]) -> Columns:
-    place = cells.get("y", slice(None)), cells.get("x", slice(None))
-    arrays = {name: array[place] for name, array in columns.arrays.items()}
-    return replace(columns, arrays=arrays)
 
 
 def _through(
@@ -169,8 +148,7 @@ def _through(
 
 
 def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair:
-    name = density_name(cube)
-    first = plane_of(cube, name, axis, at)
+    first = plane_of(cube, density_name(cube), axis, at)
     factor, label = density_label(first, cube.unit, band)
     std = plane_of(cube, "std", axis, at) * factor if "std" in cube.arrays else None
     seen = plane_of(cube, "support", axis, at) > 0 if "support" in cube.arrays else None
@@ -188,48 +166,27 @@ def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair
 
 
 def _draw_row(row: list[Axes], pair: _Pair, names: tuple[str, str], log: bool) -> None:
-    images = [pair.first, pair.second]
-    scale = scale_where(log_scale if log else signed_scale, pair.seen, *images)
+    make = log_scale if log else signed_scale
+    scale = scale_where(make, pair.seen, pair.first, pair.second)
     difference = pair.first - pair.second
+    apart = scale_where(difference_scale, pair.seen, difference)
     panels = [
         (pair.first, scale, f"{names[0]}: {pair.label}"),
         (pair.second, scale, f"{names[1]}: {pair.label}"),
-        (
-            difference,
-            scale_where(difference_scale, pair.seen, difference),
-            f"difference {_unit(pair.label)}",
-        ),
+        (difference, apart, f"difference {pair.label[pair.label.rindex('[') :]}"),
     ]
-    if pair.deviation is not None:
-        reach = fixed_difference_scale(pair.deviation, _SIGMAS)
-        panels.append((pair.deviation, reach, "difference / $\\sigma$"))
+    if pair.std is not None and np.isfinite(pair.std).any():
+        known = np.where(pair.std > 0, pair.std, np.nan)
+        reach = difference_scale(difference / known, reach=_SIGMAS)
+        panels.append((difference / known, reach, "difference / $\\sigma$"))
+    else:
+        row[-1].set_axis_off()
+        row[-1].text(
+            0.5, 0.5, f"no std of the\nintegral in {names[0]}", ha="center",
+            va="center", fontsize=SMALL, transform=row[-1].transAxes,
+        )  # fmt: skip
     for number, (axes, panel) in enumerate(zip(row, panels)):
-        draw_plane(axes, pair.plane, *panel, first=number == 0, hints=False, small=True)
-        if pair.seen is not None:
-            draw_unseen(axes, pair.plane, pair.seen)
-    if pair.deviation is None:
-        _say(row[-1], f"no std of the\nintegral in {names[0]}")
-
-
-def _draw_last(row: list[Axes], pairs: list[_Pair], names: tuple[str, str]) -> None:
-    for axes, pair in zip(row[:2], pairs):
-        seen = np.ones(pair.first.shape, bool) if pair.seen is None else pair.seen
-        draw_pairs(axes, pair.second[seen], pair.first[seen], names, pair.label)
-    for axes, pair in zip(row[2:], pairs):
-        if pair.deviation is None:
-            _say(axes, "no std")
-            continue
-        seen = np.ones(pair.first.shape, bool) if pair.seen is None else pair.seen
-        draw_deviations(axes, pair.deviation[seen], pair.label.split(" [")[0])
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.set_axis_off()
-    axes.text(
-        0.5, 0.5, text, ha="center", va="center", fontsize=SMALL,
-        transform=axes.transAxes,
-    )  # fmt: skip
-
-
-def _unit(label: str) -> str:
-    return label[label.rindex("[") :]
+        draw_plane(
+            axes, pair.plane, *panel, seen=pair.seen, first=number == 0, hints=False,
+            small=True,
+        )  # fmt: skip

@@ -8,12 +8,13 @@ from typing import Any
 
 import healpy
 import numpy as np
+from astropy import units as u
 
-from pipelines.errors import InputError
-from pipelines.figures.cuts import Cut, cut_sky, statistic
+from pipelines.base.errors import InputError
+from pipelines.figures.cuts import Cut, cut_sky, ratio, statistic
 from pipelines.figures.labels import density_label, extinction_label
 from pipelines.figures.skypanels import Sky, SkyPanel
-from pipelines.figures.sources import CubeSource, MissingError, RunSource, Source
+from pipelines.figures.sources import MissingError, Source
 from pipelines.figures.style import length_text
 
 # Fine enough to know a map's reach and range of values.
@@ -62,6 +63,17 @@ class Rows:
             sample=self.sample,
         )
 
+    def sky(self, source: Source, show: str, distance: float) -> Sky:
+        """One panel's values in the unit of the map."""
+        return cut_sky(source, self.cut(show, distance), self.nside)
+
+    def title(self, distance: float) -> str:
+        """What a row is called."""
+        far = length_text(distance)
+        if self.near:
+            return f"from {length_text(self.near)} to {far}"
+        return f"at {far}" if self.quantity == "density" else f"out to {far}"
+
 
 def cut_panels(source: Source, rows: Rows) -> tuple[list[SkyPanel], int]:
     """Panels row by row, and how many there are in a row.
@@ -76,8 +88,26 @@ def cut_panels(source: Source, rows: Rows) -> tuple[list[SkyPanel], int]:
         shows.append("std")
     panels = []
     for distance in rows.distances:
-        unit = _unit(source, rows, distance)
-        panels += [_panel(source, rows, show, distance, unit) for show in shows]
+        factor, what, label = _unit(source, rows, distance)
+        labels = {
+            "value": f"{what} {label}".strip(),
+            "std": f"std of the {label}",
+            "sample": f"sample {rows.sample} of the {label}",
+            "relative-error": f"relative error of the {rows.quantity}",
+        }
+        panels += [
+            SkyPanel(
+                values=_times(
+                    rows.sky(source, show, distance),
+                    1.0 if show == "relative-error" else factor,
+                ),
+                title=rows.title(distance),
+                label=labels[show],
+                kind=_KINDS.get(show, "value"),
+                group=f"{distance}" if show in ("value", "sample") else "",
+            )
+            for show in shows
+        ]
     return panels, len(shows)
 
 
@@ -88,41 +118,36 @@ def compared_panels(
 
     ``factor`` multiplies the second, to bring it to the first one's band.
     """
+    if rows.quantity == "density":
+        native: Any = u.Unit(other.unit)
+        factor *= float(native.to(u.Unit(source.unit)))
     panels = []
-    with_std = _has_std(source, rows)
     for distance in rows.distances:
-        unit, label = _unit(source, rows, distance)
-        cut = rows.cut("value", distance)
-        first = cut_sky(source, cut, rows.nside)
-        second = _times(
-            cut_sky(other, cut, rows.nside),
-            factor * _to_native(other, source, rows),
-        )
-        title = _title(rows, distance)
-        group = f"{distance}"
-        for sky, name in ((first, source.path.name), (second, other.path.name)):
-            panels.append(
-                SkyPanel(
-                    values=_times(sky, unit),
-                    title=f"{name}: {title}",
-                    label=label,
-                    group=group,
-                )
+        unit, what, label = _unit(source, rows, distance)
+        first = rows.sky(source, "value", distance)
+        second = _times(rows.sky(other, "value", distance), factor)
+        panels += [
+            SkyPanel(
+                values=_times(sky, unit),
+                title=f"{name}: {rows.title(distance)}",
+                label=f"{what} {label}".strip(),
+                group=f"{distance}",
             )
-        difference = _minus(first, second)
+            for sky, name in ((first, source.path.name), (second, other.path.name))
+        ]
         panels.append(
             SkyPanel(
-                values=_times(difference, unit),
+                values=_difference(first, second, unit),
                 title="difference",
-                label=label.removeprefix(f"{statistic(source, cut)} "),
+                label=label,
                 kind="difference",
             )
         )
-        if with_std:
-            std = cut_sky(source, rows.cut("std", distance), rows.nside)
+        if _has_std(source, rows):
+            std = rows.sky(source, "std", distance)
             panels.append(
                 SkyPanel(
-                    values=_over(difference, std),
+                    values=_deviation(first, second, std),
                     title="difference over the first one's std",
                     label="difference / $\\sigma$",
                     kind="deviation",
@@ -131,38 +156,10 @@ def compared_panels(
     return panels, 2
 
 
-def _panel(
-    source: Source, rows: Rows, show: str, distance: float, unit: tuple[float, str]
-) -> SkyPanel:
-    factor, label = unit
-    values = cut_sky(source, rows.cut(show, distance), rows.nside)
-    if show == "relative-error":
-        factor, label = 1.0, f"relative error of the {rows.quantity}"
-    elif show != "value":
-        plain = label.removeprefix(f"{statistic(source, rows.cut(show, distance))} ")
-        many = {"std": "std of the", "sample": f"sample {rows.sample} of the"}
-        label = f"{many[show]} {plain}"
-    return SkyPanel(
-        values=_times(values, factor),
-        title=_title(rows, distance),
-        label=label,
-        kind=_KINDS.get(show, "value"),
-        group=f"{distance}" if show in ("value", "sample") else "",
-    )
-
-
-def _title(rows: Rows, distance: float) -> str:
-    far = length_text(distance)
-    if rows.near:
-        return f"from {length_text(rows.near)} to {far}"
-    return f"at {far}" if rows.quantity == "density" else f"out to {far}"
-
-
-def _unit(source: Source, rows: Rows, distance: float) -> tuple[float, str]:
-    """Factor and label of a row; says so if the map has nothing there."""
-    cut = rows.cut("value", distance)
-    sky = cut_sky(source, cut, rows.nside)
+def _unit(source: Source, rows: Rows, distance: float) -> tuple[float, str, str]:
+    """Factor, statistic and label of a row; says so if the map has nothing there."""
     pixels = np.arange(healpy.nside2npix(_COARSE))
+    sky = rows.sky(source, "value", distance)
     values = sky(*healpy.pix2ang(_COARSE, pixels, nest=True, lonlat=True))
     if np.isnan(values).all():
         raise InputError(
@@ -170,47 +167,27 @@ def _unit(source: Source, rows: Rows, distance: float) -> tuple[float, str]:
             "inside it"
         )
     band = source.band if rows.band is None else rows.band
+    what = statistic(source, rows.cut("value", distance))
     if rows.quantity == "extinction":
-        return 1.0, extinction_label(band, f"{statistic(source, cut)} extinction")
-    what = f"{statistic(source, cut)} density".strip()
-    return density_label(values, _native(source), band, what)
-
-
-def _native(source: Source) -> str:
-    return source.density.unit if isinstance(source, CubeSource) else "mag pc-1"
-
-
-def _to_native(other: Source, source: Source, rows: Rows) -> float:
-    from astropy import units as u
-
-    if rows.quantity == "extinction":
-        return 1.0
-    native: Any = u.Unit(_native(other))
-    return float(native.to(u.Unit(_native(source))))
+        return 1.0, what, extinction_label(band)
+    factor, label = density_label(values, source.unit, band)
+    return factor, what, label
 
 
 def _has_std(source: Source, rows: Rows) -> bool:
-    if isinstance(source, RunSource):
-        return len(source.run.posterior.samples) > 0
     try:
-        cut_sky(source, rows.cut("std", rows.distances[0]), rows.nside)
+        return source.has_std and bool(rows.sky(source, "std", rows.distances[0]))
     except MissingError:
         return False
-    return True
 
 
 def _times(sky: Sky, factor: float) -> Sky:
-    return sky if factor == 1.0 else lambda l, b: factor * sky(l, b)  # noqa: E741
+    return lambda lon, lat: factor * sky(lon, lat)
 
 
-def _minus(first: Sky, second: Sky) -> Sky:
-    return lambda l, b: first(l, b) - second(l, b)  # noqa: E741
+def _difference(first: Sky, second: Sky, factor: float) -> Sky:
+    return lambda lon, lat: factor * (first(lon, lat) - second(lon, lat))
 
 
-def _over(top: Sky, bottom: Sky) -> Sky:
-    def ratio(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        below = bottom(l, b)
-        known = below > 0
-        return np.where(known, top(l, b) / np.where(known, below, 1.0), np.nan)
-
-    return ratio
+def _deviation(first: Sky, second: Sky, std: Sky) -> Sky:
+    return lambda lon, lat: ratio(first(lon, lat) - second(lon, lat), std(lon, lat))

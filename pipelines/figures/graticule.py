@@ -48,7 +48,7 @@ def _number_inside(axes: Axes, projection: Projection) -> None:
                 fontsize=SMALL - 1.5,
             )  # fmt: skip
             continue
-        middle = float(getattr(projection, "l", 0.0)) + 15.0
+        middle = projection.l + 15.0
         x, y = _place(projection, middle, parallel)
         if np.hypot(x, y) < 0.9:
             axes.text(x, y, _signed(parallel), ha="center", va="center", **text)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from astropy import units as u
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
 from pipelines.figures.box import array_axis
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 # Of boxes wider than this only what lies near the Sun is seen from the side [pc].
 _WIDE, _NEAR = 2000.0, 500.0
@@ -76,3 +76,13 @@ def near_the_sun(
         within = _NEAR if high - low > _WIDE else np.inf
     ends = max(low, -within), min(high, within)
     return ends if ends[0] < ends[1] else (low, high)
+
+
+def density_name(cube: Cube) -> str:
+    """The array that is shown as a cube's density: median, mean or truth."""
+    for name in ("p50", "mean", "density"):
+        if name in cube.arrays:
+            return name
+    raise ValueError(
+        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def sheet(
     bare: bool = False,
     bars: bool = True,
     numbered: bool = False,
+    notes: Sequence[str] = (),
     header: float = 0.0,
 ) -> tuple[Page, list[Axes]]:
     """A page with ``count`` panels, row by row.
@@ -56,8 +58,10 @@ def sheet(
         Whether bare panels have numbers at their lower and left edges.
     bars
         Whether colour bars stand above the panels, or else only a title.
+    notes
+        Written at the top, each on its own line where the page is narrow.
     header
-        Height kept free at the top [mm].
+        Height kept free at the top besides [mm].
     """
     rows = -(-count // columns)
     left, bottom = (_SIDE, 12.0) if bare else (_LEFT, _BOTTOM)
@@ -68,8 +72,16 @@ def sheet(
     wide = (width - left - right - between * (columns - 1)) / columns
     tall = wide * aspect
     top = _TOP if bars and not bare else _TITLE
+    lines = len(notes) if width < NARROW else min(len(notes), 1)
+    header += 1.5 + _LINE * lines if lines else 0.0
     height = header + rows * (tall + top + bottom)
     page = Page(figsize=(width / _INCH, height / _INCH))
+    if notes:
+        text = ("\n" if width < NARROW else "; ").join(notes)
+        page.text(
+            0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=_NOTE,
+            ma="center",
+        )  # fmt: skip
     panels = []
     for number in range(count):
         row, column = divmod(number, columns)
@@ -81,25 +93,6 @@ def sheet(
             side.set_linewidth(0.6)
         axes.tick_params(width=0.6, length=2.5, pad=2.0)
     return page, panels
-
-
-def header_height(lines: int) -> float:
-    """Height [mm] that so many lines of a header take."""
-    return 1.5 + _LINE * lines if lines else 0.0
-
-
-def write_header(page: Page, notes: list[str]) -> None:
-    """Write notes at the top of a page, each on its own line where it is narrow."""
-    width, height = page.get_size_inches() * _INCH
-    text = ("\n" if width < NARROW else "; ").join(notes)
-    page.text(
-        0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=_NOTE, ma="center"
-    )
-
-
-def header_lines(notes: int, width: float) -> int:
-    """How many lines that takes."""
-    return notes if width < NARROW else min(notes, 1)
 
 
 def above(axes: Axes) -> Axes:

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipelines.export.cube import LineOfSight
-from pipelines.export.profile import Profile
+from pipelines.base.quantiles import WIDTH_95
 from pipelines.figures.labels import extinction_label
 from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
 from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, length_unit
+from pipelines.maps.cube import LineOfSight
 
 _ASPECT = 0.56
 _LEGEND = 6.0
 _OUTLIER = 5.0
-_BANDS = ((1.96, 0.18, "95%"), (1.0, 0.36, "68%"))
+_BANDS = ((WIDTH_95, 0.18, "95%"), (1.0, 0.36, "68%"))
 
 
 def lines_of_sight(
@@ -25,8 +25,8 @@ def lines_of_sight(
 ) -> Page:
     """Draw mean or median, 68% and 95% bands, nearby stars, and truth where known.
 
-    A `Profile` brings its own median and quantiles; any other line is drawn as normal,
-    with its mean and multiples of its std. A star outside a panel's limits is counted
+    A line without quantiles is drawn as normal, with its mean and multiples of its std.
+    A star outside a panel's limits is counted
     in its title; where the last star stands that a line passes, a line is dotted.
 
     Raises
@@ -93,7 +93,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
             alpha=0.75,
             zorder=2.5,
         )
-    last = line.last_star if isinstance(line, Profile) else None
+    last = line.last_star
     if last is not None and last < line.distance[np.isfinite(curve)].max(initial=0.0):
         handles["last star"] = axes.axvline(
             last * factor, color="0.35", linewidth=0.8, linestyle="dotted", zorder=1.5
@@ -109,7 +109,7 @@ def _curves(
     line: LineOfSight,
 ) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]], str]:
     """The curve, its 95% and 68% bands, and the curve's name."""
-    if isinstance(line, Profile):
+    if line.median is not None and line.outer is not None and line.inner is not None:
         return line.median, [line.outer, line.inner], "posterior median"
     bands = [(line.mean - w * line.std, line.mean + w * line.std) for w, *_ in _BANDS]
     return line.mean, bands, "posterior mean"
@@ -118,7 +118,7 @@ def _curves(
 def _limit(axes: Axes, line: LineOfSight, factor: float) -> int:
     """Fit the panel to all but the most extreme stars; returns how many are outside."""
     curve, bands, _ = _curves(line)
-    curves = list(bands[0] if not isinstance(line, Profile) else bands[1])
+    curves = list(bands[0 if line.median is None else 1])
     if line.truth is not None:
         curves.append(line.truth)
     far = float(line.distance.max())

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelines.export.cube import SkyMaps
 from pipelines.figures.labels import band_of, extinction_label
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.projections import Projection
 from pipelines.figures.skypanels import Sky, SkyPanel, healpix_sky, sky_panels
 from pipelines.figures.style import length_text
+from pipelines.maps.cube import SkyMaps
 
 _DISTANCES = 3
 

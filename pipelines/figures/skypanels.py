@@ -9,7 +9,6 @@ from typing import Any
 import healpy
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.patches import Ellipse, Patch, Rectangle
 
 from pipelines.figures.box import label_bar, veil
@@ -20,20 +19,19 @@ from pipelines.figures.page import (
     SINGLE,
     Page,
     below,
-    header_height,
-    header_lines,
     sheet,
-    write_header,
 )
 from pipelines.figures.projections import Gnomonic, Mollweide, Projection
 from pipelines.figures.scales import (
+    UNMAPPED,
+    Scale,
     difference_scale,
     error_scale,
-    fixed_difference_scale,
     log_scale,
     ratio_scale,
+    signed_scale,
 )
-from pipelines.figures.style import NORMAL, UNMAPPED, Scale, signed_scale
+from pipelines.figures.style import NORMAL
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Values at Galactic longitude and latitude [deg], NaN where there is no map."""
@@ -89,10 +87,8 @@ def sky_panels(
         width=width,
         bare=True,
         numbered=isinstance(seen, Gnomonic),
-        header=header_height(header_lines(len(notes), width)),
+        notes=notes,
     )
-    if notes:
-        write_header(page, list(notes))
     count = max(1, int(width / columns / _INCH * dpi))
     images = [_sampled(panel.values, seen, count) for panel in panels]
     for axes, panel, image in zip(every, panels, images):
@@ -135,7 +131,7 @@ def _scale(images: list[np.ndarray], kind: str, log: bool) -> Scale:
     if kind == "difference":
         return difference_scale(*images)
     if kind == "deviation":
-        return fixed_difference_scale(images[0], _SIGMAS)
+        return difference_scale(images[0], reach=_SIGMAS)
     return {"error": error_scale, "ratio": ratio_scale}[kind](images[0])
 
 
@@ -146,11 +142,8 @@ def _draw(
     image: np.ndarray,
     scale: Scale,
 ) -> None:
-    if isinstance(scale.norm, LogNorm):
-        image = np.where(image <= 0, float(scale.norm.vmin or 1.0) / 10, image)
     half = projection.half
-    extent = (-half[0], half[0], -half[1], half[1])
-    drawn = axes.imshow(image, origin="lower", extent=extent, **scale.image_options())
+    drawn = scale.draw(axes, image, (-half[0], half[0], -half[1], half[1]))
     axes.add_patch(_rim(projection, facecolor=UNMAPPED, edgecolor="none", zorder=-1))
     drawn.set_clip_path(_rim(projection, transform=axes.transData))
     rim = _rim(projection, facecolor="none", edgecolor="black", lw=0.7, clip_on=False)

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from pipelines.export.cube import Cube
-from pipelines.figures.box import (
-    FLAT,
-    UNSEEN,
-    Plane,
-    array_axis,
-    draw_plane,
-    draw_unseen,
-)
+from pipelines.figures.box import Panel, Plane, array_axis, draw_panels
+from pipelines.figures.integrals import density_name
 from pipelines.figures.labels import band_of, density_label
-from pipelines.figures.page import (
-    DOUBLE,
-    NARROW,
-    Page,
-    header_height,
-    header_lines,
-    sheet,
-    write_header,
+from pipelines.figures.page import DOUBLE, Page
+from pipelines.figures.scales import (
+    error_scale,
+    log_scale,
+    ratio_scale,
+    scale_where,
+    signed_scale,
 )
-from pipelines.figures.scales import error_scale, log_scale, ratio_scale, scale_where
-from pipelines.figures.style import Scale, signed_scale, signed_text
-from pipelines.figures.views import density_name
+from pipelines.figures.style import signed_text
+from pipelines.maps.cube import Cube
 
 _RATIO = "std / density"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Panel:
-    plane: Plane
-    image: np.ndarray
-    scale: Scale
-    label: str
-    seen: np.ndarray | None = None
 
 
 def density_slice(
@@ -76,37 +57,14 @@ def density_slice(
     """
     named = band_of(cube.meta) if band is None else band
     panels = _panels(cube, truth, axis, at, log=log, band=named)
-    aspect = panels[0].plane.aspect
+    note = f"${axis}$ = {signed_text(getattr(cube, axis)[_index(cube, axis, at)])} pc"
     across = min(len(panels), 3 if len(panels) != 4 else 2)
-    columns = across if aspect > FLAT and width >= NARROW else 1
-    notes = [
-        f"${axis}$ = {signed_text(getattr(cube, axis)[_index(cube, axis, at)])} pc"
-    ]
-    if any(panel.seen is not None and not panel.seen.all() for panel in panels):
-        notes.append(UNSEEN)
-    header = header_height(header_lines(len(notes), width))
-    page, every = sheet(
-        len(panels), aspect, columns=columns, width=width, header=header
-    )
-    for number, (axes, panel) in enumerate(zip(every, panels)):
-        draw_plane(
-            axes,
-            panel.plane,
-            panel.image,
-            panel.scale,
-            panel.label,
-            first=number % columns == 0,
-            hints=columns < 3,
-        )
-        if panel.seen is not None:
-            draw_unseen(axes, panel.plane, panel.seen)
-    write_header(page, notes)
-    return page
+    return draw_panels(panels, [note], width=width, across=across)
 
 
 def _panels(
     cube: Cube, truth: Cube | None, axis: str, at: float, *, log: bool, band: str
-) -> list[_Panel]:
+) -> list[Panel]:
     name = density_name(cube)
     value = plane_of(cube, name, axis, at)
     factor, label = density_label(value, cube.unit, band)
@@ -120,7 +78,7 @@ def _panels(
     own = seen if truth is None else None
     scale = scale_where(log_scale if log else signed_scale, own, *images)
     panels = [
-        _Panel(
+        Panel(
             plane=Plane.of(one, axis),
             image=image,
             scale=scale,
@@ -137,8 +95,8 @@ def _panels(
         ratio, what = _relative(cube, axis, at)
         plane = panels[-1].plane
         panels += [
-            _Panel(plane=plane, image=std * own, scale=spread, label=label, seen=seen),
-            _Panel(
+            Panel(plane=plane, image=std * own, scale=spread, label=label, seen=seen),
+            Panel(
                 plane=plane,
                 image=ratio,
                 scale=ratio_scale(ratio),

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube, LineOfSight, SkyMaps
-from pipelines.export.fits import read_fits
-from pipelines.export.hdus import open_checked
-from pipelines.export.healpix import read_healpix
-from pipelines.export.integrated import Integrated
-from pipelines.export.shells import TABLE as SHELLS
-from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.base.errors import InputError
 from pipelines.figures.labels import band_of
-from pipelines.figures.stored_rays import along_rays, informed_rays, ray_of
-from pipelines.run import Run, read_run
+from pipelines.figures.stored_rays import Rays, informed_rays, ray_of
+from pipelines.formats.fits import read_fits
+from pipelines.formats.hdus import open_checked
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import TABLE as SHELLS
+from pipelines.formats.zarr import holds_integrated, is_zarr, read_integrated, read_zarr
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
+from pipelines.maps.integrated import Integrated
+from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
 
 Directions = Sequence[tuple[float, float]]
@@ -42,9 +42,24 @@ class Source:
         """Name of the extinction, empty if it is not known."""
         return ""
 
+    @property
+    def unit(self) -> str:
+        """Of its densities."""
+        return "mag pc-1"
+
+    @property
+    def has_std(self) -> bool:
+        """Whether it may know its error."""
+        return True
+
+    @property
+    def rays(self) -> Rays | None:
+        """Extinctions that were integrated beforehand; ``None`` without them."""
+        return None
+
     def cube(self) -> Cube:
         """The density."""
-        raise self._lacks("density cube", "a run, map.zarr or map.fits")
+        raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
 
     def columns(
         self, along: str, between: tuple[float, float] | None = None
@@ -81,6 +96,10 @@ class RunSource(Source):
     def band(self) -> str:
         return band_of(self._cube.meta)
 
+    @property
+    def has_std(self) -> bool:
+        return len(self.run.posterior.samples) > 0
+
     @cached_property
     def _cube(self) -> Cube:
         from pipelines.products import map_cube
@@ -111,9 +130,9 @@ class RunSource(Source):
         return sky_maps(self.run, distances=wanted, nside=nside)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
-        from pipelines.products.profiles import profiles
+        from pipelines.products import lines_of_sight
 
-        return profiles(self.run, directions)
+        return lines_of_sight(self.run, directions)
 
     def records(self) -> list[dict]:
         lines = (self.path / "metrics.jsonl").read_text().splitlines()
@@ -135,11 +154,20 @@ class CubeSource(Source):
     def band(self) -> str:
         return band_of(self.density.meta)
 
+    @property
+    def unit(self) -> str:
+        return self.density.unit
+
+    @property
+    def rays(self) -> Rays | None:
+        stored = self.integrated
+        return None if stored is None else Rays(stored.distance, stored.arrays)
+
     def cube(self) -> Cube:
         return self.density
 
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
-        stored = self._integrated("skymaps")
+        stored = self._integrated("integrated extinctions")
         if nside not in (None, stored.nside):
             raise InputError(f"{self.path} has sky maps of nside {stored.nside} only")
         if distances is None:
@@ -153,24 +181,18 @@ class CubeSource(Source):
                 f"{self.path} knows extinctions out to {stored.distance[-1]:g} pc: "
                 f"choose distances up to that, got {wanted.tolist()}"
             )
-        values = {n: along_rays(stored, n, wanted) for n in ("mean", "std")}
-        positive = "p50" in stored.arrays
-        return SkyMaps(
-            distances=wanted,
-            **values,
-            median=along_rays(stored, "p50", wanted) if positive else None,
-            last_star=stored.last_star,
-            meta=self.density.meta,
-        )
+        known = Rays(stored.distance, stored.arrays)
+        arrays = {name: known.at(name, wanted).T for name in stored.arrays}
+        chosen = replace(stored, distance=wanted, arrays=arrays)
+        return SkyMaps.of(chosen, self.density.meta)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
-        stored = self._integrated("lines")
+        stored = self._integrated("extinctions along rays")
         return [ray_of(stored, *one) for one in directions or informed_rays(stored)]
 
-    def _integrated(self, method: str) -> Integrated:
+    def _integrated(self, what: str) -> Integrated:
         if self.integrated is None:
-            getattr(super(), method)(None, *([None] if method == "skymaps" else []))
-        assert self.integrated is not None
+            raise self._lacks(what, "a run or a newer map.zarr")
         return self.integrated
 
 
@@ -184,6 +206,11 @@ class SkySource(Source):
     @property
     def band(self) -> str:
         return band_of(self.maps.meta)
+
+    @property
+    def rays(self) -> Rays:
+        arrays = {name: array.T for name, array in self.maps.arrays.items()}
+        return Rays(self.maps.distances, arrays)
 
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
         return self.maps
@@ -229,13 +256,5 @@ def read_map(path: Path) -> Cube | SkyMaps:
     return read_healpix(path) if is_table else read_fits(path)
 
 
-def is_zarr(path: Path) -> bool:
-    """Whether a folder is a zarr store, as its own metadata say."""
-    return (path / "zarr.json").is_file()
-
-
 def _integrated(path: Path) -> Integrated | None:
-    metadata = json.loads((path / "zarr.json").read_text())
-    if "integrated" not in metadata.get("attributes", {}):
-        return None
-    return read_integrated(path)
+    return read_integrated(path) if holds_integrated(path) else None

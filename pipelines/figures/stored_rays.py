@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import healpy
 import numpy as np
 
-from pipelines.export.cube import LineOfSight
-from pipelines.export.integrated import Integrated
-from pipelines.export.profile import Profile
-
-_OUTER = 1.959964
+from pipelines.base.quantiles import WIDTH_95
+from pipelines.maps.cube import LineOfSight
+from pipelines.maps.integrated import Integrated
 
 
-def along_rays(stored: Integrated, name: str, distances: np.ndarray) -> np.ndarray:
-    """Interpolate an integrated array linearly to distances: (distance, pixel)."""
-    known = np.concatenate([[0.0], stored.distance])
-    upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
-    share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
-    array = stored.arrays[name]
-    zero = np.zeros((len(array), 1), dtype=array.dtype)
-    values = np.concatenate([zero, array], axis=1)
-    low, high = values[:, upper - 1].T, values[:, upper].T
-    # At a known distance what lies beyond does not matter, be it known or not.
-    part = share[:, None]
-    return np.where(part == 1, high, low + part * (high - low))
+class Rays(NamedTuple):
+    """Integrated arrays ``(npix, n)`` by name at distances [pc] along pixels' rays."""
+
+    distance: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def quantiles(self) -> bool:
+        """Whether they are of a positive density."""
+        return "p50" in self.arrays
+
+    def at(self, name: str, distances: np.ndarray) -> np.ndarray:
+        """Interpolate an array linearly, from zero at the Sun: (distance, pixel)."""
+        known = np.concatenate([[0.0], self.distance])
+        upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
+        share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
+        array = self.arrays[name]
+        zero = np.zeros((len(array), 1), dtype=array.dtype)
+        values = np.concatenate([zero, array], axis=1)
+        low, high = values[:, upper - 1].T, values[:, upper].T
+        # At a known distance what lies beyond does not matter, be it known or not.
+        part = share[:, None]
+        return np.where(part == 1, high, low + part * (high - low))
 
 
 def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
@@ -45,12 +56,14 @@ def ray_of(stored: Integrated, l: float, b: float) -> LineOfSight:  # noqa: E741
     }
     last = float(stored.last_star[pixel])
     if "p50" not in arrays:
-        return LineOfSight(**common)
-    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * _OUTER
+        return LineOfSight(**common, last_star=last)
+    width = np.log(arrays["p84"] / arrays["p16"]) / 2 * WIDTH_95
     outer = (arrays["p50"] * np.exp(-width), arrays["p50"] * np.exp(width))
     inner = (arrays["p16"], arrays["p84"])
     median = arrays["p50"]
-    return Profile(**common, median=median, inner=inner, outer=outer, last_star=last)
+    return LineOfSight(
+        **common, median=median, inner=inner, outer=outer, last_star=last
+    )
 
 
 def informed_rays(stored: Integrated, count: int = 6) -> list[tuple[float, float]]:

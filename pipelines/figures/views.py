@@ -6,33 +6,21 @@ from functools import partial
 
 import numpy as np
 
-from pipelines.export.columns import Columns
-from pipelines.export.cube import Cube
-from pipelines.figures.box import (
-    FLAT,
-    UNSEEN,
-    Plane,
-    draw_plane,
-    draw_unseen,
-)
-from pipelines.figures.integrals import Through, near_the_sun
+from pipelines.figures.box import Panel, Plane, draw_panels
+from pipelines.figures.integrals import Through, density_name, near_the_sun
 from pipelines.figures.labels import band_of, extinction_label
-from pipelines.figures.page import (
-    DOUBLE,
-    NARROW,
-    Page,
-    header_height,
-    header_lines,
-    sheet,
-    write_header,
-)
+from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.scales import (
+    Scale,
     error_scale,
     log_scale,
     scale_where,
+    signed_scale,
     spans_decades,
 )
-from pipelines.figures.style import Scale, signed_scale, signed_text
+from pipelines.figures.style import signed_text
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube
 
 
 def face_on(
@@ -95,35 +83,24 @@ def _integrated(
     band: str | None,
 ) -> Page:
     cube, along, seen = through.cube, through.along, through.seen
-    plane = Plane.of(cube, along)
     named = band_of(cube.meta) if band is None else band
-    panels = _of_cube(through) if columns is None else _of_columns(columns, along)
+    images = _of_cube(through) if columns is None else _of_columns(columns, along)
     notes = [
         f"{signed_text(through.low)} pc < ${along}$ < {signed_text(through.high)} pc"
     ]
-    if log is None and (log := spans_decades(panels[0][0], seen)):
+    if log is None and (log := spans_decades(images[0][0], seen)):
         notes.append("logarithmic colours")
-    drawn = [
-        (image, _scale(image, seen, number > 0, log), extinction_label(named, what))
-        for number, (image, what) in enumerate(panels)
+    panels = [
+        Panel(
+            plane=Plane.of(cube, along),
+            image=image,
+            scale=_scale(image, seen, number > 0, log),
+            label=extinction_label(named, what),
+            seen=seen,
+        )
+        for number, (image, what) in enumerate(images)
     ]
-    beside = plane.aspect > FLAT and width >= NARROW
-    if seen is not None and not seen.all():
-        notes.append(UNSEEN)
-    page, every = sheet(
-        len(drawn),
-        plane.aspect,
-        columns=len(drawn) if beside else 1,
-        width=width,
-        header=header_height(header_lines(len(notes), width)),
-    )
-    for number, (axes, (image, scale, label)) in enumerate(zip(every, drawn)):
-        first = number == 0 or not beside
-        draw_plane(axes, plane, image, scale, label, first=first)
-        if seen is not None:
-            draw_unseen(axes, plane, seen)
-    write_header(page, notes)
-    return page
+    return draw_panels(panels, notes, width=width, across=len(panels))
 
 
 def _of_columns(columns: Columns, along: str) -> list[tuple[np.ndarray, str]]:
@@ -152,13 +129,3 @@ def _scale(
     if log:
         return scale_where(partial(log_scale, spread=spread), seen, image)
     return scale_where(error_scale if spread else signed_scale, seen, image)
-
-
-def density_name(cube: Cube) -> str:
-    """The array that is shown as a cube's density: median, mean or truth."""
-    for name in ("p50", "mean", "density"):
-        if name in cube.arrays:
-            return name
-    raise ValueError(
-        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
-    )

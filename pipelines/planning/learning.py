@@ -25,12 +25,12 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
+from pipelines.base.timing import Allowance
 from pipelines.config import FitConfig
 from pipelines.engines import full_batch_settings
-from pipelines.observations import Data, learns_common, learns_share, noise_of
+from pipelines.model.observations import Data, learns_common, learns_share, noise_of
+from pipelines.model.plan import RESOLVED, Plan
 from pipelines.planning.learning_part import lengthscale_range, linear_model, part_of
-from pipelines.planning.plan import RESOLVED, Plan
-from pipelines.timing import Allowance
 
 _STEPS, _PAIRS, _RANK = 14, 4, 64
 # Variance at which an unknown common noise starts, relative to the stars' own.

@@ -16,8 +16,8 @@ from dustmap.models.lognormal import LogNormal
 from dustmap.models.modulated import Modulated, lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.engines import build_model
-from pipelines.observations import Data, sight_lines
-from pipelines.planning.plan import RESOLVED, Plan
+from pipelines.model.observations import Data, sight_lines
+from pipelines.model.plan import RESOLVED, Plan
 
 # Stars and torus points that learning uses at most: some seconds for a step.
 _STARS, _POINTS = 8_000, 150_000

@@ -14,8 +14,8 @@ from dustmap.kernels import KERNELS
 from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
-from pipelines.planning import cost
-from pipelines.planning.plan import (
+from pipelines.model import cost
+from pipelines.model.plan import (
     RESOLVED,
     WEIGHTS_SHARE,
     EmbeddingPlan,

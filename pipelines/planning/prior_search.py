@@ -12,9 +12,9 @@ from dustmap.covariance import functional_covariance
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.inference.search import Evidence, Fixed, clustered_subset, search
 from dustmap.kernels import KERNELS
+from pipelines.base.progress import Progress
 from pipelines.config import FitConfig
-from pipelines.planning.plan import SCALE_LENGTH, MeanPlan
-from pipelines.progress import Progress
+from pipelines.model.plan import SCALE_LENGTH, MeanPlan
 
 # Observations in the coarse search, and how many near neighbours form a group.
 _SUBSET, _NEIGHBOURS = 320, 8

@@ -1,6 +1,5 @@
 """What a run is turned into: density, integrated extinction, sky maps, sight lines."""
 
-from pipelines.products.cumulative import cumulative
 from pipelines.products.density import map_cube
 from pipelines.products.integrated import integrated
 from pipelines.products.provenance import provenance
@@ -9,7 +8,6 @@ from pipelines.products.sightlines import default_directions, lines_of_sight
 from pipelines.products.sky import sky_maps
 
 __all__ = [
-    "cumulative",
     "default_directions",
     "default_distances",
     "default_nside",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from dustmap.functionals import FixedStep, LineIntegrals
-from pipelines.export.columns import Columns
-from pipelines.predict import QUANTILES
-from pipelines.run import Run
+from pipelines.base.quantiles import summaries
+from pipelines.maps.columns import Columns
+from pipelines.run.folder import Run
 
 # Nodes of rays that are held at once: bounds the memory of the projection.
 _NODES = 2**22
@@ -46,13 +46,12 @@ def columns(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )
     moments = run.posterior.moments(through, rows=rows)
-    values = {"mean": moments.mean, "std": moments.std}
-    if moments.log_mean is not None:
-        values |= {name: moments.quantile(p) for name, p in QUANTILES.items()}
     shape = tuple(start.shape[:2])
     return Columns(
         along=along,
         low=low,
         high=high,
-        arrays={name: value.numpy().reshape(shape) for name, value in values.items()},
+        arrays={
+            name: value.reshape(shape) for name, value in summaries(moments).items()
+        },
     )

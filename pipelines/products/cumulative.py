@@ -12,9 +12,9 @@ from torch import Tensor
 from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.posterior import Moments
-from pipelines.observations import exit_distances, rays
+from pipelines.model.observations import exit_distances, rays
 from pipelines.products.ray_sums import LogMoments, RaySums
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Seed of the sub-grid residual, the same for every distance of one direction.
 _RESIDUAL_SEED = 1
@@ -22,22 +22,6 @@ _RESIDUAL_SEED = 1
 _SEGMENTS = 2**20
 # Bytes of samples' densities that are kept for the next segments.
 _DENSITIES = 2**31
-
-
-def cumulative(
-    run: Run, directions: np.ndarray, edges: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and std [mag] of ``∫_0^d ρ ds`` at distances ``edges`` [pc].
-
-    ``edges`` has shape ``(e,)``, or ``(e, n)`` with other distances for each of n
-    directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
-    """
-    asked = RayIntegrals(run, directions, edges)
-    mean, std = (np.full(asked.shape, np.nan) for _ in range(2))
-    for part in asked.parts():
-        moments = asked.moments(part)
-        mean[:, part], std[:, part] = moments.mean.numpy(), moments.std.numpy()
-    return mean, std
 
 
 class RayIntegrals:

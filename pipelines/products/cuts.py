@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.export.cube import AXES, Cube
-from pipelines.export.integrated import Integrated
+from pipelines.base.errors import InputError
+from pipelines.maps.cube import AXES, Cube
+from pipelines.maps.integrated import Integrated
 
 Range = tuple[float, float]
 _FAR = (-math.inf, math.inf)

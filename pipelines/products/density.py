@@ -8,10 +8,10 @@ import torch
 from dustmap.functionals import PointValues
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior
-from pipelines.export.cube import Cube
-from pipelines.predict import QUANTILES
+from pipelines.base.quantiles import summaries
+from pipelines.maps.cube import Cube
 from pipelines.products.provenance import provenance
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 
 def map_cube(run: Run) -> Cube:
@@ -26,13 +26,8 @@ def map_cube(run: Run) -> Cube:
         moments = _inducing_moments(run.posterior, model)
     else:
         moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
-    values = {"mean": moments.mean, "std": moments.std}
-    if moments.log_mean is not None:
-        # The mean of a lognormal grows without bound where no star looks: the median
-        # does not.
-        values |= {name: moments.quantile(p) for name, p in QUANTILES.items()}
     arrays = {
-        **{n: _cube_order(v.numpy(), grid.shape) for n, v in values.items()},
+        **{n: _cube_order(v, grid.shape) for n, v in summaries(moments).items()},
         "support": _cube_order(run.support.numpy().reshape(-1), grid.shape),
     }
     x, y, z = (grid.axis(d).numpy() for d in range(3))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.export.integrated import Integrated
-from pipelines.predict import QUANTILES
+from pipelines.base.progress import Progress
+from pipelines.base.quantiles import summaries
+from pipelines.maps.integrated import Integrated
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.reach import (
     checked_distances,
     checked_nside,
+    farthest,
     pixel_directions,
     ray_distances,
     ray_nside,
 )
-from pipelines.progress import Progress
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Points of rays looked up at once for the support.
 _POINTS = 2**22
@@ -44,14 +45,11 @@ def integrated(
     ) as progress:
         for part in asked.parts():
             moments = asked.moments(part)
-            values = {"mean": moments.mean, "std": moments.std}
-            if moments.log_mean is not None:
-                values |= {name: moments.quantile(p) for name, p in QUANTILES.items()}
-            for name, value in values.items():
+            for name, value in summaries(moments).items():
                 if name not in arrays:
                     shape = (len(directions), len(edges))
                     arrays[name] = np.empty(shape, dtype=np.float32)
-                arrays[name][part] = value.numpy().T
+                arrays[name][part] = value.T
             progress.update(part.stop - part.start)
     return Integrated(
         distance=edges, arrays=arrays, last_star=last_star(run, directions)
@@ -64,20 +62,13 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
     Support is looked up in the cell nearest to points every half a grid step, so that
     this is good to a cell. Zero where a ray meets no support.
     """
-    grid = run.plan.grid
-    reach = np.linalg.norm(np.maximum(np.abs(grid.lower), np.abs(grid.upper)))
-    step = min(grid.spacing) / 2
-    along = step * (np.arange(int(reach / step) + 1) + 0.5)
-    seen = run.support.numpy().reshape(grid.shape) > 0
+    step = min(run.plan.grid.spacing) / 2
+    along = step * (np.arange(int(farthest(run) / step) + 1) + 0.5)
     last = np.zeros(len(directions), dtype=np.float32)
     rows = max(1, _POINTS // len(along))
     for start in range(0, len(directions), rows):
         part = slice(start, start + rows)
-        points = along[:, None] * directions[part, None]
-        index = np.rint((points - grid.origin) / grid.spacing).astype(np.int64)
-        inside = ((points >= grid.lower) & (points <= grid.upper)).all(axis=-1)
-        index[~inside] = 0
-        lit = inside & seen[tuple(np.moveaxis(index, -1, 0))]
+        lit = run.support_at(along[:, None] * directions[part, None]) > 0
         final = len(along) - np.argmax(lit[:, ::-1], axis=1)
         last[part] = np.where(lit.any(axis=1), step * final, 0.0)
     return last

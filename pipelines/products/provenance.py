@@ -7,8 +7,8 @@ from typing import Any
 import dustmap
 from pipelines.bands.source import joined_bands
 from pipelines.catalog.provenance import surveys
-from pipelines.export.citation import citation_block
-from pipelines.run import Run
+from pipelines.formats.citation import citation_block
+from pipelines.run.folder import Run
 
 
 def provenance(run: Run) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import math
 import healpy
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Moments, Posterior
-from pipelines.errors import InputError
-from pipelines.export.shells import ShellMaps, check_edges
-from pipelines.observations import rays
-from pipelines.predict import QUANTILES
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.progress import Progress
+from pipelines.base.quantiles import summaries
+from pipelines.maps.shells import ShellMaps, check_edges
+from pipelines.model.observations import rays
 from pipelines.products.provenance import provenance
 from pipelines.products.ray_sums import LogMoments
 from pipelines.products.reach import (
@@ -24,9 +26,7 @@ from pipelines.products.reach import (
     default_nside,
     farthest,
 )
-from pipelines.progress import Progress
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.run.folder import Run
 
 # Segments of rays looked at together: some 400 bytes each while W is made.
 _SEGMENTS = 2**20
@@ -98,12 +98,9 @@ def _shell(run: Run, low: float, high: float, nside: int) -> dict[str, np.ndarra
     for start in range(0, npix, step):
         part = np.arange(start, min(start + step, npix))
         moments, inside = _pixels(run, low, high, _directions(part, nside, across))
-        values = {"mean": moments.mean, "std": moments.std}
-        if moments.log_mean is not None:
-            values |= {name: moments.quantile(p) for name, p in QUANTILES.items()}
-        for name, value in values.items():
+        for name, value in summaries(moments).items():
             whole = arrays.setdefault(name, np.full(npix, np.nan, dtype=np.float32))
-            whole[part[inside]] = value.numpy() / (high - low)
+            whole[part[inside]] = value / (high - low)
     return arrays
 
 

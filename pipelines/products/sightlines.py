@@ -7,42 +7,73 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantiles import QUANTILES
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.export.cube import LineOfSight
-from pipelines.products.cumulative import cumulative
-from pipelines.run import Run
-from pipelines.truth import unit_vectors
+from pipelines.maps.cube import LineOfSight
+from pipelines.products.cumulative import RayIntegrals
+from pipelines.products.integrated import last_star
+from pipelines.run.folder import Run
+
+# Two sigma (95%), one sigma (68%) and the median between them.
+_PROBABILITIES = (0.025, QUANTILES["p16"], 0.5, QUANTILES["p84"], 0.975)
 
 
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
 ) -> list[LineOfSight]:
-    """Cumulative extinction with error along a few directions, and the stars near."""
+    """Cumulative extinction along a few directions, and the stars near.
+
+    Quantiles are those of the posterior of every integral, normal for a density that
+    may be negative; without posterior samples there are none.
+    """
     stars = read_stars(run.path / "stars.parquet")
-    assert stars.extinction is not None
-    assert stars.extinction_error is not None
-    lines = []
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
-    reach = np.array([_exit_distance(run, vector) for vector in vectors])
-    edges = np.linspace(0, reach * (1 - 1e-9), points + 1)[1:]
-    mean, std = cumulative(run, vectors, edges)
-    for i, (lon, lat) in enumerate(chosen):
-        near, radius = _stars_near(stars, vectors[i])
-        lines.append(
-            LineOfSight(
-                l=lon,
-                b=lat,
-                distance=edges[:, i],
-                mean=mean[:, i],
-                std=std[:, i],
-                star_distance=stars.distance[near],
-                star_extinction=stars.extinction[near],
-                star_error=stars.extinction_error[near],
-                radius=radius,
-            )
-        )
-    return lines
+    edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
+    integrals = RayIntegrals(run, vectors, edges)
+    curves = np.empty((2 + len(_PROBABILITIES), *integrals.shape))
+    for part in integrals.parts():
+        moments = integrals.moments(part)
+        quantiles = [moments.quantile(p) for p in _PROBABILITIES]
+        for curve, values in zip(curves, (moments.mean, moments.std, *quantiles)):
+            curve[:, part] = values.numpy()
+    last = last_star(run, vectors)
+    drawn = len(run.posterior.samples) > 0
+    return [
+        _line(stars, place, vectors[i], edges[:, i], curves[..., i], last[i], drawn)
+        for i, place in enumerate(chosen)
+    ]
+
+
+def _line(
+    stars: Stars,
+    place: tuple[float, float],
+    vector: np.ndarray,
+    distance: np.ndarray,
+    curves: np.ndarray,
+    last: float,
+    drawn: bool,
+) -> LineOfSight:
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    mean, std, low, left, median, right, high = curves
+    near, radius = _stars_near(stars, vector)
+    return LineOfSight(
+        l=place[0],
+        b=place[1],
+        distance=distance,
+        mean=mean,
+        std=std,
+        star_distance=stars.distance[near],
+        star_extinction=stars.extinction[near],
+        star_error=stars.extinction_error[near],
+        radius=radius,
+        median=median if drawn else None,
+        inner=(left, right) if drawn else None,
+        outer=(low, high) if drawn else None,
+        last_star=float(last),
+    )
 
 
 def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
@@ -65,16 +96,6 @@ def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]
                 chosen.append(int(index))
         separation /= 2
     return [(float(stars.l[i]), float(stars.b[i])) for i in chosen]
-
-
-def _exit_distance(run: Run, direction: np.ndarray) -> float:
-    """Distance at which a ray from the observer leaves the box [pc]."""
-    distance = math.inf
-    grid = run.plan.grid
-    for low, high, cosine in zip(grid.lower, grid.upper, direction, strict=True):
-        if abs(cosine) > 1e-12:
-            distance = min(distance, (high if cosine > 0 else low) / cosine)
-    return distance
 
 
 def _stars_near(stars: Stars, direction: np.ndarray) -> tuple[np.ndarray, float]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 
 class ChunkReader:

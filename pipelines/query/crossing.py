@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from astropy import units as u
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query.curves import each_curve
 from pipelines.query.places import Places
 from pipelines.query.stored import StoredAnswers

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query.opening import open_map
 
 try:

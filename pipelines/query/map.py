@@ -11,7 +11,7 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query.crossing import Crossing, check_extinction, crossings
 from pipelines.query.flags import flags_of
 from pipelines.query.places import Places, places_of

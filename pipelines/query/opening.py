@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelines.errors import InputError
-from pipelines.export.zarr_arrays import is_samples
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import is_zarr
+from pipelines.formats.zarr_arrays import is_samples
 from pipelines.query.map import DustMap
-from pipelines.query.store import MapStore, is_store, open_store
+from pipelines.query.store import MapStore, open_store
 from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
     from pipelines.query.posterior import PosteriorAnswers
-    from pipelines.run import Run
+    from pipelines.run.folder import Run
 
 
 def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> DustMap:
@@ -41,7 +42,7 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         raise InputError(
             f"{place} does not exist: give a map store, a run or an archive of samples"
         )
-    if is_samples(place) or not is_store(place):
+    if is_samples(place) or not is_zarr(place):
         posterior, band = _posterior(place)
         return DustMap(path=place, stored=None, posterior=posterior, band=band)
     store = open_store(place)
@@ -82,7 +83,7 @@ def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
 
 
 def _run(source: str | Path) -> Run:
-    from pipelines.run import read_run
+    from pipelines.run.folder import read_run
     from pipelines.samples import read_samples
 
     if Path(source).is_file():

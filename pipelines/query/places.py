@@ -9,8 +9,8 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 
-from pipelines.errors import InputError
-from pipelines.truth import unit_vectors
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 
 # A direction needs some distance to be seen from the Sun: so far that no frame's
 # origin makes a difference.

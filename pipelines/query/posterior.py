@@ -9,16 +9,15 @@ import torch
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.keyed_noise import keyed_normals
-from dustmap.posterior import Moments
-from pipelines.errors import InputError
-from pipelines.observations import outward_rays
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import KINDS, summaries
+from pipelines.model.observations import outward_rays
 from pipelines.products.integrated import last_star
 from pipelines.query.keys import cell_keys, direction_keys
 from pipelines.query.places import Places
-from pipelines.query.quantiles import QUANTILES
 from pipelines.query.question import Question
-from pipelines.query.store import Box
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Places handled at once.
 _ROWS = 1 << 16
@@ -36,8 +35,7 @@ class PosteriorAnswers:
     @property
     def box(self) -> Box:
         """Where the map is."""
-        grid = self._plan.grid
-        return Box(lower=grid.lower, upper=grid.upper)
+        return self._run.box
 
     @property
     def count(self) -> int:
@@ -76,9 +74,9 @@ class PosteriorAnswers:
         """``mean``, ``std``, ``p16``, ``p50``, ``p84``, shape ``(n,)`` each."""
         asked = Question(integrated=integrated, mode="mean")
         if not len(places):
-            return {name: np.empty(0) for name in ("mean", "std", *QUANTILES)}
+            return {name: np.empty(0) for name in KINDS}
         parts = [
-            _summary(self._posterior.moments(functionals, rows=_ROWS))
+            summaries(self._posterior.moments(functionals, rows=_ROWS), quantiles=True)
             for _, functionals in self._blocks(asked, places)
         ]
         return {
@@ -87,19 +85,11 @@ class PosteriorAnswers:
 
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""
-        return self._support_at(places.positions()) <= 0
+        return self._run.support_at(places.positions()) <= 0
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
         return last_star(self._run, places.directions)
-
-    def _support_at(self, positions: np.ndarray) -> np.ndarray:
-        support = self._run.support
-        grid = self._plan.grid
-        index = np.rint((positions - grid.origin) / np.array(grid.spacing))
-        last = np.array(grid.shape) - 1
-        cells = np.clip(index, 0, last).astype(np.int64)
-        return support.reshape(grid.shape).numpy()[tuple(cells.T)]
 
     def _blocks(
         self, asked: Question, places: Places
@@ -142,8 +132,3 @@ class PosteriorAnswers:
         grid = self._plan.grid
         spacing = np.array(grid.spacing) / self._plan.refinement
         return cell_keys(ends, np.array(grid.origin), spacing)
-
-
-def _summary(moments: Moments) -> dict[str, np.ndarray]:
-    quantiles = {n: moments.quantile(p).numpy() for n, p in QUANTILES.items()}
-    return {"mean": moments.mean.numpy(), "std": moments.std.numpy(), **quantiles}

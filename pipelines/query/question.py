@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 MODES = ("mean", "std", "median", "percentile", "samples", "random_sample")
 _BOTH = (

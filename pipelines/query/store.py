@@ -8,35 +8,12 @@ from typing import Any, cast
 
 import healpy
 import numpy as np
-import zarr
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.formats.zarr import open_cube
 from pipelines.query.chunks import ChunkReader
-from pipelines.store import MARKER
-
-_KIND = "dustmap cube"
-_VERSIONS = (1, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """The points between which a map interpolates: ``lower``, ``upper`` [pc]."""
-
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-
-    def contains(self, positions: np.ndarray) -> np.ndarray:
-        """Whether ``x, y, z`` [pc], shape ``(n, 3)``, lie in the closed box."""
-        within = (positions >= self.lower) & (positions <= self.upper)
-        return np.asarray(within.all(axis=1))
-
-    def exits(self, directions: np.ndarray) -> np.ndarray:
-        """Distance [pc] at which rays from the observer leave it, shape ``(n,)``."""
-        face = np.where(directions > 0, self.upper, self.lower)
-        flat = np.abs(directions) < 1e-12
-        reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
-        # On a face itself a position may come out a rounding error beyond it.
-        return reach.min(axis=1) * (1 - 1e-9)
+from pipelines.storage.atomic import MARKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +70,6 @@ class MapStore:
         return self.sky
 
 
-def is_store(path: Path) -> bool:
-    """Whether a folder is a zarr group."""
-    return (path / "zarr.json").is_file()
-
-
 def open_store(path: Path) -> MapStore:
     """Open a map store without reading its arrays or hashes.
 
@@ -111,11 +83,9 @@ def open_store(path: Path) -> MapStore:
             f"{path} is incomplete: it has no {MARKER}, so its writer did not finish. "
             "Export it again"
         )
+    group, attributes = open_cube(path)
+    reader = ChunkReader(path, group)
     try:
-        group = zarr.open_group(path, mode="r", zarr_format=3)
-        attributes = dict(group.attrs)
-        _check_kind(path, attributes)
-        reader = ChunkReader(path, group)
         axes = tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz")
         return MapStore(
             path=path,
@@ -125,20 +95,8 @@ def open_store(path: Path) -> MapStore:
             sky=_sky_of(reader, attributes),
             attributes=attributes,
         )
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except KeyError as error:
         raise InputError(f"{path} is no map of this program: {error}") from error
-
-
-def _check_kind(path: Path, attributes: dict[str, Any]) -> None:
-    kind, version = attributes.get("kind"), attributes.get("version")
-    if kind != _KIND or version not in _VERSIONS:
-        raise InputError(
-            f"{path} is a zarr store of kind {kind!r} version {version!r}; expected "
-            f"{_KIND!r} of version {' or '.join(map(str, _VERSIONS))}, as `dustmap "
-            "export` writes it"
-        )
 
 
 def _sky_of(reader: ChunkReader, attributes: dict[str, Any]) -> Sky | None:

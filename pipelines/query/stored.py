@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.curves import extinctions
 from pipelines.query.density import densities, support
 from pipelines.query.places import Places
-from pipelines.query.quantiles import NAMES, QUANTILES, log_normal, normal
 from pipelines.query.question import Question
-from pipelines.query.store import Box, MapStore
+from pipelines.query.store import MapStore
 
 
 class StoredAnswers:

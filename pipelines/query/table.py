@@ -15,12 +15,12 @@ import pyarrow.csv as pacsv
 from astropy.coordinates import SkyCoord
 
 import dustmap
+from pipelines.base.errors import InputError
 from pipelines.catalog.tables import TableWriter, open_table, to_arrow
-from pipelines.errors import InputError
 from pipelines.query.map import DustMap
 from pipelines.query.places import places_of
 from pipelines.query.targets import Targets
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 Columns = dict[str, np.ndarray]
 Units = dict[str, str]
@@ -29,7 +29,7 @@ _PLACE = {"l": "deg", "b": "deg", "distance": "pc"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class QueryOptions:
     """What is asked at each row.
 
     ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
@@ -50,7 +50,7 @@ class Wanted:
         return self.total or self.extinction is not None
 
 
-def ask(dust: DustMap, coords: SkyCoord, wanted: Wanted) -> tuple[Columns, Units]:
+def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
     """Columns of answers, shape ``(n,)`` each, and the units of those that have one."""
     if wanted.extinction is not None:
         crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
@@ -71,7 +71,7 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: Wanted) -> tuple[Columns, Units
 def write_answers(
     dust: DustMap,
     targets: Iterable[Targets],
-    wanted: Wanted,
+    wanted: QueryOptions,
     output: Path,
     *,
     overwrite: bool = False,
@@ -111,7 +111,7 @@ def _meta(dust: DustMap) -> dict[str, str]:
 
 
 def _quantity(
-    dust: DustMap, coords: SkyCoord, wanted: Wanted, integrated: bool
+    dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
     if wanted.mode is None:
         parts, flags = dust.summary(coords, integrated=integrated, total=wanted.total)
@@ -135,7 +135,7 @@ def _quantity(
     return dict(zip(names, answer.value.T)), flags
 
 
-def _identity(rows: Targets, wanted: Wanted) -> Columns:
+def _identity(rows: Targets, wanted: QueryOptions) -> Columns:
     places = places_of(rows.coords, total=wanted.directions)
     named: Columns = {} if rows.source_id is None else {"source_id": rows.source_id}
     named |= {"l": places.l, "b": places.b}

@@ -10,11 +10,11 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.mapping import Binding, parse_mappings
 from pipelines.catalog.readers import describe_absence, open_source, read_columns
 from pipelines.catalog.source import Source
 from pipelines.catalog.units import conversion_factor
-from pipelines.errors import InputError
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("source_id", "l", "b", "ra", "dec", "distance")

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 import dustmap
+from pipelines.base.errors import InputError
+from pipelines.base.timing import StageClock
 from pipelines.catalog.schema import write_table
-from pipelines.digests import input_digests
-from pipelines.errors import InputError
 from pipelines.figures.style import save_figure
 from pipelines.regress.columns import SplitData, select
 from pipelines.regress.figure import draw
@@ -30,9 +30,9 @@ from pipelines.regress.prediction import Prediction, metrics, predict
 from pipelines.regress.report import Report
 from pipelines.regress.scaling import Scaling
 from pipelines.regress.table import read_any
-from pipelines.run import write_json
-from pipelines.store import atomic_directory, write_manifest
-from pipelines.timing import StageClock
+from pipelines.run.folder import write_json
+from pipelines.storage.atomic import atomic_directory, write_manifest
+from pipelines.storage.digests import input_digests
 
 __all__ = ["Options", "Report", "regress"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress.options import Options
 from pipelines.regress.table import Table
 

@@ -17,7 +17,7 @@ from dustmap.gp.sgpr import SGPR
 from dustmap.inference.search import clustered_subset
 from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.start import (
     MORE_ROWS,

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress.dense import MOST_EXACT, fit_exact, fit_sgpr
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options

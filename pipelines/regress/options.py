@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dustmap.likelihoods import LIKELIHOODS, Likelihood
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 METHODS = ("auto", "hip", "svgp", "sgpr", "exact")
 WHITENINGS = ("cholesky", "ciq")

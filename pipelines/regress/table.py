@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.source import refuse_duplicates, unreadable
-from pipelines.errors import InputError
 
 # What people write where a number is missing.
 _MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")

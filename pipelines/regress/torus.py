@@ -21,7 +21,7 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
 from dustmap.posterior import Posterior
 from dustmap.whitening import TorusWhitening
-from pipelines.progress import Progress
+from pipelines.base.progress import Progress
 from pipelines.regress.fitted import FittedModel, Latent
 from pipelines.regress.robust import fitted_noise
 from pipelines.regress.start import MORE_ROWS, NEIGHBOURS, Start, find_start, refined

@@ -16,7 +16,7 @@ from dustmap.likelihoods import Likelihood
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.whitening import CholeskyWhitening, CiqWhitening, Whitening
-from pipelines.progress import Progress
+from pipelines.base.progress import Progress
 from pipelines.regress.dense import inducing_points, learn_sparse
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.start import Start, find_start

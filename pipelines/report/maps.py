@@ -11,14 +11,14 @@ from pipelines.figures import (
     sky,
 )
 from pipelines.report.blocks import Block, Section, Text, picture
-from pipelines.report.material import Material
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import percent, plain, significant
 
 
-def maps(material: Material) -> Section:
+def maps(data: ReportData) -> Section:
     """Face-on, edge-on, a slice with its uncertainty, and the sky."""
-    cube = material.cube
-    reach = plain(float(material.sky.distances[-1]))
+    cube = data.cube
+    reach = plain(float(data.sky.distances[-1]))
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = Text(
         paragraphs=(
@@ -30,14 +30,14 @@ def maps(material: Material) -> Section:
     blocks: tuple[Block, ...] = (
         text,
         picture(
-            face_on(cube, material.columns.get("z")),
+            face_on(cube, data.columns.get("z")),
             alt="Map of the extinction through the box seen from the north Galactic "
             "pole, the Sun at the origin",
             caption="Face-on: extinction through the whole box along z, and its "
             "standard deviation.",
         ),
         picture(
-            edge_on(cube, material.columns.get("y")),
+            edge_on(cube, data.columns.get("y")),
             alt="Map of the extinction through the box seen along y, the Galactic "
             "plane horizontal",
             caption="Edge-on: extinction along y, between the ends that the picture "
@@ -49,7 +49,7 @@ def maps(material: Material) -> Section:
             caption="The density in the plane nearest z = 0, and how uncertain it is.",
         ),
         picture(
-            sky(material.sky),
+            sky(data.sky),
             alt="Extinction over the whole sky in Galactic coordinates out to several "
             f"distances, the last {reach} pc",
             caption="The sky: extinction from the Sun to a distance, Galactic "
@@ -59,19 +59,19 @@ def maps(material: Material) -> Section:
     return Section(key="maps", title="Maps", blocks=blocks)
 
 
-def beside(material: Material) -> Section:
+def beside(data: ReportData) -> Section:
     """Another map, the difference, and that in standard deviations."""
-    other = material.beside
+    other = data.beside
     assert other is not None
     drawn = picture(
         compare(
-            material.cube,
+            data.cube,
             other.cube,
             columns=other.columns,
             names=("this map", other.name),
         ),
-        alt=f"This map and {other.name}: extinction, density in a plane, differences "
-        "and pairs of values",
+        alt=f"This map and {other.name}: extinction, density in a plane, and their "
+        "differences",
         caption=f"This map and {other.name} where both have cells. The other one's "
         "units are taken as they are: if it is of another band, a factor is part of "
         "every difference. Which of the two is right this does not tell; "
@@ -80,13 +80,13 @@ def beside(material: Material) -> Section:
     return Section(key="beside", title=f"Beside {other.name}", blocks=(drawn,))
 
 
-def sight_lines(material: Material) -> Section:
+def sight_lines(data: ReportData) -> Section:
     """Extinction along a few directions, with the stars near them."""
     directions = "; ".join(
-        f"l = {line.l:.1f}°, b = {significant(line.b, 3)}°" for line in material.lines
+        f"l = {line.l:.1f}°, b = {significant(line.b, 3)}°" for line in data.lines
     )
     drawn = picture(
-        lines_of_sight(material.lines),
+        lines_of_sight(data.lines),
         alt=f"Extinction against distance with its uncertainty towards {directions}",
         caption="Extinction to a distance along directions of much dust, its 68% and "
         "95% bands, and the stars near by. Where the last star stands, the map begins "

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.export.citation import cited_papers, to_bibtex
+from pipelines.formats.citation import cited_papers, to_bibtex
 from pipelines.report.blocks import Block, Listing, Section, Table, Text, facts
-from pipelines.report.material import Material
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, plain, significant
 
 
-def limits(material: Material) -> Section:
+def limits(data: ReportData) -> Section:
     """What nobody should read out of the map."""
-    plan = material.run.plan
+    plan = data.run.plan
     cell = plain(max(plan.grid.spacing))
     length = significant(min(plan.lengthscale))
     text = (
@@ -33,12 +33,12 @@ def limits(material: Material) -> Section:
     return Section(key="limits", title="What the map cannot say", blocks=blocks)
 
 
-def origin(material: Material) -> Section:
+def origin(data: ReportData) -> Section:
     """Inputs with hashes, catalogues, faults, configuration, citation."""
-    run = material.run
-    recorded, cited = run.provenance, material.origin["citation"]
+    run = data.run
+    recorded, cited = run.provenance, data.origin["citation"]
     blocks: list[Block] = [
-        facts("The run", _run_rows(material)),
+        facts("The run", _run_rows(data)),
         Table(
             caption="Inputs",
             header=("file", "SHA-256"),
@@ -62,11 +62,11 @@ def origin(material: Material) -> Section:
     return Section(key="origin", title="Where it comes from", blocks=tuple(blocks))
 
 
-def _run_rows(material: Material) -> dict[str, str]:
-    recorded = material.run.provenance
+def _run_rows(data: ReportData) -> dict[str, str]:
+    recorded = data.run.provenance
     machine = recorded.get("machine") or {}
     return {
-        "run": material.run.path.name,
+        "run": data.run.path.name,
         "fit": str(recorded.get("fit", "unknown")),
         "program": f"{recorded['program']} {recorded['version']}",
         "seed": str(recorded["seed"]),

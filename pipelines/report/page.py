@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section, View
 
 _FOLDER = Path(__file__).with_name("templates")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from dustmap.kernels import KERNELS
-from pipelines.calibration import Calibration
+from pipelines.base.calibration import Calibration
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
-from pipelines.report.material import Material
+from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
-from pipelines.run import Run
+from pipelines.run.folder import Run
 
 # Deviations of a coverage from its level, in binomial errors, and of the mean z.
 _TOO_FAR = 4.0
@@ -20,10 +20,10 @@ _TOO_FAR = 4.0
 _STATUS = ("mean: ", "samples: ", "sight lines ")
 
 
-def summary(material: Material) -> Section:
+def summary(data: ReportData) -> Section:
     """Warnings first; then a paragraph, and the figures."""
-    run = material.run
-    warnings = [*fit_warnings(run), *judged_warnings(material)]
+    run = data.run
+    warnings = [*fit_warnings(run), *judged_warnings(data)]
     blocks: list[Block] = []
     title = (
         "No warning: the fit converged, and coverages of held-out stars are within "
@@ -32,8 +32,8 @@ def summary(material: Material) -> Section:
     if warnings:
         title = f"{several(len(warnings), 'warning')}: read before you use the map"
     blocks.append(Notice(title=title, lines=tuple(warnings), loud=bool(warnings)))
-    blocks.append(Text(paragraphs=(in_words(material), prediction_in_words(material))))
-    blocks += [_map_table(material), _stars_table(run), _learnt_table(run)]
+    blocks.append(Text(paragraphs=(in_words(data), prediction_in_words(data))))
+    blocks += [_map_table(data), _stars_table(run), _learnt_table(run)]
     every = (*run.summary.get("messages", ()), *run.plan.notes)
     said = tuple(line for line in every if line not in warnings)
     if said:
@@ -88,12 +88,12 @@ def _warns(message: str, run: Run) -> bool:
     return run.plan.engine == "full-batch" and not message.startswith(_STATUS)
 
 
-def judged_warnings(material: Material) -> list[str]:
+def judged_warnings(data: ReportData) -> list[str]:
     """What the stars kept back found wanting."""
-    if material.judged is None:
-        return [material.unjudged]
+    if data.judged is None:
+        return [data.unjudged]
     found = []
-    judged = material.judged
+    judged = data.judged
     for level in judged.coverage:
         if abs(level.held - level.level) > _TOO_FAR * level.error:
             word = "too wide" if level.held > level.level else "too narrow"
@@ -110,9 +110,9 @@ def judged_warnings(material: Material) -> list[str]:
     return found
 
 
-def in_words(material: Material) -> str:
+def in_words(data: ReportData) -> str:
     """One paragraph: stars, box, grid, band, model, convergence."""
-    run, plan = material.run, material.run.plan
+    run, plan = data.run, data.run.plan
     sides = np.array(plan.grid.upper) - np.array(plan.grid.lower)
     density = {
         "lognormal": "a log-normal density, which is positive",
@@ -127,7 +127,7 @@ def in_words(material: Material) -> str:
     return (
         f"This map is the density of interstellar dust in a box of {by(sides)} pc "
         f"around the Sun, inferred from the extinctions of "
-        f"{several(run.summary['counts']['fitted'], 'star')} (band: {material.band}) "
+        f"{several(run.summary['counts']['fitted'], 'star')} (band: {data.band}) "
         f"along their sight lines. It is a Gaussian process on a grid of "
         f"{count(math.prod(plan.grid.shape))} points, {by(plan.grid.spacing)} pc "
         f"apart, with {density}. The prior's correlation is "
@@ -137,11 +137,11 @@ def in_words(material: Material) -> str:
     )
 
 
-def prediction_in_words(material: Material) -> str:
+def prediction_in_words(data: ReportData) -> str:
     """One sentence on the stars kept back."""
-    judged = material.judged
+    judged = data.judged
     if judged is None:
-        return material.unjudged
+        return data.unjudged
     text = (
         f"{several(judged.stars, 'star')} were kept back. Their measured extinctions "
         f"differ from the predicted ones by {significant(judged.rmse)} mag (root mean "
@@ -161,8 +161,8 @@ def _is_learnt(run: Run) -> bool:
     return "lengthscale" in (learning.get("errors") or {})
 
 
-def _map_table(material: Material) -> Table:
-    run, plan = material.run, material.run.plan
+def _map_table(data: ReportData) -> Table:
+    run, plan = data.run, data.run.plan
     shape = " × ".join(count(n) for n in plan.grid.shape)
     corners = [
         f"{axis}: {plain(low, 6)} to {plain(high, 6)} pc"
@@ -173,7 +173,7 @@ def _map_table(material: Material) -> Table:
         "grid": f"{shape} = {count(math.prod(plan.grid.shape))} points",
         "spacing": f"{by(plan.grid.spacing)} pc",
         "cells with a sight line": percent(float((run.support > 0).float().mean())),
-        "extinction band": material.band,
+        "extinction band": data.band,
         "density": plan.density,
         "engine": plan.engine,
         "posterior samples": count(len(run.posterior.samples)),

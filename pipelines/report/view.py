@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from astropy import units as u
 
-from pipelines.export.cube import Cube
+from pipelines.maps.cube import Cube
 from pipelines.report.blocks import View
 from pipelines.report.numbers import by, count, significant
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section
-from pipelines.report.course import course
-from pipelines.report.judging import judging
+from pipelines.report.data import ReportData, gather
+from pipelines.report.diagnostics import diagnostics
 from pipelines.report.maps import beside, maps, sight_lines
-from pipelines.report.material import Material, gather
 from pipelines.report.numbers import count
 from pipelines.report.origin import limits, origin
 from pipelines.report.page import check_packages, render
 from pipelines.report.summary import summary
+from pipelines.report.validation import validation
 from pipelines.report.view import view
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 
 def write_report(
@@ -46,23 +46,23 @@ def write_report(
     return output
 
 
-def compose(material: Material, *, three_d: bool = True) -> str:
+def compose(data: ReportData, *, three_d: bool = True) -> str:
     """The page of what was gathered."""
-    sections = [summary(material), judging(material), course(material), maps(material)]
+    sections = [summary(data), validation(data), diagnostics(data), maps(data)]
     if three_d:
-        seen = (view(material.cube),)
+        seen = (view(data.cube),)
         sections.append(
             Section(key="three-d", title="In three dimensions", blocks=seen)
         )
-    sections.append(sight_lines(material))
-    if material.beside is not None:
-        sections.append(beside(material))
-    sections += [limits(material), origin(material)]
-    recorded = material.run.provenance
-    stars = count(material.run.summary["counts"]["fitted"])
+    sections.append(sight_lines(data))
+    if data.beside is not None:
+        sections.append(beside(data))
+    sections += [limits(data), origin(data)]
+    recorded = data.run.provenance
+    stars = count(data.run.summary["counts"]["fitted"])
     names = ", ".join(one["name"] for one in recorded["inputs"])
     subtitle = (
-        f"Run {material.run.path.name}, from {names}, by {recorded['program']} "
+        f"Run {data.run.path.name}, from {names}, by {recorded['program']} "
         f"{recorded['version']}"
     )
     return render(f"Interstellar dust from {stars} stars", subtitle, sections)

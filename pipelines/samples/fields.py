@@ -18,7 +18,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
-from pipelines.planning.plan import Plan
+from pipelines.model.plan import Plan
 
 
 class GridField:

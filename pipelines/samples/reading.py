@@ -12,13 +12,13 @@ import zarr
 
 from dustmap.posterior import Posterior
 from dustmap.whitening import FieldWhitening
-from pipelines.errors import InputError
-from pipelines.export.zarr_arrays import is_samples, read_array
-from pipelines.planning.plan import Plan
-from pipelines.run import Run, posterior_model
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr_arrays import is_samples, read_array
+from pipelines.model.plan import Plan
+from pipelines.run.folder import Run, posterior_model
 from pipelines.samples.fields import GridField
 from pipelines.samples.writing import VERSION
-from pipelines.store import check_manifest
+from pipelines.storage.atomic import check_manifest
 
 
 def check_samples(path: Path) -> str:

@@ -23,13 +23,13 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from pipelines.errors import InputError
-from pipelines.export.cube import AXES, FRAME, field_title
-from pipelines.export.zarr_arrays import SAMPLES, consolidate, write_array
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr_arrays import SAMPLES, consolidate, write_array
+from pipelines.maps.cube import AXES, FRAME, field_title
 from pipelines.products.provenance import provenance
-from pipelines.run import Run
+from pipelines.run.folder import Run
 from pipelines.samples.fields import GridField
-from pipelines.store import atomic_directory, write_manifest
+from pipelines.storage.atomic import atomic_directory, write_manifest
 
 VERSION = 2
 TOLERANCE = 1e-3

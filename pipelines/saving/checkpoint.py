@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipelines.errors import InputError
-from pipelines.store import (
+from pipelines.base.errors import InputError
+from pipelines.storage.atomic import (
     atomic_directory,
     check_manifest,
     remove_directory,

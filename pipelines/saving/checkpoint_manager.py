@@ -14,17 +14,17 @@ from dustmap.checkpoint import State, require_finite
 from dustmap.distributed.group import Group
 from dustmap.distributed.slab_state import cut, gathered
 from dustmap.distributed.slabs import Slabs
+from pipelines.base.errors import Stopped
+from pipelines.base.progress import say
+from pipelines.base.timing import StageClock
 from pipelines.config.fitting import CheckpointConfig
-from pipelines.errors import Stopped
-from pipelines.metrics import Metrics
-from pipelines.progress import say
 from pipelines.saving.checkpoint import write_checkpoint
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace
-from pipelines.timing import StageClock
+from pipelines.storage.metrics import Metrics
 
 _PART = "checkpoints"
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dustmap.checkpoint import State
+from pipelines.base.errors import InputError
 from pipelines.engines import Inference
-from pipelines.errors import InputError
-from pipelines.planning.cost import Speed
-from pipelines.planning.plan import Plan
+from pipelines.model.cost import Speed
+from pipelines.model.plan import Plan
 from pipelines.saving.checkpoint import Checkpoint
 
 Stage = Literal["planned", "learnt", "inferring", "inferred"]

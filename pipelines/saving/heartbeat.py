@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from pipelines.progress import say
-from pipelines.store import replace_text
+from pipelines.base.progress import say
+from pipelines.storage.atomic import replace_text
 
 _INTERVAL = 2.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import dustmap
 import pipelines
 from pipelines.config import FitConfig
-from pipelines.digests import digest_of, input_digests
 from pipelines.saving.command import values_by_key
+from pipelines.storage.digests import digest_of, input_digests
 
 # When checkpoints are written changes nothing in what is computed.
 _WITHOUT_EFFECT = "checkpoint."

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 # Whoever only asks who holds a lock has it for a moment himself.

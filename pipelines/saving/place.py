@@ -6,8 +6,8 @@ from typing import TypedDict
 
 import torch
 
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
 
 
 class Place(TypedDict):

@@ -13,10 +13,10 @@ import torch
 
 from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError, Stopped
+from pipelines.base.progress import say
+from pipelines.base.timing import StageClock
 from pipelines.config import FitConfig
-from pipelines.errors import InputError, Stopped
-from pipelines.metrics import Metrics
-from pipelines.progress import say
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.saving.checkpoint_manager import CheckpointManager, machine
 from pipelines.saving.command import command_of
@@ -26,7 +26,7 @@ from pipelines.saving.identity import Identity
 from pipelines.saving.place import Place, place_of
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
-from pipelines.timing import StageClock
+from pipelines.storage.metrics import Metrics
 
 # What status calls the work that follows a stage.
 _NEXT = {

@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.saving.checkpoint import checkpoints, remove_unfinished
 from pipelines.saving.lock import locked
-from pipelines.store import (
+from pipelines.storage.atomic import (
     remove_directory,
     remove_parts,
     replace_text,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from dustmap import __version__
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import SimulateConfig
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.zarr import write_zarr
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_extinction
 from pipelines.simulate.catalogue import Losses, draw_sample, measure
 from pipelines.simulate.galaxy import Galaxy, make_galaxy
-from pipelines.truth import truth_extinction
 
 __all__ = ["SimulationReport", "mock", "simulate"]
 

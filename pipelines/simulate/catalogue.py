@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.base.errors import InputError
+from pipelines.base.progress import Progress
 from pipelines.config import SimulateConfig
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.progress import Progress
-from pipelines.truth import truth_density, truth_extinction
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_density, truth_extinction
 
 _BATCH = 200_000
 _BARREN = 200

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import DustConfig, TruthConfig
-from pipelines.export.cube import Cube
+from pipelines.maps.cube import Cube
 from pipelines.simulate.structures import (
     Axes,
     Cavity,

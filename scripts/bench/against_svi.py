@@ -22,8 +22,8 @@ from verbs import Fitted, fit_and_predict
 from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
 from pipelines.engines import build_model
-from pipelines.observations import rays
-from pipelines.planning.plan import EmbeddingPlan, MeanPlan, Plan
+from pipelines.model.observations import rays
+from pipelines.model.plan import EmbeddingPlan, MeanPlan, Plan
 
 BATCH = 64
 # The mock's own mean; a lengthscale that both grids resolve.

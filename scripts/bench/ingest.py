@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 from report import Report, parser
 
-from pipelines.measurement import Row
+from pipelines.base.measurement import Row
 
 MAPS = ("ra=ra:deg", "dec=dec:deg", "distance=d:pc")
 MAPS += ("extinction=a:mag", "extinction_error=s:mag")

@@ -16,8 +16,8 @@ from scoring import named, score_inside
 from simulated import BOX, simulated
 from verbs import dustmap, fit_and_predict
 
+from pipelines.base.measurement import Row
 from pipelines.catalog.schema import read_stars
-from pipelines.measurement import Row
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial import cKDTree
 
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
-from pipelines.truth import unit_vectors
 
 # A step of 0.0625 rad (3.6 deg) counts like one of 1 in the logarithm of the distance.
 _PER_RADIAN = 16.0

@@ -23,9 +23,9 @@ from peers_report import draw, entries, table
 from peers_run import Machine, Row
 
 import dustmap
-from pipelines.errors import InputError
-from pipelines.progress import say
-from pipelines.store import atomic_file
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
+from pipelines.storage.atomic import atomic_file
 
 
 def run(

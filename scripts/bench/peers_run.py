@@ -18,8 +18,8 @@ from peers_problem import HALF, Mock
 from peers_worker import RECORD, Seconds
 from scoring import read_prediction
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_table
-from pipelines.errors import InputError
 
 _HERE = Path(__file__).resolve().parent
 

@@ -29,9 +29,9 @@ from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
 from pipelines.catalog.schema import read_stars
 from pipelines.engines import build_model
-from pipelines.observations import Data, noise_of, sight_lines
-from pipelines.run import read_run
-from pipelines.selection import distance_errors, stars_inside
+from pipelines.model.observations import Data, noise_of, sight_lines
+from pipelines.planning.selection import distance_errors, stars_inside
+from pipelines.run.folder import read_run
 
 RESIDUALS = (1e-1, 1e-2, 1e-3)
 

@@ -23,14 +23,14 @@ from report import Report, parser
 from simulated import BOX, simulated
 from verbs import dustmap
 
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import write_zarr
-from pipelines.measurement import Row
-from pipelines.predict import predict_columns
+from pipelines.base.measurement import Row
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
 from pipelines.query.posterior import PosteriorAnswers
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
+from pipelines.run.predict import predict_columns
 
 _HERE = Path(__file__).resolve().parent
 # Grid points per axis, nside, distances: 2.4 GB of float32, 2.1 GB on the disk.

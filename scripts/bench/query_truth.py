@@ -10,8 +10,8 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars
-from pipelines.measurement import Row
 from pipelines.query import open_map
 from pipelines.query.store import Box
 

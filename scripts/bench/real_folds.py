@@ -21,7 +21,7 @@ from semi_synthetic import data_folder
 from verbs import Fitted, dustmap, fit_and_predict
 
 from pipelines.catalog.schema import Stars, read_stars, write_stars
-from pipelines.selection import distance_errors
+from pipelines.planning.selection import distance_errors
 
 FOLDS, REACH = 5, 5000.0
 SOURCES = {

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from pipelines.base.measurement import Row, loads, plain, processor, table
 from pipelines.figures.style import save_figure
-from pipelines.measurement import Row, loads, plain, processor, table
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 _PACKAGES = ("dustmap", "torch", "numpy", "scipy", "numba")
 

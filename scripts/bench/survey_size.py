@@ -12,7 +12,7 @@ from pathlib import Path
 
 from report import Report, parser
 
-from pipelines.measurement import Row
+from pipelines.base.measurement import Row
 
 SURVEYS = {
     "2.2e8 stars (with distances and extinctions)": 2.2e8,

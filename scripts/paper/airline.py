@@ -31,9 +31,9 @@ from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.inference.svi import SvgpSettings
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE
-from pipelines.progress import say
 
 _CONSTANT, _LINEAR, _EXACT, _SVGP = "constant", "linear", "exact GP", "SVGP"
 _LENGTHSCALE, _NOISE = 2.0, 0.8

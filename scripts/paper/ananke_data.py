@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from astropy.table import Table
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 FILE = "ananke_5k.csv.gz"
 NOISE = 0.005

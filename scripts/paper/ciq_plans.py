@@ -9,7 +9,7 @@ from paper_report import Size
 from svgp_runs import CHOLESKY, DENSE, TOLERANCE
 
 from dustmap.inference.svi import PLEISS_SCHEDULE, SvgpSettings
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 METHODS = (CHOLESKY, DENSE)
 

@@ -61,8 +61,8 @@ from svgp_runs import (
 
 from dustmap.inference.svi import SvgpSettings
 from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
-from pipelines.errors import InputError
-from pipelines.progress import say
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

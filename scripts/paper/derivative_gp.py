@@ -34,8 +34,8 @@ from matplotlib.figure import Figure
 from paper_report import Comparison, Report, Row, Size, parser, size_of
 from torch import Tensor
 
+from pipelines.base.progress import say
 from pipelines.figures.style import BLACK, BLUE, ORANGE
-from pipelines.progress import say
 
 _WITH, _WITHOUT = "with", "without"
 # Fig. 2c: RMSE and uncertainty, which is the mean standard deviation.

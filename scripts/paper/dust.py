@@ -42,8 +42,8 @@ from dust_report import comparisons, draw
 from paper_report import NOT_RUN, Report, Row, Size, parser, size_of
 
 from dustmap.kernels import Matern32
-from pipelines.errors import InputError
-from pipelines.progress import say
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 
 # The paper's grids, of HIP-GP and of SVGP.
 _LARGE, _SMALL = (50, 50, 25), (32, 32, 16)

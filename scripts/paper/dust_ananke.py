@@ -46,9 +46,9 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.grid import Grid
 from dustmap.inference.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern32
-from pipelines.errors import InputError
-from pipelines.progress import say
-from pipelines.store import atomic_file
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
+from pipelines.storage.atomic import atomic_file
 
 # Half the box of the sample [kpc].
 _REACH = (0.25, 0.25, 0.05)

@@ -18,8 +18,8 @@ from typing import Any
 
 from paper_report import NOT_RUN, Comparison, Row, table
 
-from pipelines.errors import InputError
-from pipelines.store import atomic_file
+from pipelines.base.errors import InputError
+from pipelines.storage.atomic import atomic_file
 
 # In the order of the paper; whatever else there is comes behind.
 _ORDER = (

@@ -26,9 +26,9 @@ from typing import Literal
 import torch
 from matplotlib.figure import Figure
 
+from pipelines.base.measurement import Row, loads, plain, processor, table
 from pipelines.figures.style import save_figure
-from pipelines.measurement import Row, loads, plain, processor, table
-from pipelines.store import atomic_file
+from pipelines.storage.atomic import atomic_file
 
 Size = Literal["quick", "default", "full"]
 

@@ -25,8 +25,8 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.whitening import ToeplitzWhitening
+from pipelines.base.progress import say
 from pipelines.figures.style import BLUE, CYCLE, ORANGE
-from pipelines.progress import say
 
 _SIDE = 4.0
 _RTOL = 1e-10

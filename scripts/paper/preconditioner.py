@@ -28,8 +28,8 @@ from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
 from dustmap.linalg.toeplitz import first_column
 from dustmap.whitening import ToeplitzWhitening
+from pipelines.base.progress import say
 from pipelines.figures.style import CYCLE
-from pipelines.progress import say
 
 _LENGTH = 2.0
 _LENGTHSCALES = (0.05, 0.5)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 PRECIPITATION = "colorado_monthly_precip.csv.gz"
 KIN40K = "kin40k.csv.gz"

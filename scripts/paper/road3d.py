@@ -36,9 +36,9 @@ from road3d_engines import (
     svgp,
 )
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 from pipelines.figures.style import BLUE, GREEN, ORANGE
-from pipelines.progress import say
 
 _POINTS = 36_000
 _SGPR_POINTS, _SVGP_POINTS = 512, 1_024

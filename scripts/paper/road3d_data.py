@@ -20,7 +20,7 @@ from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12
 from dustmap.whitening import TorusWhitening
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 ROWS = 434_874
 SIMULATED, GIVEN = "simulated roads", "3DRoad"

@@ -39,8 +39,8 @@ from spatial_report import OBSERVATIONS, UK, Results, comparisons, tables
 from dustmap.functionals import PointValues
 from dustmap.inference.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern52
-from pipelines.errors import InputError
-from pipelines.progress import say
+from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 
 _SIDES = (100, 120, 140, 160, 180, 200)
 

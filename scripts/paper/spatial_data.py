@@ -21,7 +21,7 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern52
 from dustmap.whitening import TorusWhitening
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 
 PRECIPITATION = "us_precip_april1948.csv.gz"
 _UK_COLUMNS = ("longitude", "latitude", "price")

@@ -30,8 +30,8 @@ from whitening_methods import (
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from pipelines.base.progress import say
 from pipelines.figures.style import BLUE, GREEN, ORANGE, PURPLE
-from pipelines.progress import say
 
 _ROWS = 200
 _VARIANCE = 0.1

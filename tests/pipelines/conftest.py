@@ -16,7 +16,7 @@ from pipelines.catalog.schema import write_stars
 from pipelines.cli import main
 from pipelines.config import FitConfig
 from pipelines.fit import FitReport, fit
-from pipelines.run import Run, read_run
+from pipelines.run.folder import Run, read_run
 
 mpl.use("Agg")
 

@@ -15,12 +15,12 @@ import torch
 
 import pipelines.fit
 import pipelines.saving.checkpoint_manager
+from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import Stopped
 from pipelines.fit import fit
-from pipelines.metrics import read_metrics
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
+from pipelines.storage.metrics import read_metrics
 
 
 def settings(**inference: Any) -> dict[str, Any]:

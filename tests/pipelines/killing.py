@@ -75,7 +75,7 @@ class Server:
 def _serve() -> None:
     import torch
 
-    import pipelines.export.all
+    import pipelines.export.exporters
     import pipelines.fit  # noqa: F401
     from pipelines.cli import main
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import erf
 
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
-from pipelines.truth import unit_vectors
 
 CENTRE = np.array([420.0, 140.0, -70.0])
 WIDTH = 70.0

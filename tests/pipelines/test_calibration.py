@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from pipelines.calibration import (
+from pipelines.base.calibration import (
     LEVELS,
     by_bins,
     calibrate,

@@ -8,15 +8,15 @@ import socket
 import pytest
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError, Stopped
+from pipelines.base.timing import StageClock
 from pipelines.config.fitting import CheckpointConfig
-from pipelines.errors import InputError, Stopped
-from pipelines.metrics import Metrics
 from pipelines.saving.checkpoint_manager import CheckpointManager
 from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.lock import is_held, locked
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
-from pipelines.timing import StageClock
+from pipelines.storage.metrics import Metrics
 
 
 class Turned:

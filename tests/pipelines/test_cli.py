@@ -15,8 +15,8 @@ from matplotlib.image import imread
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.schema import read_stars, read_table, write_stars
 from pipelines.config import FitConfig, SimulateConfig
-from pipelines.export.zarr import read_zarr
-from pipelines.truth import truth_density, truth_extinction
+from pipelines.formats.zarr import read_zarr
+from pipelines.maps.truth import truth_density, truth_extinction
 
 OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
@@ -234,7 +234,7 @@ def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
     def fail(*args, **kwargs):
         raise fault
 
-    monkeypatch.setattr("pipelines.predict.predict", fail)
+    monkeypatch.setattr("pipelines.run.predict.predict", fail)
     result = command("predict run stars.parquet -o x")
     assert result.exit_code == 1
     assert result.output.startswith("dustmap: failed: ")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipelines.base.errors import InputError
 from pipelines.config import (
     FitConfig,
     SimulateConfig,
@@ -17,7 +18,6 @@ from pipelines.config import (
     load_config,
     to_toml,
 )
-from pipelines.errors import InputError
 
 MODELS = [FitConfig, SimulateConfig]
 

@@ -9,11 +9,11 @@ from astropy.wcs import WCS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.fits import write_fits
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import read_zarr, write_zarr
+from pipelines.base.errors import InputError
+from pipelines.formats.fits import write_fits
+from pipelines.formats.zarr import read_zarr, write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 
 

@@ -4,15 +4,15 @@ import healpy
 import numpy as np
 import one_cloud
 import pytest
+from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.integrated import Integrated
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
-from pipelines.figures.cuts import Cut, cut_sky, density_at, extinction_to
+from pipelines.figures.cuts import Cut, cut_sky, density_at
 from pipelines.figures.sources import CubeSource, MissingError, RunSource, SkySource
-from pipelines.products.cumulative import cumulative
-from pipelines.truth import unit_vectors
+from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.maps.integrated import Integrated
 
 L, B = np.array([90.0, 270.0, 30.0, 0.0]), np.array([0.0, 0.0, 60.0, 90.0])
 
@@ -43,11 +43,11 @@ def test_extinction_is_interpolated_from_zero_at_the_sun():
     mean[:, 5] = np.nan
     distances = np.array([100.0, 300.0])
     maps = SkyMaps(distances=distances, mean=mean, std=mean)
-    np.testing.assert_allclose(extinction_to(maps, 50.0), mean[0] / 2)
-    np.testing.assert_array_equal(extinction_to(maps, 100.0), mean[0])
-    between = 0.75 * mean[0] + 0.25 * mean[1]
-    np.testing.assert_allclose(extinction_to(maps, 150.0), between)
     source = SkySource("maps", maps)
+    found = source.rays.at("mean", np.array([50.0, 100.0, 150.0]))
+    np.testing.assert_allclose(found[0], mean[0] / 2)
+    np.testing.assert_array_equal(found[1], mean[0])
+    np.testing.assert_allclose(found[2], 0.75 * mean[0] + 0.25 * mean[1])
     cut = Cut(quantity="extinction", show="value", distance=300.0, near=100.0)
     l, b = healpy.pix2ang(1, np.arange(12), nest=True, lonlat=True)  # noqa: E741
     np.testing.assert_allclose(cut_sky(source, cut)(l, b), mean[1] - mean[0])
@@ -99,7 +99,7 @@ def test_stored_integrals_are_read_along_their_pixels(positive):
     relative = np.log(1.5) / 2 if positive else 0.1
     np.testing.assert_allclose(shown["relative-error"](L, B), relative)
     far = Cut(quantity="extinction", show="value", distance=301.0)
-    with pytest.raises(InputError, match="out to 300 pc"):
+    with pytest.raises(InputError, match="end at 300 pc"):
         cut_sky(source, far)
     assert source.skymaps([75.0], None).mean[0, pixel] == pytest.approx(rise)
 

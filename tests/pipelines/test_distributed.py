@@ -15,6 +15,7 @@ import torch
 from ranks import on_ranks, start
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import (
     Stars,
     read_stars,
@@ -23,11 +24,10 @@ from pipelines.catalog.schema import (
 )
 from pipelines.catalog.tables import open_table
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
 from pipelines.fit import fit
-from pipelines.launch import own_threads
-from pipelines.planning import cost
-from pipelines.run import read_run
+from pipelines.fit.launch import own_threads
+from pipelines.model import cost
+from pipelines.run.folder import read_run
 
 
 def _partitions(folder: Path) -> Path:

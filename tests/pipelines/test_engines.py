@@ -14,11 +14,11 @@ from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.engines import build_model, run_engine
-from pipelines.errors import InputError
-from pipelines.observations import Data, rays
-from pipelines.planning.plan import EmbeddingPlan
+from pipelines.model.observations import Data, rays
+from pipelines.model.plan import EmbeddingPlan
 from pipelines.planning.planner import Catalogue, make_plan
 
 CPU = torch.device("cpu")

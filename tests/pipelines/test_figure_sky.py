@@ -6,11 +6,11 @@ import healpy
 import numpy as np
 import pytest
 
-from pipelines.export.cube import SkyMaps
-from pipelines.export.integrated import Integrated
 from pipelines.figures import sky
 from pipelines.figures.skypanels import healpix_sky
 from pipelines.figures.stored_rays import informed_rays
+from pipelines.maps.cube import SkyMaps
+from pipelines.maps.integrated import Integrated
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)
@@ -22,7 +22,11 @@ def make_maps():
     mean = np.outer(distances, np.ones(len(PIXELS))) * 1e-3
     last = np.where(B > 0, 150.0, 50.0)
     return SkyMaps(
-        distances=distances, mean=mean, std=mean, median=mean / 2, last_star=last
+        distances=distances,
+        mean=mean,
+        std=mean,
+        quantiles={"p50": mean / 2},
+        last_star=last,
     )
 
 

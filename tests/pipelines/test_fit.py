@@ -13,13 +13,13 @@ import one_cloud
 import pytest
 import torch
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
 from pipelines.fit import fit
-from pipelines.predict import predict_columns
-from pipelines.run import read_run
-from pipelines.store import check_manifest
+from pipelines.run.folder import read_run
+from pipelines.run.predict import predict_columns
+from pipelines.storage.atomic import check_manifest
 
 
 def fit_stars(folder, stars, settings, name="run"):
@@ -278,11 +278,11 @@ def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):
 
 KILLED = """
 import os, signal
-import pipelines.writing
+import pipelines.fit.writing
 def die(folder, state):
     assert (folder / "run.json").exists()
     os.kill(os.getpid(), signal.SIGKILL)
-pipelines.writing.write_state = die
+pipelines.fit.writing.write_state = die
 from pipelines.cli import main
 main()
 """

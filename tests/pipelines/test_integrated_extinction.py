@@ -8,17 +8,18 @@ import numpy as np
 import one_cloud
 import pytest
 import torch
+from ray_moments import cumulative
 
 from dustmap.grid import Grid
-from pipelines.errors import InputError
-from pipelines.export.integrated import Integrated
-from pipelines.observations import rays
-from pipelines.predict import predict_columns
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.maps.integrated import Integrated
+from pipelines.model.observations import rays
 from pipelines.products import integrated
-from pipelines.products.cumulative import RayIntegrals, cumulative
+from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.products.reach import pixel_directions, ray_distances, ray_nside
-from pipelines.truth import unit_vectors
+from pipelines.run.predict import predict_columns
 
 SPACING = 70.0
 LOWER, UPPER = np.array(one_cloud.BOX).T

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from killing import Server
 
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig, to_toml
-from pipelines.errors import InputError
-from pipelines.export.fits import read_fits
-from pipelines.export.healpix import read_healpix
-from pipelines.export.zarr import read_zarr
+from pipelines.formats.fits import read_fits
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.zarr import read_zarr
 from pipelines.saving.workspace import unfinished
 from pipelines.verify import verify
 

@@ -10,9 +10,9 @@ import torch
 from dustmap.grid import Grid
 from pipelines.config import FitConfig
 from pipelines.engines import build_model
-from pipelines.observations import Data, rays
+from pipelines.model.observations import Data, rays
+from pipelines.model.plan import MeanPlan, Plan
 from pipelines.planning.learning import learn_plan, open_names
-from pipelines.planning.plan import MeanPlan, Plan
 
 CPU = torch.device("cpu")
 GRID = Grid(shape=(13, 13, 7), spacing=(10.0,) * 3, origin=(-60.0, -60.0, -30.0))

@@ -3,7 +3,7 @@
 import json
 import math
 
-from pipelines.measurement import loads, plain, processor, table
+from pipelines.base.measurement import loads, plain, processor, table
 
 
 def test_a_table_has_a_column_for_every_key_and_a_text_for_every_value():

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
+from pipelines.fit.sample import data_of
 from pipelines.merge import Cells, merge_rows, parse_cells
-from pipelines.sample import data_of
-from pipelines.selection import planning_view
+from pipelines.planning.selection import planning_view
 
 Columns = dict[str, np.ndarray]
 

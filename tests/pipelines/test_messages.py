@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelines.assessment import crossed
+from pipelines.run.assessment import crossed
 
 
 @pytest.mark.parametrize(

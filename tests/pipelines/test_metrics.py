@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from pipelines.metrics import Metrics, read_metrics
+from pipelines.storage.metrics import Metrics, read_metrics
 
 RECORDS = [{"stage": "mean", "iteration": i, "residual": 0.1**i} for i in range(4)]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
-from pipelines.planning import cost
-from pipelines.planning.plan import (
+from pipelines.model import cost
+from pipelines.model.plan import (
     EmbeddingPlan,
     MeanPlan,
     Plan,

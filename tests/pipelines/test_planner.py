@@ -9,7 +9,7 @@ import torch
 
 from dustmap.kernels import KERNELS
 from pipelines.config import FitConfig
-from pipelines.planning.plan import RESOLVED, MeanPlan
+from pipelines.model.plan import RESOLVED, MeanPlan
 from pipelines.planning.planner import (
     Catalogue,
     PriorChoice,

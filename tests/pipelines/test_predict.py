@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dustmap.functionals import PointValues
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
-from pipelines.errors import InputError
-from pipelines.observations import rays
-from pipelines.predict import predict, predict_columns
-from pipelines.products.profiles import profiles
+from pipelines.model.observations import rays
+from pipelines.products import lines_of_sight
+from pipelines.run.predict import predict, predict_columns
 
 KINDS = ["mean", "std", "p16", "p50", "p84"]
 COLUMNS = [f"{what}_{kind}" for what in ("extinction", "density") for kind in KINDS]
@@ -90,7 +90,7 @@ def test_extinctions_rise_along_a_sight_line_as_the_curve_of_a_figure_does(
     """At distances much closer than the grid's points."""
     towards = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
     toward = one_cloud.at(towards[None], np.zeros(1), 0.1)
-    (line,) = profiles(positive_run, [(toward.l[0], toward.b[0])], points=150)
+    (line,) = lines_of_sight(positive_run, [(toward.l[0], toward.b[0])], points=150)
     ends = line.distance[:, None] * towards
     stars = one_cloud.at(ends, np.zeros(len(ends)), 0.1)
     found = predict_columns(positive_run.plan, positive_run.posterior, stars)

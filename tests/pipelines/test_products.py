@@ -9,14 +9,14 @@ import pytest
 import torch
 from astropy.io import fits
 from astropy.wcs import WCS
+from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.fits import write_fits
-from pipelines.export.healpix import write_healpix
-from pipelines.observations import rays
-from pipelines.predict import predict_columns
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.model.observations import rays
 from pipelines.products import (
-    cumulative,
     default_directions,
     default_distances,
     default_nside,
@@ -24,7 +24,7 @@ from pipelines.products import (
     map_cube,
     sky_maps,
 )
-from pipelines.truth import unit_vectors
+from pipelines.run.predict import predict_columns
 
 SPACING = 70.0
 CLOUD_L = np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0]))

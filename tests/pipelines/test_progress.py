@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pipelines.progress import Progress, say
+from pipelines.base.progress import Progress, say
 
 
 class Clock:

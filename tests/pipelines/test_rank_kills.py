@@ -10,8 +10,8 @@ import pytest
 from ranks import on_ranks, start
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
 from pipelines.fit import fit
 from pipelines.saving.workspace import unfinished
 from pipelines.verify import verify

@@ -17,15 +17,15 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-import pipelines.fit
+import pipelines.fit.fitting
+import pipelines.fit.writing
 import pipelines.saving.checkpoint
 import pipelines.saving.checkpoint_manager
 import pipelines.saving.identity
-import pipelines.writing
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
-from pipelines.errors import InputError
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint import checkpoints, read_checkpoint
 from pipelines.saving.fit_state import FitState
 from pipelines.verify import verify
@@ -339,7 +339,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.writing, "write_state", full)
+        patch.setattr(pipelines.fit.writing, "write_state", full)
         with pytest.raises(OSError, match="No space"):
             own.fit()
     assert "--resume" in capsys.readouterr().err
@@ -347,7 +347,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
     assert sorted(p.name for p in own.workspace.glob(".*")) == []
     last = checkpoints(own.workspace / "checkpoints")[-1]
     assert read_checkpoint(last).content["stage"] == "inferred"
-    monkeypatch.setattr(pipelines.fit, "run_engine", None)
+    monkeypatch.setattr(pipelines.fit.fitting, "run_engine", None)
     own.fit(resume=True)
     interrupted.require_same(whole[0].output, own.output)
 
@@ -361,7 +361,7 @@ def test_numbers_that_are_none_end_the_fit_and_not_the_checkpoint(
     config = tmp_path / "config.toml"
     config.write_text(to_toml(FitConfig.model_validate(again.plain)))
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.fit, "run_engine", broken)
+        patch.setattr(pipelines.fit.fitting, "run_engine", broken)
         line = f"fit {again.source} -o {again.output} -c {config} --resume"
         said = command(line)
     assert said.exit_code == 1
@@ -422,7 +422,7 @@ def test_a_second_fit_into_the_same_folder_is_refused_and_a_dead_one_is_no_obsta
 
 def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypatch):
     taken, alive = {}, []
-    restore, write_run = FitState.restore, pipelines.fit.write_run
+    restore, write_run = FitState.restore, pipelines.fit.fitting.write_run
 
     def watched(*args):
         state = restore(*args)
@@ -436,7 +436,7 @@ def test_a_fit_that_goes_on_lets_go_of_what_it_was_taken_up_from(again, monkeypa
         return write_run(*args)
 
     monkeypatch.setattr(FitState, "restore", watched)
-    monkeypatch.setattr(pipelines.fit, "write_run", written)
+    monkeypatch.setattr(pipelines.fit.fitting, "write_run", written)
     again.fit(resume=True)
     assert len(taken) > 3
     # The mode is part of the result.

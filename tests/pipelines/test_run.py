@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 import dustmap
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
-from pipelines.errors import InputError
-from pipelines.predict import predict_columns
-from pipelines.run import State, check_output, read_run, write_json, write_state
+from pipelines.run.folder import State, check_output, read_run, write_json, write_state
+from pipelines.run.predict import predict_columns
 
 FILES = [
     "COMPLETE",

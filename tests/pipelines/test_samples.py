@@ -12,13 +12,13 @@ import xarray
 import zarr
 
 from dustmap.functionals import PointValues
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
 from pipelines.fit import fit
-from pipelines.observations import rays
+from pipelines.model.observations import rays
 from pipelines.products import map_cube
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.samples import read_samples, write_sample_cubes, write_samples
 from pipelines.verify import verify
 

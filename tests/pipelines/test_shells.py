@@ -8,14 +8,15 @@ import one_cloud
 import pytest
 import torch
 from astropy.io import fits
+from ray_moments import cumulative
 
-from pipelines.errors import InputError
-from pipelines.export.shells import ShellMaps, read_shells, write_shells
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.figures.sources import open_source
-from pipelines.observations import rays
-from pipelines.products import cumulative
+from pipelines.formats.shells import read_shells, write_shells
+from pipelines.maps.shells import ShellMaps
+from pipelines.model.observations import rays
 from pipelines.products.shells import rays_across, shell_maps
-from pipelines.truth import unit_vectors
 
 EDGES = np.array([0.0, 100.0, 200.0, 400.0, 500.0])
 CLOUD = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)

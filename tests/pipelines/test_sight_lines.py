@@ -9,14 +9,14 @@ import torch
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import LineIntegrals
 from dustmap.grid import Grid
-from pipelines.observations import (
+from pipelines.model.observations import (
     Data,
     exit_distances,
     near_stars,
     noise_of,
     sight_lines,
 )
-from pipelines.planning.plan import MeanPlan, Plan
+from pipelines.model.plan import MeanPlan, Plan
 
 BOX = Grid(shape=(5, 4, 3), spacing=(10.0, 10.0, 10.0), origin=(-10.0, -20.0, -5.0))
 PLAN = Plan(

@@ -7,10 +7,11 @@ import pytest
 from scipy import integrate, stats
 
 from pipelines import simulate as stage
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.config import SimulateConfig, load_config
-from pipelines.errors import InputError
-from pipelines.export.zarr import read_zarr
+from pipelines.formats.zarr import read_zarr
+from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.simulate import mock, simulate
 from pipelines.simulate.galaxy import make_galaxy
 from pipelines.simulate.structures import (
@@ -22,7 +23,6 @@ from pipelines.simulate.structures import (
     draw_clouds,
 )
 from pipelines.simulate.turbulence import draw_turbulence
-from pipelines.truth import truth_density, truth_extinction
 
 SMALL = [
     "stars=4000",

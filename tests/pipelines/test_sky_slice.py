@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.fits import write_fits
-from pipelines.export.healpix import write_healpix
-from pipelines.export.zarr import write_zarr
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube, SkyMaps
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/sky_slice.py"
 

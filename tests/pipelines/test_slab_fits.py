@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from ranks import on_ranks
 
 from dustmap.distributed.group import Group
+from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import Stopped
 from pipelines.fit import fit
 from pipelines.planning import cost
-from pipelines.run import read_run
+from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint_manager import CheckpointManager
 
 

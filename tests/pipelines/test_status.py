@@ -8,9 +8,9 @@ import interrupted
 import pytest
 
 import pipelines.saving.checkpoint_manager
+from pipelines.base.errors import InputError
 from pipelines.config import FitConfig, load_config
-from pipelines.errors import InputError
-from pipelines.status import describe, status_of
+from pipelines.run.status import describe, status_of
 
 KEYS = {
     "run",

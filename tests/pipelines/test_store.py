@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipelines.errors import InputError
-from pipelines.store import (
+from pipelines.base.errors import InputError
+from pipelines.storage.atomic import (
     atomic_directory,
     atomic_file,
     check_manifest,
@@ -17,7 +17,7 @@ from pipelines.store import (
 
 WRITER = """
 import sys, time
-from pipelines.store import atomic_file, atomic_directory
+from pipelines.storage.atomic import atomic_file, atomic_directory
 with atomic_{kind}(sys.argv[1], overwrite=True) as temporary:
     target = temporary / "part" if {folder} else temporary
     target.write_text("half of the new")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from pipelines.export.cube import Cube
-from pipelines.truth import truth_density, truth_extinction, unit_vectors
+from pipelines.base.geometry import unit_vectors
+from pipelines.maps.cube import Cube
+from pipelines.maps.truth import truth_density, truth_extinction
 
 SIGMA = 40.0
 CENTRE = np.array([60.0, -35.0, 20.0])

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.catalog import tables as catalog_tables
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube, SkyMaps
-from pipelines.export.fits import write_fits
-from pipelines.export.healpix import write_healpix
-from pipelines.export.zarr import write_zarr
-from pipelines.store import write_manifest
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
 
 

@@ -257,7 +257,7 @@ def test_pines_are_the_second_and_third_kind_of_cover(tmp_path):
 def test_faulty_files_are_refused(tmp_path, reader, text, message):
     import regression_data
 
-    from pipelines.errors import InputError
+    from pipelines.base.errors import InputError
 
     file = tmp_path / "own.csv"
     file.write_text(text)

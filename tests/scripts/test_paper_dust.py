@@ -121,8 +121,8 @@ def sky():
 def test_stars_of_the_galaxy_are_where_its_dust_is(sky):
     from dust_data import galaxy_config
 
+    from pipelines.maps.truth import truth_density
     from pipelines.simulate import mock
-    from pipelines.truth import truth_density
 
     _, galaxy, _ = mock(galaxy_config(180, 5, 75.0))
     density = truth_density(galaxy.cube, 1000 * sky.train.positions)

@@ -101,7 +101,7 @@ def test_a_file_is_what_the_engines_run_on(tmp_path, monkeypatch):
 def test_faulty_files_are_refused(tmp_path, text, message):
     from road3d_data import read_roads
 
-    from pipelines.errors import InputError
+    from pipelines.base.errors import InputError
 
     file = tmp_path / "roads.txt"
     file.write_text(text)

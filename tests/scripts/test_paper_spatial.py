@@ -115,7 +115,7 @@ def test_prices_are_logarithms_inside_the_box_split_as_in_the_paper(
 def test_faulty_price_files_are_refused(tmp_path, rows, message):
     from spatial_data import read_uk
 
-    from pipelines.errors import InputError
+    from pipelines.base.errors import InputError
 
     with pytest.raises(InputError, match=message):
         read_uk(uk_file(tmp_path, rows))

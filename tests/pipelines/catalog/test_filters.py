@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.filters import parse_filter
-from pipelines.errors import InputError
 
 A = np.array([1.0, 2.0, 3.0, np.nan])
 B = np.array([3.0, 2.0, 1.0, 0.0])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hats_tree import write_hats
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.readers import find_files
-from pipelines.errors import InputError
 
 MAPS = ["ra=ra:deg", "dec=dec:deg", "distance=d:pc"]
 MAPS += ["extinction=a:mag", "extinction_error=s:mag"]

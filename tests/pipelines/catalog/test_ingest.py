@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_catalogue import MAP, write_csv
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.schema import read_stars
-from pipelines.errors import InputError
 
 
 def mapping(**columns: str) -> list[str]:

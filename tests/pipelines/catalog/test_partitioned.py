@@ -13,13 +13,13 @@ import pytest
 from hats_tree import write_hats
 from small_catalogue import MAP, write_csv
 
+from pipelines.base.errors import InputError
 from pipelines.catalog import ingest as ingestion
 from pipelines.catalog import repeats, valid_rows
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.catalog.sorted_runs import sky_order
-from pipelines.errors import InputError
 from pipelines.verify import verify
 
 ROWS = 6000

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from astropy.table import MaskedColumn, Table
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.presets import Preset, list_presets, load_preset
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.schema import read_stars
 from pipelines.config import SimulateConfig
-from pipelines.errors import InputError
 from pipelines.simulate import simulate
 
 N = 60

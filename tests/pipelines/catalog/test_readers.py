@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from small_catalogue import MAP, UNITS, write_csv
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.readers import open_source, read_columns
 from pipelines.catalog.tables import write_table
-from pipelines.errors import InputError
 
 
 def as_table(catalogue) -> Table:

@@ -9,9 +9,9 @@ import pytest
 from astropy.table import Table
 from small_catalogue import MAP, UNITS, write_csv
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.mapping import parse_mapping
-from pipelines.errors import InputError
 
 
 def refuse(run, columns, match: str, **options) -> None:
@@ -149,7 +149,7 @@ def test_a_failure_leaves_the_old_output(tmp_path: Path, catalogue) -> None:
 def test_a_read_only_folder_is_refused(tmp_path: Path, catalogue, monkeypatch) -> None:
     source = write_csv(tmp_path / "a.csv", catalogue)
     # The superuser may write anywhere, so permissions alone would not be felt.
-    monkeypatch.setattr("pipelines.store.os.access", lambda *_: False)
+    monkeypatch.setattr("pipelines.storage.atomic.os.access", lambda *_: False)
     with pytest.raises(InputError, match="read-only"):
         ingest([source], tmp_path / "o.parquet", mappings=MAP)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import (
     Stars,
     read_stars,
@@ -20,7 +21,6 @@ from pipelines.catalog.schema import (
     write_table,
 )
 from pipelines.catalog.tables import open_table
-from pipelines.errors import InputError
 
 
 def make_stars(n: int = 5, **changes) -> Stars:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.schema import read_stars
-from pipelines.errors import InputError
 
 HEADER = "name,l,b,dist_pc,dist_lo_pc,dist_hi_pc,av,av_lo,av_hi"
 PLAIN = (

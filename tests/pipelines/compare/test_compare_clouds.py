@@ -10,12 +10,12 @@ import one_cloud
 import pytest
 from scipy.stats import binom
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_clouds
 from pipelines.compare.chance import groups, one_each, p_at_least, p_value
 from pipelines.compare.peaks import disc, largest_peak, local_peaks, profiles
 from pipelines.compare.tables import Cloud, read_clouds
-from pipelines.errors import InputError
-from pipelines.truth import unit_vectors
 
 DISTANCE = float(np.linalg.norm(one_cloud.CENTRE))
 L = float(np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0])))

@@ -8,11 +8,11 @@ import numpy as np
 import one_cloud
 import pytest
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_lines
 from pipelines.compare.tables import Line, read_lines
-from pipelines.errors import InputError
 from pipelines.products.integrated import last_star
-from pipelines.truth import unit_vectors
 
 L, B = 18.4, -9.0
 SCALE = "times one"

@@ -10,12 +10,13 @@ import one_cloud
 import pytest
 from astropy import units as u
 
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import spherical
 from pipelines.compare import compare_map
 from pipelines.compare.others import CubeMap, QueriedMap, RunMap, read_npz
 from pipelines.compare.references import open_package
-from pipelines.compare.sampling import seen_cells, spherical
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
+from pipelines.compare.sampling import seen_cells
+from pipelines.maps.cube import Cube
 from pipelines.products import map_cube
 
 PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])

@@ -8,10 +8,10 @@ import numpy as np
 import one_cloud
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.compare import compare_stars
 from pipelines.compare.stars import compare_held_out
-from pipelines.errors import InputError
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import one_cloud
 import pytest
 from matplotlib.image import imread
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.compare.comparison import Comparison
 from pipelines.compare.references import kind_of
-from pipelines.errors import InputError
 from pipelines.verify import verify
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.bands import conversion, converted
+from pipelines.bands import conversion
+from pipelines.base.errors import InputError
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.references import parse_references
-from pipelines.errors import InputError
-from pipelines.export.citation import (
+from pipelines.formats.citation import (
     METHOD,
     SOFTWARE,
     citation_block,
@@ -19,6 +19,7 @@ from pipelines.export.citation import (
     to_cff,
     write_citation,
 )
+from pipelines.products.rebanding import converted
 
 ROOT = Path(__file__).resolve().parents[3]
 # What version 1.2.0 of the format asks for and allows of that which is written here.

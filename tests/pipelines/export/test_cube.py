@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.export.cube import Cube, LineOfSight
+from pipelines.maps.cube import Cube, LineOfSight
 
 AXIS = np.array([0.0, 1.0, 2.0])
 

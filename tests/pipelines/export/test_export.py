@@ -1,5 +1,6 @@
 """A whole export: the same map in every file, in the band, part and place asked for."""
 
+import importlib
 import json
 
 import healpy
@@ -9,13 +10,14 @@ import yaml
 from astropy.io import fits
 
 from pipelines.bands import factor
-from pipelines.errors import InputError
-from pipelines.export.all import export_run
-from pipelines.export.choices import Choices, Targets, parse_box
-from pipelines.export.fits import read_fits
-from pipelines.export.healpix import read_healpix, read_quantiles
-from pipelines.export.shells import read_shells
-from pipelines.export.zarr import read_integrated, read_zarr
+from pipelines.base.errors import InputError
+from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions, parse_box
+from pipelines.export.registry import EXPORTERS, Exporter
+from pipelines.formats.fits import read_fits
+from pipelines.formats.healpix import read_healpix
+from pipelines.formats.shells import read_shells
+from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)
@@ -24,15 +26,15 @@ DISTANCES = (70.0, 140.0, 210.0)
 def export(run, folder, more=(), **choices):
     """All products of a run in a folder."""
     folder.mkdir()
-    targets = Targets(
-        zarr=folder / "map.zarr",
-        fits=folder / "map.fits",
-        healpix=folder / "sky.fits",
-        shells=folder / "shells.fits",
-        citations=(folder / "CITATION.cff", folder / "map.bib"),
-    )
+    targets = {
+        "zarr": [folder / "map.zarr"],
+        "fits": [folder / "map.fits"],
+        "healpix": [folder / "sky.fits"],
+        "shells": [folder / "shells.fits"],
+        "citation": [folder / "CITATION.cff", folder / "map.bib"],
+    }
     given = {"nside": 4, "distances": DISTANCES, "shell_edges": (0.0, 70.0, 210.0)}
-    return export_run(run.path, targets, Choices(**{**given, **choices}))
+    return export_run(run.path, targets, ExportOptions(**{**given, **choices}))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_every_file_holds_the_same_map(plain):
     # Rays cut at every grid step, and at these distances only.
     for name, values in (("mean", maps.mean), ("std", maps.std)):
         np.testing.assert_allclose(rays.arrays[name][:, chosen].T, values, rtol=0.02)
-    quantiles = read_quantiles(plain / "sky.fits")
+    quantiles = read_healpix(plain / "sky.fits").quantiles
     np.testing.assert_allclose(rays.arrays["p50"][:, chosen].T, quantiles["p50"], 0.02)
     shells = read_shells(plain / "shells.fits").arrays["mean"]
     inner = shells[0] * 70.0
@@ -136,7 +138,7 @@ def test_a_part_of_the_map_is_a_part_of_the_whole(positive_run, plain, tmp_path)
 
 def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
     export(cloud_run, tmp_path / "all")
-    assert read_quantiles(tmp_path / "all/sky.fits") == {}
+    assert read_healpix(tmp_path / "all/sky.fits").quantiles == {}
     assert list(read_shells(tmp_path / "all/shells.fits").arrays) == ["mean", "std"]
     assert list(read_integrated(tmp_path / "all/map.zarr").arrays) == ["mean", "std"]
 
@@ -166,22 +168,20 @@ def test_a_choice_that_makes_no_sense_leaves_nothing(
 def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
     (tmp_path / "there.fits").write_text("mine")
     for targets, message in (
-        (Targets(fits=tmp_path / "there.fits"), "exists"),
-        (Targets(fits=tmp_path / "no/there.fits"), "make it first"),
-        (Targets(citations=(tmp_path / "cite.txt",)), "ends in .cff or .bib"),
-        (Targets(fits=tmp_path / "a", shells=tmp_path / "a"), "name the same path"),
+        ({"fits": [tmp_path / "there.fits"]}, "exists"),
+        ({"fits": [tmp_path / "no/there.fits"]}, "make it first"),
+        ({"citation": [tmp_path / "cite.txt"]}, "ends in .cff or .bib"),
+        ({"fits": [tmp_path / "a"], "shells": [tmp_path / "a"]}, "name the same path"),
     ):
         with pytest.raises(InputError, match=message):
             export_run(positive_run.path, targets)
     for choices, message in (
-        (Choices(sphere=100.0), "--zarr or --fits"),
-        (Choices(distances=(1.0,)), "--healpix"),
-        (Choices(shell_edges=(1.0, 2.0)), "--shells"),
+        (ExportOptions(sphere=100.0), "--zarr or --fits"),
+        (ExportOptions(distances=(1.0,)), "--healpix"),
+        (ExportOptions(shell_edges=(1.0, 2.0)), "--shells"),
     ):
         with pytest.raises(InputError, match=message):
-            export_run(
-                positive_run.path, Targets(citations=(tmp_path / "a.cff",)), choices
-            )
+            export_run(positive_run.path, {"citation": [tmp_path / "a.cff"]}, choices)
     assert (tmp_path / "there.fits").read_text() == "mine"
 
 
@@ -208,3 +208,24 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--from-band A_V" in refused.output
+
+
+def test_a_new_exporter_is_a_file_and_a_line_in_the_registry(
+    positive_run, tmp_path, monkeypatch
+):
+    (tmp_path / "shape_exporter.py").write_text(
+        "def write(products, path, *, overwrite):\n"
+        "    path.write_text(str(products.cube.arrays['mean'].shape))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    shape = Exporter(write="shape_exporter:write", help="Shape of the cube.")
+    monkeypatch.setitem(EXPORTERS, "shape", shape)
+    target = tmp_path / "shape.txt"
+    done = export_run(positive_run.path, {"shape": [target]})
+    assert done.paths == [target]
+    grid = positive_run.plan.grid
+    assert target.read_text() == str(grid.shape[::-1])
+    from pipelines.cli import exports
+
+    again = importlib.reload(exports).export
+    assert "--shape" in {name for option in again.params for name in option.opts}

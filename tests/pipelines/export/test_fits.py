@@ -8,11 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipelines.bands import conversion, converted
-from pipelines.errors import InputError
-from pipelines.export.citation import citation_block
-from pipelines.export.cube import Cube
-from pipelines.export.fits import read_fits, write_fits
+from pipelines.bands import conversion
+from pipelines.base.errors import InputError
+from pipelines.formats.citation import citation_block
+from pipelines.formats.fits import read_fits, write_fits
+from pipelines.maps.cube import Cube
+from pipelines.products.rebanding import converted
 
 
 def make_cube(values=None, meta=None):

@@ -1,5 +1,7 @@
 """Sky maps come back, and healpy reads the same sky in either ordering."""
 
+from dataclasses import replace
+
 import healpy
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipelines.errors import InputError
-from pipelines.export.cube import SkyMaps
-from pipelines.export.healpix import read_healpix, read_quantiles, write_healpix
+from pipelines.base.errors import InputError
+from pipelines.formats.healpix import read_healpix, write_healpix
+from pipelines.maps.cube import SkyMaps
 
 
 def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):
@@ -150,8 +152,8 @@ def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
         name: maps.mean + np.float32(offset)
         for offset, name in enumerate(("p16", "p50", "p84"), start=10)
     }
-    write_healpix(tmp_path / "sky.fits", maps, quantiles)
-    found = read_quantiles(tmp_path / "sky.fits")
+    write_healpix(tmp_path / "sky.fits", replace(maps, quantiles=quantiles))
+    found = read_healpix(tmp_path / "sky.fits").quantiles
     assert list(found) == ["p16", "p50", "p84"]
     for name, values in quantiles.items():
         np.testing.assert_array_equal(found[name], values)
@@ -161,7 +163,7 @@ def test_quantiles_come_back_and_stand_behind_mean_and_std(tmp_path):
     median = healpy.read_map(tmp_path / "sky.fits", nest=None, field=3 * 3 + 1)
     np.testing.assert_array_equal(median, quantiles["p50"][1])
     write_healpix(tmp_path / "plain.fits", maps)
-    assert read_quantiles(tmp_path / "plain.fits") == {}
+    assert read_healpix(tmp_path / "plain.fits").quantiles == {}
 
 
 def test_columns_out_of_order_are_refused(tmp_path):
@@ -175,5 +177,5 @@ def test_columns_out_of_order_are_refused(tmp_path):
 
 def test_more_distances_than_a_table_has_columns_are_refused(tmp_path):
     maps = make_maps(nside=1, distances=np.arange(1.0, 501.0))
-    with pytest.raises(InputError, match="room for 499 distances"):
+    with pytest.raises(InputError, match="room for 499 maps"):
         write_healpix(tmp_path / "sky.fits", maps)

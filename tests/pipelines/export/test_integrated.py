@@ -10,11 +10,11 @@ import pytest
 import xarray
 import zarr
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import read_integrated, read_zarr, write_zarr
-from pipelines.store import write_manifest
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import read_integrated, read_zarr, write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
+from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
 
 QUANTILES = ("p16", "p50", "p84")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.zarr import read_zarr, write_zarr
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import read_zarr, write_zarr
+from pipelines.maps.cube import Cube
 
 META = {"version": "0.1.0", "configuration": {"engine": "é"}, "inputs": {"a": "ff"}}
 
@@ -149,7 +149,7 @@ def test_a_store_of_another_kind_is_refused(tmp_path):
     described = json.loads((store / "zarr.json").read_text())
     described["attributes"]["kind"] = "weather"
     (store / "zarr.json").write_text(json.dumps(described))
-    from pipelines.store import write_manifest
+    from pipelines.storage.atomic import write_manifest
 
     write_manifest(store)
     with pytest.raises(InputError, match="weather"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import healpy
 import numpy as np
 
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import write_zarr
-from pipelines.truth import unit_vectors
+from pipelines.base.geometry import unit_vectors
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 
 HALF = np.array([500.0, 400.0, 200.0])
 STEP = 25.0

@@ -6,12 +6,12 @@ import ray_field
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import write_zarr
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
-from pipelines.truth import unit_vectors
 
 COORDS = SkyCoord(
     l=np.random.default_rng(2).uniform(0, 360, 300) * u.deg,

@@ -9,7 +9,7 @@ import ray_field
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query import open_map
 from pipelines.query.dustmaps_map import DustmapQuery
 

@@ -11,10 +11,10 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from scipy.special import ndtri
 
-from pipelines.errors import InputError
-from pipelines.export.cube import Cube
-from pipelines.export.integrated import Integrated
-from pipelines.export.zarr import write_zarr
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
 
 TRUE = {

@@ -11,7 +11,7 @@ from astropy.coordinates import (
 )
 from astropy.time import Time
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.query.places import places_of
 
 HERE = SkyCoord(

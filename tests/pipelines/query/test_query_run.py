@@ -8,11 +8,11 @@ import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from pipelines.errors import InputError
-from pipelines.export.zarr import read_zarr, write_zarr
-from pipelines.predict import predict_columns
+from pipelines.base.errors import InputError
+from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
+from pipelines.run.predict import predict_columns
 from pipelines.samples import write_samples
 
 

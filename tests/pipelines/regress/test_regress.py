@@ -15,7 +15,7 @@ from dustmap.gp.exact import ExactGP
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Matern32, Sum
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress import Options, regress
 from pipelines.regress.methods import choose_method
 from pipelines.regress.prediction import metrics, predict

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.regress.columns import select
 from pipelines.regress.options import Options
 from pipelines.regress.scaling import Scaling

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipelines.assessment import held_out_score, observation_noise
 from pipelines.catalog.schema import Stars, read_table, write_table
 from pipelines.compare.stars import compare_held_out
-from pipelines.held_out import FILE, read_held_out, write_held_out
-from pipelines.planning.plan import Plan
-from pipelines.report.material import gather
-from pipelines.run import read_run
+from pipelines.model.plan import Plan
+from pipelines.report.data import gather
+from pipelines.run.assessment import observation_noise
+from pipelines.run.folder import read_run
+from pipelines.run.held_out import FILE, held_out_score, read_held_out, write_held_out
 
 
 @pytest.fixture(scope="module")

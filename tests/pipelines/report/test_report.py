@@ -9,16 +9,16 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from pipelines.errors import InputError
+from pipelines.base.errors import InputError
 from pipelines.report import write_report
 from pipelines.report.blocks import Listing, Notice, Section, Table
-from pipelines.report.course import course
-from pipelines.report.judging import judging
-from pipelines.report.material import gather, judge
+from pipelines.report.data import gather, judge
+from pipelines.report.diagnostics import diagnostics
 from pipelines.report.numbers import by, percent, significant
 from pipelines.report.origin import limits
 from pipelines.report.page import render
 from pipelines.report.summary import fit_warnings, judged_warnings, summary
+from pipelines.report.validation import validation
 
 
 class Page(HTMLParser):
@@ -147,7 +147,7 @@ def test_intervals_that_are_too_narrow_and_a_bias_are_told(material):
 
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = judge(dataclasses.replace(material, held_out=None, z=None, judged=None))
-    _, text = read(summary(none), judging(none))
+    _, text = read(summary(none), validation(none))
     assert "Nothing tells how well the map predicts" in text
     assert text.count("fit again to have them") == 3
 
@@ -159,7 +159,7 @@ def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
     stars = dataclasses.replace(stars, predicted=blind)
     found = judge(dataclasses.replace(material, held_out=stars, z=None))
     assert found.judged.coverage == ()
-    page, text = read(summary(found), judging(found))
+    page, text = read(summary(found), validation(found))
     assert text.count(f"{significant(found.judged.rmse)} mag") == 2
     assert "interval" not in text.split("Errors of coverages")[1]
     assert page.count("<img") == 1
@@ -222,9 +222,9 @@ def test_interruptions_are_told(material):
     taken_up = [once, {**once, "differences": ["another catalogue"]}]
     provenance = {**material.run.provenance, "taken_up": taken_up}
     run = dataclasses.replace(material.run, provenance=provenance)
-    _, text = read(course(dataclasses.replace(material, run=run, records=[])))
+    _, text = read(diagnostics(dataclasses.replace(material, run=run, records=[])))
     assert "interrupted and taken up again 2 times." in text
     assert "checkpoint 000007, stage inference" in text
     assert [w for w in fit_warnings(run) if "another catalogue" in w]
-    _, text = read(course(dataclasses.replace(material, records=[])))
+    _, text = read(diagnostics(dataclasses.replace(material, records=[])))
     assert "never interrupted" in text

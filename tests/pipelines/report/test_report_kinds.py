@@ -5,18 +5,18 @@ import dataclasses
 import one_cloud
 import pytest
 
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.errors import InputError
-from pipelines.export.zarr import write_zarr
 from pipelines.fit import fit
+from pipelines.formats.zarr import write_zarr
 from pipelines.products import map_cube
 from pipelines.report import write_report
-from pipelines.report.judging import judging
+from pipelines.report.data import gather
 from pipelines.report.maps import beside
-from pipelines.report.material import gather
 from pipelines.report.page import render
 from pipelines.report.summary import summary
+from pipelines.report.validation import validation
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def page_of(run, folder):
 
 def test_a_gaussian_density_is_judged_by_a_normal(cloud_run):
     material = gather(cloud_run.path, nside=1)
-    page = render("title", "subtitle", [summary(material), judging(material)])
+    page = render("title", "subtitle", [summary(material), validation(material)])
     assert "a Gaussian density, which may be negative" in page
     assert "The prediction is taken as normal and" in page
     assert "mean density" in page

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from pipelines.export.cube import Cube
+from pipelines.maps.cube import Cube
 from pipelines.report.view import iso_levels, thinned, view
 
 

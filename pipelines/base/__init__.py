@@ -1,0 +1,1 @@
+"""What every room stands on: errors, progress, time, calibration, geometry."""

@@ -1,0 +1,71 @@
+"""Directions, rays and boxes, heliocentric Galactic: the observer is at the origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# In cells: a point on a face may land a rounding error beyond it.
+_EDGE = 1e-6
+
+
+def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
+    """Return directions, shape ``(..., 3)``, of Galactic ``l``, ``b`` [deg]."""
+    longitude, latitude = np.deg2rad(l), np.deg2rad(b)
+    return np.stack(
+        (
+            np.cos(latitude) * np.cos(longitude),
+            np.cos(latitude) * np.sin(longitude),
+            np.sin(latitude),
+        ),
+        axis=-1,
+    )
+
+
+def spherical(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``l, b`` [deg] and distance [pc] of points [pc], shape ``(..., 3)``."""
+    distance = np.linalg.norm(points, axis=-1)
+    lon = np.degrees(np.arctan2(points[..., 1], points[..., 0])) % 360
+    lat = np.degrees(np.arcsin(np.clip(points[..., 2] / distance, -1, 1)))
+    return lon, lat, distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A closed box around the observer: ``lower``, ``upper`` [pc]."""
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def contains(self, positions: np.ndarray) -> np.ndarray:
+        """Whether ``x, y, z`` [pc], shape ``(..., 3)``, lie in the box."""
+        within = (positions >= self.lower) & (positions <= self.upper)
+        return np.asarray(within.all(axis=-1))
+
+    def exits(self, directions: np.ndarray) -> np.ndarray:
+        """Distance [pc] at which rays along unit vectors ``(..., 3)`` leave it."""
+        face = np.where(directions > 0, self.upper, self.lower)
+        flat = np.abs(directions) < 1e-12
+        reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
+        # On a face itself a position may come out a rounding error beyond it.
+        return reach.min(axis=-1) * (1 - 1e-9)
+
+
+def nearest_cells(
+    values: np.ndarray,
+    origin: Sequence[float],
+    spacing: Sequence[float],
+    points: np.ndarray,
+) -> np.ndarray:
+    """Values ``(x, y, z)`` of the cells around points [pc], shape ``(..., 3)``.
+
+    ``origin`` is the centre of the first cell; zero outside the box of the centres.
+    """
+    places = (points - np.array(origin)) / np.array(spacing)
+    last = np.array(values.shape) - 1
+    inside = ((places >= -_EDGE) & (places <= last + _EDGE)).all(axis=-1)
+    index = np.rint(np.clip(places, 0, last)).astype(np.int64)
+    found = values[tuple(np.moveaxis(index, -1, 0))]
+    return np.where(inside, found, np.zeros_like(found))

@@ -1,0 +1,150 @@
+"""A run exported to every format asked for."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.bands import Conversion
+from pipelines.export.options import ExportOptions, check_targets
+from pipelines.export.registry import EXPORTERS
+from pipelines.formats.citation import write_citation
+from pipelines.formats.fits import write_fits
+from pipelines.formats.healpix import write_healpix
+from pipelines.formats.shells import write_shells
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.maps.integrated import Integrated
+from pipelines.products import default_distances, integrated, map_cube, provenance
+from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.products.reach import checked_distances, checked_nside
+from pipelines.products.rebanding import convert, converted
+from pipelines.products.shells import checked_edges, shell_maps
+from pipelines.run.folder import Run, read_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, in which band, and what it was converted by."""
+
+    paths: list[Path]
+    band: str
+    change: Conversion | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProducts:
+    """What a run is turned into, in the band that is wanted; computed when asked."""
+
+    run: Run
+    options: ExportOptions
+    change: Conversion | None
+    meta: dict[str, Any]
+
+    @cached_property
+    def cube(self) -> Cube:
+        """The density, and what is cut out of it noted."""
+        cube, options = map_cube(self.run), self.options
+        noted: dict[str, Any] = {}
+        if options.box:
+            cube = cut_box(cube, **options.box)
+            noted |= cube.meta["cut"]
+        if options.sphere is not None:
+            cube = cut_sphere(cube, options.sphere)
+            noted |= cube.meta["cut"]
+        if noted:
+            cube = replace(cube, meta={**cube.meta, "cut": noted})
+        return self.converted(cube)
+
+    def integrated(self, distances: np.ndarray | None = None) -> Integrated:
+        """Extinction along the rays of pixels, at every grid step unless given."""
+        found = integrated(self.run, nside=self.options.nside, distances=distances)
+        return self.converted(found)
+
+    def converted(self, product: Any) -> Any:
+        """A product in the band that is wanted."""
+        return product if self.change is None else convert(product, self.change)
+
+
+def export_run(
+    run: Path,
+    targets: Mapping[str, Sequence[Path]],
+    options: ExportOptions | None = None,
+    *,
+    overwrite: bool = False,
+) -> Exported:
+    """Write the products whose paths are given, by their names in `EXPORTERS`.
+
+    Raises
+    ------
+    InputError
+        If the run is incomplete, an output exists or an option makes no sense, before
+        anything is computed.
+    """
+    options = options or ExportOptions()
+    options.check(targets)
+    fitted = read_run(run)
+    check_targets(targets, overwrite=overwrite)
+    _check_reach(fitted, options)
+    meta = provenance(fitted)
+    change = options.change(meta)
+    meta = meta if change is None else converted(meta, change)
+    products = RunProducts(run=fitted, options=options, change=change, meta=meta)
+    written = []
+    for name, exporter in EXPORTERS.items():
+        write = pkgutil.resolve_name(exporter.write)
+        for path in targets.get(name, ()):
+            write(products, path, overwrite=overwrite)
+            written.append(path)
+    return Exported(paths=written, band=meta["extinction_band"], change=change)
+
+
+def _check_reach(run: Run, options: ExportOptions) -> None:
+    if options.nside is not None:
+        checked_nside(options.nside)
+    if options.distances is not None:
+        checked_distances(run, np.asarray(options.distances))
+    if options.shell_edges is not None:
+        checked_edges(run, np.asarray(options.shell_edges))
+
+
+def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """The density, and the integrated extinction as far as it reaches."""
+    found, options = products.integrated(), products.options
+    reach = reach_of_cube(products.cube) if options.box or options.sphere else np.inf
+    reach = min(reach, options.sphere or np.inf)
+    if np.isfinite(reach):
+        found = cut_distance(found, reach)
+    write_zarr(path, products.cube, found, overwrite=overwrite)
+
+
+def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """The density."""
+    write_fits(path, products.cube, overwrite=overwrite)
+
+
+def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """Integrated extinction at a few distances, with quantiles where there are any."""
+    distances = products.options.distances
+    edges = default_distances(products.run) if distances is None else distances
+    found = products.integrated(np.asarray(edges, dtype=np.float64))
+    write_healpix(path, SkyMaps.of(found, products.meta), overwrite=overwrite)
+
+
+def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """Mean density in shells around the observer."""
+    options = products.options
+    edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
+    found = shell_maps(products.run, edges=edges, nside=options.nside)
+    write_shells(path, products.converted(found), overwrite=overwrite)
+
+
+def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """Whom to cite."""
+    write_citation(path, products.meta["citation"], overwrite=overwrite)

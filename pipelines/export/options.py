@@ -1,0 +1,124 @@
+"""What is to be exported, and where to: checked before anything is computed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.bands import CURVE, R_V, Conversion, conversion, source_band
+from pipelines.base.errors import InputError
+from pipelines.export.registry import EXPORTERS
+from pipelines.maps.cube import AXES
+
+Range = tuple[float, float]
+Targets = Mapping[str, Sequence[Path]]
+_SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
+
+
+def check_targets(targets: Targets, *, overwrite: bool) -> None:
+    """Raise an `InputError` if a product cannot be written where it is to go."""
+    paths = [path for each in targets.values() for path in each]
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise InputError(
+                f"{path} exists: choose another output or pass --overwrite"
+            )
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InputError(
+                f"{path.parent} is no folder that can be written: make it first "
+                f"({path})"
+            )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError(
+            f"two of {', '.join(f'--{name}' for name in targets)} name the same path: "
+            "one would replace the other"
+        )
+    for name, suffixes in ((n, EXPORTERS[n].suffixes) for n in targets):
+        wrong = [path for path in targets[name] if path.suffix not in suffixes]
+        if suffixes and wrong:
+            raise InputError(
+                f"{wrong[0]}: expected a name for --{name} that ends in "
+                f"{' or '.join(suffixes)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What the products hold.
+
+    Parameters
+    ----------
+    distances
+        Of the HEALPix maps [pc].
+    shell_edges
+        Between shells [pc].
+    nside
+        Resolution of integrated extinctions, HEALPix maps and shells.
+    band, from_band, curve, r_v
+        The band to convert to, and by what (`pipelines.bands`); ``from_band`` alone
+        only states the band.
+    box, sphere
+        Cut-outs of the density [pc].
+    """
+
+    distances: Sequence[float] | None = None
+    shell_edges: Sequence[float] | None = None
+    nside: int | None = None
+    band: str | None = None
+    from_band: str | None = None
+    curve: str | None = None
+    r_v: float | None = None
+    box: dict[str, Range] = field(default_factory=dict)
+    sphere: float | None = None
+
+    def change(self, meta: dict[str, Any]) -> Conversion | None:
+        """From the band of a run to the one that is wanted, if any is named."""
+        if self.band is None and (self.curve, self.r_v) != (None, None):
+            raise InputError("--curve and --r-v convert to another band: add --band")
+        target = self.band or self.from_band
+        if target is None:
+            return None
+        return conversion(
+            self.from_band or source_band(meta),
+            target,
+            curve=CURVE if self.curve is None else self.curve,
+            r_v=R_V if self.r_v is None else self.r_v,
+        )
+
+    def check(self, targets: Targets) -> None:
+        """Raise an `InputError` for an option that concerns none of the products."""
+        for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
+            concerned = [n for n, e in EXPORTERS.items() if option in e.options]
+            if getattr(self, option) and not any(targets.get(n) for n in concerned):
+                raise InputError(
+                    f"an output is missing for --{option.replace('_', '-')}: "
+                    f"{' or '.join(f'--{name}' for name in concerned)}"
+                )
+
+
+def parse_box(text: str) -> dict[str, Range]:
+    """Understand ``x=-500:500,z=:100``; an end that is left out is the map's.
+
+    Raises
+    ------
+    InputError
+        If it is not like this, or names an axis twice.
+    """
+    ranges: dict[str, Range] = {}
+    for part in text.split(","):
+        found = _SPAN.fullmatch(part)
+        try:
+            if found is None or found[1] in ranges:
+                raise ValueError(part)
+            low, high = found[2].strip(), found[3].strip()
+            ranges[found[1]] = (float(low or "-inf"), float(high or "inf"))
+        except ValueError:
+            raise InputError(
+                f"--box takes ranges in pc such as x=-500:500,y=-200:300, each of "
+                f"{', '.join(AXES)} once at most; got {text!r}"
+            ) from None
+    return ranges

@@ -1,0 +1,78 @@
+"""The products that ``dustmap export`` writes: a line for each.
+
+A writer is ``write(products, path, *, overwrite)``, of
+`pipelines.export.exporters.RunProducts`; it is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_WRITERS = "pipelines.export.exporters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """One product.
+
+    Parameters
+    ----------
+    write
+        Its writer, as ``module:function``.
+    help
+        Of its option.
+    usual
+        Files in the folder of a run where no product is chosen.
+    options
+        Those of `pipelines.export.options.ExportOptions` that concern it alone.
+    suffixes
+        Endings that its name may have; any if empty.
+    """
+
+    write: str
+    help: str
+    usual: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+
+
+EXPORTERS = {
+    "zarr": Exporter(
+        write=f"{_WRITERS}:zarr",
+        help="Density and integrated extinction as zarr v3.",
+        usual=("map.zarr",),
+        options=("box", "sphere"),
+    ),
+    "fits": Exporter(
+        write=f"{_WRITERS}:fits",
+        help="Density cube as FITS.",
+        usual=("map.fits",),
+        options=("box", "sphere"),
+    ),
+    "healpix": Exporter(
+        write=f"{_WRITERS}:healpix",
+        help="Integrated extinction, HEALPix.",
+        usual=("map.healpix.fits",),
+        options=("distances",),
+    ),
+    "shells": Exporter(
+        write=f"{_WRITERS}:shells",
+        help="Density in HEALPix shells.",
+        options=("shell_edges",),
+    ),
+    "citation": Exporter(
+        write=f"{_WRITERS}:citation",
+        help="Whom to cite: NAME.cff or NAME.bib.",
+        usual=("CITATION.cff", "CITATION.bib"),
+        suffixes=(".cff", ".bib"),
+    ),
+}
+
+
+def usual_targets(run: Path) -> dict[str, list[Path]]:
+    """The usual products, in the folder of a run."""
+    return {
+        name: [run / file for file in exporter.usual]
+        for name, exporter in EXPORTERS.items()
+    }

@@ -1,0 +1,148 @@
+"""How well held-out stars are predicted: panels for comparisons and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from pipelines.base.calibration import Bin, Calibration
+from pipelines.figures.panels import RANGE, label, note
+from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL
+from pipelines.run.held_out import HeldOut
+
+_Z = 5.0
+_MARKERS = "osD^"
+_SHADES = ("#9ecae1", "#56B4E9", "#0072B2", "#08306b")
+_ERRORS: tuple[tuple[str, str, str, Callable[[Calibration], float]], ...] = (
+    (BLUE, "o", "RMSE", lambda c: c.rmse),
+    (GREEN, "s", "1.48 MAD", lambda c: c.scatter),
+    (ORANGE, "^", "bias", lambda c: c.bias),
+)
+
+
+def observed(axes: Axes, stars: HeldOut) -> None:
+    """Observed against predicted extinction, with the line of equality."""
+    mean, std = stars.predicted["mean"], stars.predicted["std"]
+    limits = np.percentile(np.concatenate([mean, stars.observed]), RANGE)
+    low, high = min(float(limits[0]), 0.0), float(limits[1]) * 1.1
+    axes.errorbar(
+        mean,
+        stars.observed,
+        xerr=std if stars.has_uncertainty else None,
+        yerr=stars.noise,
+        fmt="o",
+        markersize=2.2,
+        elinewidth=0.3,
+        color=BLUE,
+        alpha=0.45,
+        rasterized=True,
+    )
+    axes.plot([low, high], [low, high], color=BLACK, linewidth=0.9)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    out = ~((mean <= high) & (stars.observed <= high))
+    out |= (mean < low) | (stars.observed < low)
+    label(axes, "extinction of the map [mag]", "observed extinction [mag]")
+    note(axes, f"{int(out.sum())} of {len(out)} stars outside the panel")
+
+
+def z_scores(axes: Axes, z: np.ndarray) -> None:
+    """z-scores beside a standard normal; those beyond the axis are counted."""
+    edges = np.linspace(-_Z, _Z, 41)
+    weights = np.full(len(z), 1 / (len(z) * (edges[1] - edges[0])))
+    axes.hist(z, edges.tolist(), weights=weights, color=BLUE, alpha=0.6, label="stars")
+    fine = np.linspace(-_Z, _Z, 201)
+    axes.plot(fine, norm.pdf(fine), color=ORANGE, linewidth=1.4, label="normal")
+    axes.legend(fontsize=SMALL, frameon=False)
+    axes.set_xlim(-_Z, _Z)
+    label(axes, "z-score", "probability density")
+    note(axes, f"{int((np.abs(z) > _Z).sum())} beyond ±{_Z:g}")
+
+
+def coverage(axes: Axes, whole: Calibration) -> None:
+    """Held against nominal fractions, with their binomial errors."""
+    level, held, error = np.array(
+        [(each.level, each.held, each.error) for each in whole.coverage]
+    ).T
+    axes.plot([0.4, 1], [0.4, 1], color=BLACK, linewidth=0.9)
+    axes.errorbar(level, held, yerr=error, fmt="o", color=BLUE, markersize=4)
+    axes.set_xlim(0.4, 1.0)
+    axes.set_xticks(level, [f"{each:.0%}" for each in level])
+    label(axes, "nominal level of the interval", "share of stars inside")
+    note(axes, f"{whole.stars} stars, binomial errors")
+
+
+def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
+    """RMSE, robust scatter and bias by bins of what ``name`` says."""
+    place, half = _places(bins)
+    for colour, marker, what, value in _ERRORS:
+        axes.errorbar(
+            place,
+            [value(each.calibration) for each in bins],
+            xerr=half,
+            fmt=marker,
+            color=colour,
+            label=what,
+            markersize=4,
+        )
+    axes.axhline(0.0, color="0.6", linewidth=0.6)
+    _legend_above(axes)
+    label(axes, name, "observed minus map [mag]")
+
+
+def coverage_by_bins(axes: Axes, bins: Sequence[Bin]) -> None:
+    """Held fractions of every level, which are lines, by bins."""
+    place, half = _places(bins)
+    for number, each in enumerate(bins[0].calibration.coverage):
+        found = [one.calibration.coverage[number] for one in bins]
+        colour = _SHADES[number % len(_SHADES)]
+        axes.errorbar(
+            place,
+            [100 * c.held for c in found],
+            xerr=half,
+            yerr=[100 * c.error for c in found],
+            fmt=_MARKERS[number % len(_MARKERS)],
+            markersize=4,
+            color=colour,
+            label=f"{each.level:.0%}",
+        )
+        axes.axhline(100 * each.level, color=colour, linewidth=0.8)
+    axes.set_ylim(top=103)
+    _legend_above(axes)
+    label(axes, "", "stars inside [%]")
+
+
+def alone(draw: Callable[[Axes], None], *, height: float = 3.4) -> Figure:
+    """One panel as a figure."""
+    figure = Figure(figsize=(4.4, height), layout="constrained")
+    draw(figure.add_subplot())
+    return figure
+
+
+def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
+    """Coverage above errors, by bins."""
+    figure = Figure(figsize=(4.4, 5.0), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    coverage_by_bins(upper, bins)
+    errors(lower, bins, name)
+    return figure
+
+
+def _legend_above(axes: Axes) -> None:
+    axes.legend(
+        fontsize=SMALL,
+        frameon=False,
+        ncols=4,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+    )
+
+
+def _places(bins: Sequence[Bin]) -> tuple[np.ndarray, np.ndarray]:
+    low, high = np.array([(one.low, one.high) for one in bins]).T
+    return (low + high) / 2, (high - low) / 2

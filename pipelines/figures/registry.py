@@ -1,0 +1,194 @@
+"""All figures of a map, or some of them, in one folder: a line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from pipelines.base.errors import InputError
+from pipelines.figures import (
+    compare,
+    density_slice,
+    edge_on,
+    face_on,
+    history,
+    lines_of_sight,
+    save_figure,
+    sky,
+)
+from pipelines.figures.integrals import near_the_sun
+from pipelines.figures.page import DOUBLE
+from pipelines.figures.regridding import shared_height
+from pipelines.figures.sources import Directions, MissingError, Source, open_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotOptions:
+    """How figures are drawn.
+
+    Parameters
+    ----------
+    distances
+        Of the sky maps [pc]; chosen by itself if ``None``.
+    axis, at
+        The plane of the slice: ``x``, ``y`` or ``z``, and where on it [pc].
+    directions
+        Of the lines of sight, ``l, b`` [deg]; chosen by themselves if ``None``.
+    nside
+        Of the sky maps.
+    other, factor
+        A second map to compare with, and what its values are multiplied by: from its
+        band to that of the first.
+    band
+        Name of the extinction; that of the map's provenance if ``None``.
+    width
+        Of the page [mm].
+    log
+        Logarithmic colours; if ``None`` only where the edge-on view needs them.
+    within
+        How far the edge-on view looks on either side of the Sun [pc]; the whole box,
+        or 500 pc where that is wide, if ``None``.
+    dpi
+        Dots per inch of what is no line or letter.
+    """
+
+    distances: Sequence[float] | None = None
+    axis: str = "z"
+    at: float = 0.0
+    directions: Directions | None = None
+    nside: int | None = None
+    other: Path | None = None
+    factor: float = 1.0
+    band: str | None = None
+    width: float = DOUBLE
+    log: bool | None = None
+    within: float | None = None
+    dpi: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Files that were written, and why kinds that nobody asked for were left out."""
+
+    paths: list[Path]
+    left_out: dict[str, str]
+
+
+def _face_on(source: Source, options: PlotOptions) -> Figure:
+    return face_on(source.cube(), source.columns("z"), **_look(options))
+
+
+def _edge_on(source: Source, options: PlotOptions) -> Figure:
+    cube = source.cube()
+    ends = near_the_sun(cube, "y", options.within)
+    return edge_on(
+        cube,
+        source.columns("y", ends),
+        width=options.width,
+        log=options.log,
+        band=options.band,
+        within=options.within,
+    )
+
+
+def _sky(source: Source, options: PlotOptions) -> Figure:
+    maps = source.skymaps(options.distances, options.nside)
+    return sky(maps, distances=options.distances, dpi=options.dpi, **_look(options))
+
+
+def _lines(source: Source, options: PlotOptions) -> Figure:
+    band = source.band if options.band is None else options.band
+    return lines_of_sight(
+        source.lines(options.directions), width=options.width, band=band
+    )
+
+
+def _slice(source: Source, options: PlotOptions) -> Figure:
+    return density_slice(
+        source.cube(), axis=options.axis, at=options.at, **_look(options)
+    )
+
+
+def _compare(source: Source, options: PlotOptions) -> Figure:
+    if options.other is None:
+        raise MissingError("compare needs a second map: name it with --other")
+    cube, other = source.cube(), open_source(options.other).cube()
+    return compare(
+        cube,
+        other,
+        columns=source.columns("z", shared_height(cube, other)),
+        names=(source.path.name, options.other.name),
+        factor=options.factor,
+        axis=options.axis,
+        at=options.at,
+        **_look(options),
+    )
+
+
+def _convergence(source: Source, options: PlotOptions) -> Figure:
+    return history(source.records())
+
+
+def _look(options: PlotOptions) -> dict:
+    return {"width": options.width, "log": bool(options.log), "band": options.band}
+
+
+# Name on the command line: name of the file, and what draws it.
+KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
+    "face-on": ("face_on", _face_on),
+    "edge-on": ("edge_on", _edge_on),
+    "sky": ("sky", _sky),
+    "los": ("lines_of_sight", _lines),
+    "slice": ("slice", _slice),
+    "compare": ("compare", _compare),
+    "convergence": ("convergence", _convergence),
+}
+
+
+def plot(
+    path: Path,
+    folder: Path,
+    *,
+    kinds: Sequence[str] = (),
+    options: PlotOptions | None = None,
+    form: str = "png",
+) -> Drawn:
+    """Draw a run or an exported map into a folder; figures there are replaced.
+
+    Parameters
+    ----------
+    kinds
+        Some of `KINDS`; without any, all that the map suffices for.
+    form
+        ``png``, ``pdf`` or ``svg``.
+
+    Raises
+    ------
+    InputError
+        If a kind that was asked for needs more than the map holds.
+    """
+    options = options or PlotOptions()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose a folder for the figures")
+    source = open_source(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, left_out = [], {}
+    for kind in kinds or KINDS:
+        name, draw = KINDS[kind]
+        try:
+            figure = draw(source, options)
+        except MissingError as reason:
+            if kinds:
+                raise
+            left_out[kind] = str(reason)
+            continue
+        except ValueError as error:
+            raise InputError(f"{kind}: {error}") from error
+        paths.append(folder / f"{name}.{form}")
+        save_figure(figure, paths[-1], dpi=options.dpi)
+    if options.other is None:
+        left_out.pop("compare", None)
+    return Drawn(paths=paths, left_out=left_out)

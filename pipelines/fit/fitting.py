@@ -1,0 +1,218 @@
+"""One run: catalogue → plan → posterior → run folder, from where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
+from pipelines.base.progress import Progress, say
+from pipelines.config import FitConfig
+from pipelines.engines import run_engine, slabs_of
+from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_large
+from pipelines.fit.rank_broadcast import made_by_first
+from pipelines.fit.result import FitReport, report_of
+from pipelines.fit.sample import Sample, data_of, inside_box, read_sample
+from pipelines.fit.writing import write_run
+from pipelines.model.plan import work_of
+from pipelines.planning.learning import learn_plan
+from pipelines.planning.planner import make_plan
+from pipelines.planning.selection import planning_view
+from pipelines.run.folder import check_output, fit_of
+from pipelines.saving.checkpoint_manager import InferenceCheckpointer
+from pipelines.saving.fit_state import FitState
+from pipelines.saving.session import Session, opened
+from pipelines.saving.workspace import Workspace, finish, unfinished
+
+
+def fit(
+    source: Path,
+    output: Path,
+    config: FitConfig,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    anyway: bool = False,
+    group: Group | None = None,
+) -> FitReport:
+    """Fit a map to a catalogue that ``ingest`` or ``simulate`` wrote.
+
+    Parameters
+    ----------
+    overwrite
+        Replace a run, or an unfinished fit, that stands at ``output``.
+    resume
+        Go on where a fit into ``output`` stopped; begin if there is none, and do
+        nothing if it is finished.
+    anyway
+        Go on even if configuration, catalogue or code are others.
+    group
+        The processes that make it together; the first one writes.
+
+    Raises
+    ------
+    InputError
+        If the catalogue has no extinctions or too few usable stars, the budget allows
+        no grid, the output exists or cannot be written, or what is to be resumed is
+        damaged or of another fit.
+    Stopped
+        If a signal ended it; it can be resumed.
+    FloatingPointError
+        If numbers are no longer finite.
+    """
+    resume, group = resume or anyway, group or Group()
+    begun = unfinished(output)
+    if resume and _is_finished(output, begun, overwrite=overwrite):
+        # All ranks have seen it before the first one clears up.
+        group.meet()
+        if begun is not None and group.first:
+            finish(begun)
+        say(f"{output} is finished: nothing is left to do")
+        return report_of(output)
+    may_replace = overwrite or (resume and begun is not None and begun.overwrite)
+    check_output(output, overwrite=may_replace)
+    # Before the first rank begins there.
+    group.meet()
+    with opened(
+        source,
+        output,
+        config,
+        overwrite=may_replace,
+        resume=resume,
+        anyway=anyway,
+        group=group,
+    ) as session:
+        sample = read_sample(source, config, session.splitter(), group)
+        session.clock.lap("read")
+        state, sample = _planned(session, sample)
+        if state.stage == "planned":
+            state = _learnt(session, state, sample)
+        if state.stage != "inferred":
+            state = _inferred(session, state, sample)
+        return write_run(session, state, sample)
+
+
+def _is_finished(output: Path, begun: Workspace | None, *, overwrite: bool) -> bool:
+    """Whether the run is whole; its workspace remains if it was killed at its end."""
+    if not (output / "run.json").is_file():
+        return False
+    if begun is not None and begun.identifier:
+        return begun.identifier == fit_of(output)
+    return not overwrite
+
+
+def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
+    """A plan, and the stars in its box."""
+    source, config, group = session.source, session.config, session.group
+    if session.state is not None:
+        return session.state, inside_box(sample, session.state.plan, source)
+
+    def make() -> FitState:
+        plan, work, speed = make_plan(
+            planning_view(sample.train, config),
+            config,
+            **session.place,
+            ranks=group.size,
+            here=group.here,
+        )
+        if plan.engine == "full-batch":
+            refuse_too_large(plan, work, config)
+        return FitState(
+            stage="planned", plan=plan, speed=speed, generator=session.generator_state()
+        )
+
+    state = made_by_first(group, session.place["generator"], make)
+    sample = inside_box(sample, state.plan, source)
+    session.clock.lap("plan")
+    session.reached(state)
+    return state, sample
+
+
+def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
+    """The plan with what the evidence tells of its scales."""
+    data = data_of(sample.train, session.config)
+
+    def make() -> FitState:
+        with Progress(description="scales") as progress:
+            record = recorder(
+                session.metrics, progress, tell=session.manager.heart.tell
+            )
+
+            def on_step(stage: str, step: int, value: float) -> None:
+                session.manager.stop_if_asked(alone=True)
+                record(stage, step, value)
+
+            learned = learn_plan(
+                state.plan, data, session.config, **session.place, on_step=on_step
+            )
+        made = replace(state, stage="learnt", generator=session.generator_state())
+        if learned is None:
+            return made
+        return replace(made, plan=learned.plan, learning=learned.facts)
+
+    state = made_by_first(session.group, session.place["generator"], make)
+    session.clock.lap("scales")
+    session.reached(state)
+    return state
+
+
+def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
+    """The posterior; what was learnt before is among its facts."""
+    config, manager, plan = session.config, session.manager, state.plan
+    data = data_of(sample.train, config)
+    work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
+    work = work.shared_out(session.group.size, session.group.here)
+    announce(plan, work, state.speed, config)
+    blurred = data.distance_error is not None
+    known = expected(plan, work, state.speed, config, blurred=blurred)
+    if known is not None:
+        spent = session.clock.seconds.get("inference", 0.0)
+        known = replace(known, seconds=max(known.seconds - spent, 0.0))
+
+    resumed = session.inference is not None
+    checkpointer = InferenceCheckpointer(
+        manager=manager,
+        state=replace(state, inference=session.take_inference()),
+        slabs=slabs_of(plan, config, session.group),
+    )
+    with (
+        Progress(description="inference") as progress,
+        _misfit_named(session, resumed),
+    ):
+        record = recorder(session.metrics, progress, known, tell=manager.heart.tell)
+
+        def on_step(stage: str, step: int, value: float) -> None:
+            manager.stop_if_asked()
+            record(stage, step, value)
+
+        result = run_engine(
+            plan,
+            data,
+            config,
+            **session.place,
+            on_step=on_step,
+            checkpointer=checkpointer,
+            group=session.group,
+        )
+    session.clock.lap("inference")
+    if state.learning is not None:
+        result = replace(result, facts={**result.facts, "learning": state.learning})
+    state = replace(state, stage="inferred", result=result)
+    session.reached(state)
+    return state
+
+
+@contextmanager
+def _misfit_named(session: Session, resumed: bool) -> Iterator[None]:
+    """A state that does not fit is that of a checkpoint, which has a name."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        if not resumed:
+            raise
+        raise InputError(f"{session.manager.last}: {error}") from error

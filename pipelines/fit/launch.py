@@ -1,0 +1,81 @@
+"""One fit by many processes: ``torchrun --nproc-per-node K -m pipelines.fit …``.
+
+Every process runs the same program. torchrun tells each its place by environment
+variables; where there are none, there is one process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dustmap.distributed.group import TIMEOUT, Group
+from pipelines.base.errors import InputError
+
+
+@contextmanager
+def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
+    """The group that this process belongs to, with its threads and its device.
+
+    NCCL carries what lies on CUDA devices, gloo the rest. A rank that does not answer
+    for ``timeout`` seconds counts as lost: the others end with an error.
+
+    Raises
+    ------
+    InputError
+        If a node has fewer CUDA devices than processes.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Group()
+        return
+    here = ranks_here()
+    threads = own_threads(here)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    backend = "gloo"
+    if torch.cuda.is_available():
+        if torch.cuda.device_count() < here:
+            raise InputError(
+                f"{here} processes on a node with {torch.cuda.device_count()} CUDA "
+                "devices: start one for each device (--nproc-per-node), or hide them "
+                "(CUDA_VISIBLE_DEVICES=) to compute on processors"
+            )
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    yield Group(connected=True, timeout=timeout, here=here)
+    # After an error the others may be gone, who would have to take part in this.
+    dist.destroy_process_group()
+
+
+def ranks_here() -> int:
+    """How many processes of this program share this machine."""
+    everywhere = os.environ.get("WORLD_SIZE", "1")
+    return int(os.environ.get("LOCAL_WORLD_SIZE", everywhere))
+
+
+def own_threads(here: int) -> int | None:
+    """An even share of the processors; ``None`` where the user has set another."""
+    if "OMP_NUM_THREADS" in os.environ and not _set_by_torchrun():
+        return None
+    return max(1, len(os.sched_getaffinity(0)) // here)
+
+
+def _set_by_torchrun() -> bool:
+    """Whether OMP_NUM_THREADS=1 is torchrun's own choice, which it makes for several.
+
+    The environment that it was started with tells.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    try:
+        before = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:
+        return False
+    return not any(v.startswith(b"OMP_NUM_THREADS=") for v in before.split(b"\0"))

@@ -1,0 +1,1 @@
+"""FITS, HEALPix and zarr: products written to files and read back."""

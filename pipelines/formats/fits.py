@@ -1,0 +1,115 @@
+"""A cube as FITS: an empty primary unit and one float32 image per field."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from astropy.io import fits
+
+from pipelines.base.errors import InputError
+from pipelines.formats.hdus import (
+    empty_primary,
+    open_checked,
+    read_provenance,
+    write_hdus,
+)
+from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
+
+_SUMMARY = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
+
+
+def write_fits(
+    path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
+) -> None:
+    """Write ``cube`` as images ``MEAN``, ``STD``, ``SUPPORT`` (upper-cased names).
+
+    Images are uncompressed float32 (tile compression loses digits of floats), FITS
+    axes 1, 2, 3 are x, y, z with a linear WCS [pc], and ``BUNIT`` is the cube's unit,
+    blank where the field is dimensionless. Every unit has CHECKSUM and DATASUM, and
+    the primary unit tells the provenance in HISTORY.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or cannot be written.
+    ValueError
+        If the provenance is not JSON, or a field's name is not lower case.
+    """
+    units: list[Any] = [empty_primary(cube.meta, _SUMMARY)]
+    for name, array in cube.arrays.items():
+        if not name.isidentifier() or name != name.lower():
+            raise ValueError(f"array name {name!r} must be a lower-case identifier")
+        image = fits.ImageHDU(np.asarray(array, dtype=np.float32), name=name.upper())
+        _describe(image.header, cube, name)
+        units.append(image)
+    write_hdus(path, fits.HDUList(units), overwrite=overwrite)
+
+
+def read_fits(path: str | os.PathLike[str]) -> Cube:
+    """Read a cube that :func:`write_fits` wrote, checksums and all (float32).
+
+    Raises
+    ------
+    InputError
+        If the file is absent, truncated, altered or not a cube of this program.
+    """
+    source = Path(path)
+    with open_checked(source) as hdus:
+        meta = read_provenance(hdus[0].header, source)
+        images = [hdu for hdu in hdus[1:] if isinstance(hdu, fits.ImageHDU)]
+        if not images or len(images) != len(hdus) - 1:
+            raise InputError(f"{source}: expected image units only, one per field")
+        axes = [_read_axes(image.header, source) for image in images]
+        for image, own in zip(images, axes):
+            if any(not np.array_equal(own[axis], axes[0][axis]) for axis in AXES):
+                raise InputError(f"{source}: {image.name} is on another grid")
+        units = {_unit_of(image) for image in images} - {""}
+        if len(units) != 1:
+            raise InputError(f"{source}: expected one BUNIT, found {sorted(units)}")
+        try:
+            return Cube(
+                **axes[0],
+                arrays={
+                    image.name.lower(): np.asarray(image.data, dtype=np.float32)
+                    for image in images
+                },
+                unit=units.pop(),
+                meta=meta,
+            )
+        except ValueError as error:
+            raise InputError(f"{source} is no cube: {error}") from error
+
+
+def _describe(header: fits.Header, cube: Cube, name: str) -> None:
+    header["BUNIT"] = (field_unit(name, cube.unit), field_title(name)[:45])
+    header["WCSNAME"] = "Heliocentric Galactic"
+    for number, axis in enumerate(AXES, start=1):
+        centres = getattr(cube, axis)
+        step = (centres[-1] - centres[0]) / (len(centres) - 1)
+        header[f"CTYPE{number}"] = (axis.upper(), FRAME["axes"][axis][:45])
+        header[f"CUNIT{number}"] = "pc"
+        header[f"CRPIX{number}"] = (1.0, "centre of the first cell")
+        header[f"CRVAL{number}"] = (float(centres[0]), "[pc]")
+        header[f"CDELT{number}"] = (float(step), "[pc] cell size")
+
+
+def _read_axes(header: Any, source: Path) -> dict[str, np.ndarray]:
+    axes = {}
+    for number, axis in enumerate(AXES, start=1):
+        kind, unit = header.get(f"CTYPE{number}"), header.get(f"CUNIT{number}")
+        if header.get("NAXIS") != 3 or kind != axis.upper() or unit != "pc":
+            raise InputError(
+                f"{source}: expected a cube with axis {number} = {axis.upper()} [pc], "
+                f"found {header.get('NAXIS')} axes, {kind} [{unit}]"
+            )
+        cells = np.arange(1, header[f"NAXIS{number}"] + 1, dtype=np.float64)
+        offset = cells - header[f"CRPIX{number}"]
+        axes[axis] = header[f"CRVAL{number}"] + offset * header[f"CDELT{number}"]
+    return axes
+
+
+def _unit_of(image: fits.ImageHDU) -> str:
+    return str(image.header.get("BUNIT", "")).strip()

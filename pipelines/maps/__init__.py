@@ -1,0 +1,1 @@
+"""The nouns that travel: cubes, integrals along rays, columns, shells."""

@@ -1,0 +1,226 @@
+"""The one cube object that every format, figure and query sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import RegularGridInterpolator
+
+from pipelines.maps.integrated import Integrated
+
+AXES = ("x", "y", "z")
+Band = tuple[np.ndarray, np.ndarray]
+FRAME = {
+    "name": "heliocentric Galactic Cartesian",
+    "origin": "the observer (the Sun)",
+    "axes": {
+        "x": "towards l = 0 deg, b = 0 deg",
+        "y": "towards l = 90 deg, b = 0 deg",
+        "z": "towards the north Galactic pole",
+    },
+}
+_TITLES = {
+    "mean": "posterior mean of the extinction density",
+    "std": "posterior std of the extinction density",
+    "p16": "posterior 16% quantile of the extinction density",
+    "p50": "posterior median of the extinction density",
+    "p84": "posterior 84% quantile of the extinction density",
+    "support": "sight-line length per cell [cell sizes]",
+    "density": "true extinction density",
+}
+_DIMENSIONLESS = ("support",)
+
+
+def field_title(name: str) -> str:
+    """One line that says what the array ``name`` holds."""
+    return _TITLES.get(name, name)
+
+
+def field_unit(name: str, unit: str) -> str:
+    """Unit of the array ``name`` in a cube of densities in ``unit``; "" if pure."""
+    return "" if name in _DIMENSIONLESS else unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cube:
+    """Fields on a regular heliocentric Galactic grid.
+
+    Parameters
+    ----------
+    x, y, z
+        Coordinates of the cell centres [pc]: +x to l=0, +y to l=90, +z to the north
+        Galactic pole. Evenly spaced and increasing.
+    arrays
+        Name to array of shape ``(z, y, x)``. A map has ``mean``, ``std`` [unit] and
+        ``support`` (sight-line length per cell in units of the cell size; zero where
+        no star looks through); a simulation's truth has ``density``.
+    unit
+        Unit of the density arrays.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    z: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str = "mag pc-1"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expected = (len(self.z), len(self.y), len(self.x))
+        for name, axis in (("x", self.x), ("y", self.y), ("z", self.z)):
+            if axis.ndim != 1 or len(axis) < 2:
+                raise ValueError(f"{name} must be 1-D with at least 2 points")
+            steps = np.diff(axis)
+            if not (steps > 0).all() or np.ptp(steps) > 1e-6 * steps.mean():
+                raise ValueError(f"{name} must be increasing and evenly spaced")
+        for name, array in self.arrays.items():
+            if array.shape != expected:
+                raise ValueError(
+                    f"array {name!r} has shape {array.shape}, expected (z, y, x) = "
+                    f"{expected}"
+                )
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Cell sizes along x, y, z [pc]."""
+        return (
+            float(self.x[1] - self.x[0]),
+            float(self.y[1] - self.y[0]),
+            float(self.z[1] - self.z[0]),
+        )
+
+    def sample(self, name: str, points: np.ndarray) -> np.ndarray:
+        """Interpolate one array trilinearly between the cell centres.
+
+        Parameters
+        ----------
+        points
+            Positions ``x, y, z`` [pc], shape ``(..., 3)``.
+
+        Returns
+        -------
+        Values of shape ``(...,)``; NaN beyond the outermost centres.
+        """
+        interpolate = RegularGridInterpolator(
+            (self.z, self.y, self.x),
+            np.asarray(self.arrays[name], dtype=np.float64),
+            bounds_error=False,
+            fill_value=np.nan,
+        )
+        return interpolate(points[..., ::-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkyMaps:
+    """Cumulative extinction from the observer out to a list of distances.
+
+    Parameters
+    ----------
+    distances
+        Increasing distances [pc], shape ``(n,)``.
+    mean, std
+        Mean and standard deviation of the *integrated* extinction [mag], HEALPix
+        NESTED in Galactic coordinates, shape ``(n, npix)``; NaN where the ray leaves
+        the map before the distance.
+    meta
+        Provenance: JSON-serialisable.
+    quantiles
+        ``p16``, ``p50``, ``p84`` of the integral, like ``mean``, of a positive density.
+    last_star
+        How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
+    """
+
+    distances: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    meta: dict[str, Any] = field(default_factory=dict)
+    quantiles: dict[str, np.ndarray] = field(default_factory=dict)
+    last_star: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:
+        """Integrated extinctions, distance by distance."""
+        maps = {name: array.T for name, array in rays.arrays.items()}
+        return cls(
+            distances=rays.distance,
+            mean=maps.pop("mean"),
+            std=maps.pop("std"),
+            quantiles=maps,
+            last_star=rays.last_star,
+            meta=meta,
+        )
+
+    @property
+    def median(self) -> np.ndarray | None:
+        """Median of the integral, of a positive density."""
+        return self.quantiles.get("p50")
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Mean, std and quantiles by name."""
+        return {"mean": self.mean, "std": self.std, **self.quantiles}
+
+    def __post_init__(self) -> None:
+        distances = self.distances
+        if distances.ndim != 1 or not len(distances) or not (distances > 0).all():
+            raise ValueError("distances must be a list of positive numbers [pc]")
+        if not (np.diff(distances) > 0).all():
+            raise ValueError(f"distances must increase, got {distances.tolist()}")
+        for name, maps in (("mean", self.mean), ("std", self.std)):
+            if maps.ndim != 2 or len(maps) != len(distances):
+                raise ValueError(
+                    f"{name} has shape {maps.shape}, expected ({len(distances)}, npix)"
+                )
+        npix = self.mean.shape[1]
+        nside = math.isqrt(npix // 12)
+        if self.std.shape[1] != npix or 12 * nside**2 != npix or nside & (nside - 1):
+            raise ValueError(
+                f"mean and std have {npix} and {self.std.shape[1]} pixels; expected "
+                "12 nside² with nside a power of two (NESTED)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineOfSight:
+    """Cumulative extinction along one direction, and the stars near it.
+
+    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
+    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
+    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
+
+    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
+    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
+    the end of the last stretch that any star looks through, where it is known.
+    """
+
+    l: float  # noqa: E741  the field's name for Galactic longitude
+    b: float
+    distance: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    star_distance: np.ndarray
+    star_extinction: np.ndarray
+    star_error: np.ndarray
+    radius: float
+    truth: np.ndarray | None = None
+    median: np.ndarray | None = None
+    inner: Band | None = None
+    outer: Band | None = None
+    last_star: float | None = None
+
+    def __post_init__(self) -> None:
+        along = [self.distance, self.mean, self.std]
+        if self.truth is not None:
+            along.append(self.truth)
+        beside = [self.star_distance, self.star_extinction, self.star_error]
+        for what, arrays in (("ray", along), ("star", beside)):
+            shapes = {array.shape for array in arrays}
+            if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+                raise ValueError(
+                    f"{what} arrays must be 1-D and equally long, got {sorted(shapes)}"
+                )

@@ -1,0 +1,66 @@
+"""Mean density in HEALPix shells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipelines.base.quantiles import KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellMaps:
+    """Density averaged over the pixels of spherical shells around the observer.
+
+    Parameters
+    ----------
+    edges
+        Increasing distances [pc] between which the shells lie, shape ``(n + 1,)``.
+    arrays
+        Name to array of shape ``(n, npix)`` [unit], HEALPix NESTED in Galactic
+        coordinates: ``mean``, ``std`` of the average, and of a positive density its
+        quantiles ``p16``, ``p50``, ``p84``; NaN where a pixel reaches out of the map.
+    unit
+        Of the arrays.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    edges: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str = "mag pc-1"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_edges(self.edges)
+        if tuple(self.arrays) not in (KINDS[:2], KINDS):
+            raise ValueError(
+                f"arrays must be mean, std and maybe p16, p50, p84, got "
+                f"{', '.join(self.arrays)}"
+            )
+        shapes = {array.shape for array in self.arrays.values()}
+        npix = self.arrays["mean"].shape[-1]
+        nside = math.isqrt(npix // 12)
+        if shapes != {(len(self.edges) - 1, 12 * nside**2)} or nside & (nside - 1):
+            raise ValueError(
+                f"arrays have shapes {sorted(shapes)}; expected "
+                f"({len(self.edges) - 1}, 12 nside²) with nside a power of two (NESTED)"
+            )
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return math.isqrt(self.arrays["mean"].shape[1] // 12)
+
+
+def check_edges(edges: np.ndarray) -> None:
+    """Raise a ValueError unless these are two or more increasing distances."""
+    sound = edges.ndim == 1 and len(edges) > 1 and bool(np.isfinite(edges).all())
+    if not sound or edges[0] < 0 or not (np.diff(edges) > 0).all():
+        raise ValueError(
+            "shells lie between two or more increasing distances from 0 on [pc], got "
+            f"{np.asarray(edges).tolist()}"
+        )

@@ -1,0 +1,1 @@
+"""What is fitted: the plan, its cost, what the stars tell of it."""

@@ -1,0 +1,171 @@
+"""What the stars tell: their sight lines, and what they are uncertain by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from dustmap.blurred import BlurredLineIntegrals
+from dustmap.functionals import (
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    MonteCarlo,
+    Rule,
+    StepsOutwards,
+)
+from dustmap.grid import Grid
+from dustmap.inference.noise import Noise
+from pipelines.base.geometry import Box
+from pipelines.config import FitConfig
+from pipelines.model.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc].
+
+    Of merged stars ``distance_error`` is how far their distances are apart, and
+    ``mean_distance_error`` how far the mean of these may be off (`pipelines.merge`).
+    """
+
+    ends: Tensor
+    extinction: Tensor
+    variance: Tensor
+    distance_error: Tensor | None = None
+    mean_distance_error: Tensor | None = None
+
+    @property
+    def placing_error(self) -> Tensor | None:
+        """How far from their true places stars may be [pc]: noise of the extinction."""
+        merged = self.mean_distance_error
+        return self.distance_error if merged is None else merged
+
+    def select(self, rows: Tensor) -> Data:
+        """Some of the stars."""
+        error, mean = self.distance_error, self.mean_distance_error
+        return Data(
+            ends=self.ends[rows],
+            extinction=self.extinction[rows],
+            variance=self.variance[rows],
+            distance_error=None if error is None else error[rows],
+            mean_distance_error=None if mean is None else mean[rows],
+        )
+
+
+def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
+    """Line integrals [pc] by the quadrature of the plan's engine."""
+    rule: Rule
+    if plan.engine == "full-batch":
+        rule = FixedStep(step=_step(plan))
+    elif plan.embedding.quadrature == "gauss-legendre":
+        rule = GaussLegendre(count=plan.embedding.nodes)
+    else:
+        generator = torch.Generator().manual_seed(plan.embedding.seed)
+        rule = MonteCarlo.draw(len(end), plan.embedding.nodes, generator)
+    return LineIntegrals(end, rule, start=start)
+
+
+def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
+    """Line integrals [pc] from the observer that go evenly with distance.
+
+    Half the steps of the stars' own rays, counted from the observer: the integrals
+    that `pipelines.products.cumulative` adds up. Engine svi has its nodes as `rays`.
+    """
+    if plan.engine != "full-batch":
+        return rays(plan, end)
+    return LineIntegrals(end, StepsOutwards(step=_step(plan) / 2))
+
+
+def _step(plan: Plan) -> float:
+    """Distance [pc] of the nodes of the stars' rays, at most."""
+    return plan.ray_step * min(plan.grid.spacing) / plan.refinement
+
+
+def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:
+    """The stars' line integrals, averaged over their distances where these err."""
+    plain = rays(plan, data.ends)
+    if data.distance_error is None:
+        return plain
+    return BlurredLineIntegrals(
+        data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
+    )
+
+
+def exit_distances(grid: Grid, ends: Tensor) -> Tensor:
+    """Distance [pc] at which the rays from the observer to these ends leave the box."""
+    distance = torch.linalg.vector_norm(ends, dim=1)
+    cosines = ends / distance.clamp(min=torch.finfo(ends.dtype).tiny)[:, None]
+    far = Box(lower=grid.lower, upper=grid.upper).exits(cosines.numpy())
+    return torch.maximum(torch.as_tensor(far), distance)
+
+
+def learns_common(plan: Plan, config: FitConfig) -> bool:
+    """Whether the common noise is learnt in the fit itself.
+
+    In the linear model that a lognormal density's scales are learnt in, it would take
+    in what dense clouds do to the stars behind them.
+    """
+    return plan.density == "lognormal" and config.model.common_noise is None
+
+
+def learns_share(plan: Plan, config: FitConfig) -> bool:
+    """Whether the stars' share of the unresolved variance is learnt in the fit."""
+    return plan.density == "lognormal" and config.model.subgrid_share is None
+
+
+def noise_of(
+    plan: Plan, data: Data, *, learn_common: bool = False, learn_share: bool = False
+) -> Noise:
+    """What the stars' extinctions are uncertain by."""
+    variance = data.variance + plan.common_noise**2
+    degrees = None
+    neighbours = None
+    if plan.outliers:
+        degrees = 4.0 if plan.degrees is None else plan.degrees
+        neighbours = near_stars(data.ends)
+    if data.distance_error is None:
+        return Noise(
+            variance=variance,
+            degrees=degrees,
+            learn_degrees=plan.degrees is None,
+            learn_common=learn_common,
+            learn_share=learn_share,
+            neighbours=neighbours,
+        )
+    distance = torch.linalg.vector_norm(data.ends, dim=1)
+    outer = torch.minimum(
+        distance + data.distance_error, exit_distances(plan.grid, data.ends)
+    )
+    inner = (distance - data.distance_error).clamp(min=0.0)
+    along = data.ends / distance.clamp(min=1e-12)[:, None]
+    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+    length = (outer - inner).clamp(min=1e-12)
+    assert data.placing_error is not None
+    return Noise(
+        variance=variance,
+        blur=blur,
+        blur_scale=torch.where(outer > inner, data.placing_error / length, 0.0),
+        degrees=degrees,
+        learn_degrees=plan.degrees is None,
+        learn_common=learn_common,
+        learn_share=learn_share,
+        neighbours=neighbours,
+    )
+
+
+def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
+    """Stars nearest in direction and logarithm of distance; none if there are few."""
+    if len(ends) <= 2 * count:
+        return None
+    distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
+    place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
+    _, index = cKDTree(place).query(place, count + 1)
+    # Among stars at one place a star need not be the first that is found.
+    drop = index == np.arange(len(ends))[:, None]
+    drop[~drop.any(axis=1), -1] = True
+    return torch.as_tensor(index[~drop].reshape(len(ends), count))

@@ -1,0 +1,317 @@
+"""From catalogue and configuration to a plan: every choice a fit makes by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dustmap.grid import Grid
+from dustmap.kernels import KERNELS, Radial
+from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+from dustmap.whitening import padded_torus
+from pipelines.base.errors import InputError
+from pipelines.config import FitConfig
+from pipelines.model import cost
+
+# Distance to the Galactic centre (GRAVITY Collaboration 2019, A&A 625, L10) [pc].
+CENTRE_DISTANCE = 8178.0
+# Scale length of the dust disc where none is given (Li et al. 2018, ApJ 858, 75) [pc].
+SCALE_LENGTH = 3200.0
+# The window of lengthscale over spacing in which the grid resolves the field without
+# making its covariance nearly singular.
+RESOLVED, WASTEFUL = 1.5, 5.0
+# A grid this many times finer than the lengthscale gains nothing visible.
+_FINEST = 4.0
+# A grid need not have more points than this for every star.
+_POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
+# Cost of one of the published engine's rows per grid point, measured at M = 4,000.
+_ROW_SECONDS = 4e-6
+# Fraction of the memory that W may take before it is recomputed instead.
+WEIGHTS_SHARE = 0.5
+# Fraction of the time budget that the solves may take.
+_SOLVE_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanPlan:
+    """The mean function: kind, density at the Sun's place [mag/pc], scales [pc].
+
+    Of a lognormal density it is the median.
+    """
+
+    kind: str = "zero"
+    value: float = 0.0
+    scale_height: float = 0.0
+    scale_length: float = SCALE_LENGTH
+
+    def build(self) -> Mean:
+        """The mean function itself."""
+        if self.kind == "exponential-disc":
+            return ExponentialDisc(
+                value=self.value,
+                scale_height=self.scale_height,
+                scale_length=self.scale_length,
+                centre_distance=CENTRE_DISTANCE,
+            )
+        return ConstantMean(value=self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingPlan:
+    """The published engine's own: circulant embedding, solves and ray nodes."""
+
+    nugget: float = 0.0
+    max_points: int = 2**24
+    tolerance: float = 1e-6
+    max_steps: int = 200
+    quadrature: str = "monte-carlo"
+    nodes: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that defines the model of a fit; JSON through `as_dict`.
+
+    ``lengthscale`` [pc] per axis and ``std`` of the kernel ([mag/pc], or pure for the
+    logarithm of a lognormal ``density``), ``common_noise`` [mag], ``ray_step`` in
+    cells, ``weights_budget`` [bytes] beyond which W is recomputed in every product
+    instead of kept, ``degrees`` of freedom of the Student-T noise of ``outliers``
+    (learnt if ``None``), ``subgrid_share`` of the unresolved variance that is left to
+    each star; ``notes`` say in words what was chosen and why.
+    """
+
+    grid: Grid
+    torus_shape: tuple[int, ...]
+    kernel: str
+    lengthscale: tuple[float, ...]
+    std: float
+    mean: MeanPlan
+    common_noise: float
+    engine: str = "full-batch"
+    density: str = "gaussian"
+    outliers: bool = False
+    degrees: float | None = None
+    subgrid_share: float = 1.0
+    refinement: int = 1
+    residual_refinement: int = 2
+    residual_count: int = 16
+    interpolation: str = "linear"
+    ray_step: float = 0.5
+    subgrid_noise: bool = True
+    weights_budget: float | None = None
+    embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers."""
+        plain = {
+            name: getattr(self, name)
+            for name in self.__slots__
+            if name not in ("grid", "mean", "embedding")
+        }
+        grid = {n: list(getattr(self.grid, n)) for n in ("shape", "spacing", "origin")}
+        mean = {n: getattr(self.mean, n) for n in self.mean.__slots__}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+        embedding = {n: getattr(self.embedding, n) for n in self.embedding.__slots__}
+        return {**plain, "grid": grid, "mean": mean, "embedding": embedding}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Plan:
+        """The inverse of `as_dict`."""
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
+        }
+        grid = {name: tuple(value) for name, value in plain["grid"].items()}
+        values["grid"] = Grid(**grid)
+        values["mean"] = MeanPlan(**plain["mean"])
+        values["embedding"] = EmbeddingPlan(**plain["embedding"])
+        return cls(**values)
+
+    def build_kernel(self) -> Radial:
+        """The prior covariance."""
+        return KERNELS[self.kernel](
+            lengthscale=list(self.lengthscale), variance=self.std**2
+        )
+
+
+def choose_box(
+    positions: np.ndarray, config: FitConfig
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Lower and upper corner [pc] of the box, with the observer inside.
+
+    Axes that are not given span the stars; where the furthest 1% of them would make
+    the box more than half as large again, they are left out.
+    """
+    notes = []
+    full = np.stack([positions.min(axis=0), positions.max(axis=0)])
+    trimmed = np.quantile(positions, [0.005, 0.995], axis=0)
+    full, trimmed = (_with_observer(box) for box in (full, trimmed))
+    box = full
+    free = any(getattr(config.box, name) is None for name in "xyz")
+    if free and len(positions) >= 200 and _volume(full) > 1.5 * _volume(trimmed):
+        box = trimmed
+        notes.append("box: the furthest 0.5% of the stars on every side left out")
+    for axis, name in enumerate("xyz"):
+        given = getattr(config.box, name)
+        if given is not None:
+            box[:, axis] = given
+    extent = box[1] - box[0]
+    # A box thinner than this in one axis would have no cell to put the dust in.
+    thin = extent < 0.02 * extent.max()
+    for axis in np.nonzero(thin)[0]:
+        if getattr(config.box, "xyz"[axis]) is None:
+            box[0, axis] -= 0.01 * extent.max()
+            box[1, axis] += 0.01 * extent.max()
+            notes.append(f"box: {'xyz'[axis]} widened to 2% of the longest side")
+    return box[0], box[1], notes
+
+
+def _with_observer(box: np.ndarray) -> np.ndarray:
+    return np.stack([np.minimum(box[0], 0.0), np.maximum(box[1], 0.0)])
+
+
+def _volume(box: np.ndarray) -> float:
+    extent = box[1] - box[0]
+    return float(np.prod(np.maximum(extent, 0.02 * extent.max())))
+
+
+def make_grid(
+    lower: np.ndarray, upper: np.ndarray, spacing: tuple[float, ...], config: FitConfig
+) -> Grid:
+    """The grid that covers the box; free sides are multiples of the spacing."""
+    if config.box.shape is not None:
+        shape = tuple(config.box.shape)
+        steps = (upper - lower) / (np.array(shape) - 1)
+        return Grid(
+            shape=shape,
+            spacing=tuple(float(s) for s in steps),
+            origin=tuple(float(v) for v in lower),
+        )
+    origin, counts = [], []
+    for axis, name in enumerate("xyz"):
+        h, low, high = spacing[axis], float(lower[axis]), float(upper[axis])
+        if getattr(config.box, name) is None:
+            low = -math.ceil(-low / h - 1e-9) * h
+        origin.append(low)
+        counts.append(max(math.ceil((high - low) / h - 1e-9), 1) + 1)
+    return Grid(shape=tuple(counts), spacing=tuple(spacing), origin=tuple(origin))
+
+
+def work_of(
+    grid: Grid, kernel: Radial, distances: np.ndarray, config: FitConfig
+) -> cost.Work:
+    """The size of the full-batch fit on this grid."""
+    rank = config.inference.preconditioner_rank
+    refinement = config.model.refinement
+    return cost.Work(
+        torus_points=padded_torus(grid, kernel, config.model.wrap_tolerance).size,
+        stars=len(distances),
+        ray_cells=float(distances.mean()) / float(np.mean(grid.spacing)),
+        refinement=refinement,
+        residual_refinement=residual_refinement(refinement),
+        samples=config.inference.samples,
+        rank=rank if config.inference.preconditioner == "nystrom" else 0,
+        itemsize=8 if config.inference.dtype == "float64" else 4,
+        interpolation=config.model.interpolation,
+        tolerance=config.inference.tolerance,
+        lognormal=config.density == "lognormal",
+        slabs=config.inference.grid == "slabs",
+    )
+
+
+def residual_refinement(refinement: int) -> int:
+    """On which refinement the sub-grid residual is drawn."""
+    return 2 if refinement == 1 else refinement
+
+
+def memory_limit(config: FitConfig) -> float:
+    """Bytes a fit may use."""
+    if config.budget.memory_gib is not None:
+        return config.budget.memory_gib * 2**30
+    return cost.available_memory() / 2
+
+
+def finest_spacing(
+    lower: np.ndarray,
+    upper: np.ndarray,
+    kernel: Radial,
+    distances: np.ndarray,
+    config: FitConfig,
+    speed: cost.Speed,
+    *,
+    ranks: int = 1,
+    here: int = 1,
+) -> float:
+    """The finest even spacing [pc] that memory, time and the lengthscale call for.
+
+    ``ranks`` processes share out the fit, ``here`` of them on this machine.
+    """
+    extent = upper - lower
+    spacing = float(kernel.lengthscale.min()) / _FINEST
+    while True:
+        grid = make_grid(lower, upper, (spacing,) * 3, config)
+        points = math.prod(grid.shape)
+        enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
+        if points <= enough:
+            work = work_of(grid, kernel, distances, config).shared_out(ranks, here)
+            fits = cost.foreseen(work) <= memory_limit(config)
+            quick = (
+                cost.seconds(work, speed) <= 60 * config.budget.minutes * _SOLVE_SHARE
+            )
+            if fits and quick:
+                return spacing
+        if spacing > extent.max() / 4:
+            raise InputError(
+                f"no grid fits the budget of {config.budget.minutes:g} min and "
+                f"{memory_limit(config) / 2**30:.2g} GiB for {len(distances)} stars: "
+                "raise budget.minutes or budget.memory_gib, or lower "
+                "inference.samples"
+            )
+        spacing *= 2**0.125
+
+
+def svi_spacing(
+    lower: np.ndarray, upper: np.ndarray, stars: int, config: FitConfig
+) -> float:
+    """A spacing [pc] with which HIP-GP as published ends within the budget.
+
+    A row costs some ``_ROW_SECONDS`` per grid point (tens of PCG iterations on an
+    embedding eight times the grid, a value of the kernel for every node and point),
+    and keeping the rows of all stars takes 8 bytes a point and star.
+    """
+    seconds = 60 * config.budget.minutes * _SOLVE_SHARE
+    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
+    by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
+    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
+    return float(np.prod(upper - lower) / points) ** (1 / 3)
+
+
+def round_spacing(spacing: float) -> float:
+    """The next coarser number with two significant digits."""
+    power = 10.0 ** (math.floor(math.log10(spacing)) - 1)
+    return math.ceil(spacing / power - 1e-9) * power
+
+
+def resolution_note(plan: Plan) -> str | None:
+    """A warning if the lengthscale is outside the window the grid serves well."""
+    ratios = [s / h for s, h in zip(plan.lengthscale, plan.grid.spacing, strict=True)]
+    if min(ratios) < RESOLVED:
+        return (
+            f"the lengthscale is only {min(ratios):.2g} grid steps long: interpolation "
+            "is poor below 1.5; use a finer grid or a longer prior.lengthscale"
+        )
+    if max(ratios) > WASTEFUL:
+        return (
+            f"the lengthscale is {max(ratios):.2g} grid steps long: above 5 the prior "
+            "covariance is nearly singular; a coarser grid is as good and cheaper"
+        )
+    return None
+
+
+def with_notes(plan: Plan, notes: list[str]) -> Plan:
+    """The plan with further notes."""
+    return replace(plan, notes=(*plan.notes, *notes))

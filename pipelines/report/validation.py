@@ -1,0 +1,150 @@
+"""How well stars that were kept back are predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipelines.base.calibration import Bin, Calibration, by_bins, even_edges
+from pipelines.figures import held_out as drawing
+from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
+from pipelines.report.data import ReportData
+from pipelines.report.numbers import count, percent, significant
+from pipelines.report.summary import levels
+from pipelines.run.held_out import HeldOut
+
+_BINS = 6
+# Stars in a bin of which a coverage still says something.
+_FEWEST = 25
+
+
+def validation(data: ReportData) -> Section:
+    """Errors, z-scores and coverage of the held-out stars, also by bins."""
+    key, title = "held-out", "Stars kept back"
+    stars, judged = data.held_out, data.judged
+    if stars is None or judged is None:
+        blocks: list[Block] = [Text(paragraphs=(data.unjudged,))]
+        return Section(key=key, title=title, blocks=tuple(blocks))
+    blocks = [Text(paragraphs=_method(data)), _errors(judged)]
+    if data.z is None:
+        blocks.append(_scatter(stars))
+    else:
+        blocks += [_held(judged), _scatter(stars), *_calibration(judged, data.z)]
+        blocks += _binned(stars, data.z)
+    return Section(key=key, title=title, blocks=tuple(blocks))
+
+
+def _method(data: ReportData) -> tuple[str, ...]:
+    kind = "normal"
+    if data.run.plan.density == "lognormal":
+        kind = "log-normal, with the posterior's median and 68% interval,"
+    return (
+        "These stars took no part in the fit. The map predicts the extinction of each "
+        "from its position; what was measured differs from that by the map's error and "
+        "the measurement's. The latter is the catalogue's error, the common noise, and "
+        "what an error of the distance makes of the dust at the star.",
+        f"The prediction is taken as {kind} and the measurement's error as normal. If "
+        "both are as stated, z-scores are standard normal and intervals hold what they "
+        "say. Errors of coverages are binomial, for independent stars: stars behind "
+        "one cloud are not, so that they are the least that is possible.",
+    )
+
+
+def _errors(judged: Calibration) -> Table:
+    rows = {
+        "stars": count(judged.stars),
+        "root mean square": f"{significant(judged.rmse)} mag",
+        "robust scatter (1.4826 × median absolute deviation)": (
+            f"{significant(judged.scatter)} mag"
+        ),
+        "mean": f"{significant(judged.bias)} mag",
+    }
+    if judged.coverage:
+        rows |= {
+            "mean of z": significant(judged.z_mean, 2),
+            "standard deviation of z": significant(judged.z_std),
+            "mean of z² (reduced χ²)": significant(judged.chi2),
+        }
+    return facts("Measured minus predicted extinction", rows)
+
+
+def _scatter(stars: HeldOut) -> Block:
+    figure = drawing.alone(lambda axes: drawing.observed(axes, stars), height=4.2)
+    return picture(
+        figure,
+        alt=f"Measured against predicted extinction of {len(stars)} held-out stars "
+        "with the line of equality",
+        caption="Measured against predicted extinction; bars are the measurement's "
+        "standard errors.",
+    )
+
+
+def _held(judged: Calibration) -> Table:
+    return Table(
+        caption="Stars inside central intervals",
+        header=("stated", "held", "deviation"),
+        rows=tuple(levels(judged)),
+    )
+
+
+def _calibration(judged: Calibration, z: np.ndarray) -> list[Block]:
+    held = ", ".join(f"{percent(c.held)} in {c.level:.0%}" for c in judged.coverage)
+    return [
+        picture(
+            drawing.alone(lambda axes: drawing.coverage(axes, judged)),
+            alt=f"Stars inside intervals against the stated probability: {held}",
+            caption="Stars inside central intervals against what is stated.",
+            vector=True,
+        ),
+        picture(
+            drawing.alone(lambda axes: drawing.z_scores(axes, z)),
+            alt="Histogram of z-scores beside a standard normal; mean "
+            f"{significant(judged.z_mean, 2)}, standard deviation "
+            f"{significant(judged.z_std)}",
+            caption="z-scores of the held-out stars and, as a line, a standard normal.",
+            vector=True,
+        ),
+    ]
+
+
+def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
+    values = {
+        "distance": (stars.distance, "pc"),
+        # Not by the measured one: noise alone would bias what it sorts.
+        "predicted extinction": (stars.predicted["mean"], "mag"),
+    }
+    tables: list[Block] = []
+    pictures: list[Block] = []
+    number = min(_BINS, max(1, len(z) // _FEWEST))
+    for name, (value, unit) in values.items():
+        found = by_bins(value, even_edges(value, number), stars.residual, z)
+        tables.append(_bin_table(found, name, unit))
+        pictures.append(
+            picture(
+                drawing.by_bins_figure(found, f"{name} [{unit}]"),
+                alt=f"Coverage, bias and error of held-out stars against {name}; the "
+                "tables before it have the numbers",
+                caption=f"By {name}: above, stars inside the intervals and, as lines, "
+                "what is stated; below, errors.",
+                vector=True,
+            )
+        )
+    return tables + pictures
+
+
+def _bin_table(bins: list[Bin], name: str, unit: str) -> Table:
+    nominal = [f"in {c.level:.0%}" for c in bins[0].calibration.coverage]
+    rows = []
+    for one in bins:
+        c = one.calibration
+        rows.append(
+            (
+                f"{significant(one.low)}–{significant(one.high)}",
+                count(c.stars),
+                significant(c.bias, 2),
+                significant(c.rmse),
+                significant(c.z_std),
+                *(percent(level.held, level.error) for level in c.coverage),
+            )
+        )
+    header = (f"{name} [{unit}]", "stars", "mean [mag]", "RMSE [mag]", "std of z")
+    return Table(caption=f"By {name}", header=(*header, *nominal), rows=tuple(rows))

@@ -1,0 +1,83 @@
+"""How good a fit is on stars it has not seen, and where stars look through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dustmap.distributed.group import Group
+from dustmap.models.gaussian import TorusGaussian
+from pipelines.catalog.schema import Stars
+from pipelines.engines import build_model
+from pipelines.model.observations import rays
+from pipelines.model.plan import Plan
+from pipelines.planning.selection import placing_errors
+
+# Of the cells, below which a map is told to be mostly prior.
+_FEW = 0.1
+
+
+def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarray:
+    """Standard error of each star's extinction [mag], shape ``(N,)``.
+
+    That of the catalogue, the common noise, and what the error of the distance makes
+    of the ``density`` [mag/pc] at the star.
+    """
+    assert stars.extinction_error is not None
+    noise = np.hypot(stars.extinction_error, plan.common_noise)
+    if stars.distance_error is None:
+        return noise
+    return np.hypot(noise, density * placing_errors(stars))
+
+
+def sight_line_lengths(
+    plan: Plan, stars: Stars, group: Group | None = None
+) -> torch.Tensor:
+    """Length of sight lines per cell, in cells: where the stars look through.
+
+    The ranks of a group share out the stars.
+    """
+    generator = torch.Generator().manual_seed(0)
+    seen = _counting_plan(plan)
+    model = build_model(
+        seen,
+        rays(seen, torch.as_tensor(stars.positions())),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        generator=generator,
+        group=group,
+    )
+    assert isinstance(model, TorusGaussian)
+    total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))
+    fine = model.whitening.fine_shape
+    step = seen.refinement
+    field_ = total.reshape(fine)
+    block = tuple(slice(0, n * step, step) for n in plan.grid.shape)
+    return field_[block] / float(np.mean(plan.grid.spacing))
+
+
+def crossed(support: torch.Tensor) -> str:
+    """In words, how much of the grid stars look through, by their `support`."""
+    share = float((support > 0).to(torch.float64).mean())
+    told = f"{share:.0%}" if share >= _FEW else f"{share:.1%}"
+    text = f"sight lines cross {told} of the cells, the others show the prior"
+    if share >= _FEW:
+        return text
+    return (
+        f"{text}: with so few stars or narrow fields a smaller map (box.x, box.y, "
+        "box.z or data.max_distance) can be finer"
+    )
+
+
+def _counting_plan(plan: Plan) -> Plan:
+    """The plan on a minimal torus of the box itself, to count sight lines with."""
+    return replace(
+        plan,
+        engine="full-batch",
+        density="gaussian",
+        torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
+        refinement=1,
+        residual_refinement=1,
+    )

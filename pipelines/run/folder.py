@@ -1,0 +1,196 @@
+"""The run folder: what a fit leaves behind, and how it is read back.
+
+=========================  ====================================================
+``run.json``               plan, provenance, summary; read first
+``config.toml``            the configuration as it was used
+``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
+``metrics.jsonl``          one record per solver iteration that was reported
+``convergence.png``        the same as a picture
+``stars.parquet``          the stars that were fitted (at most 200,000 of them)
+``held_out.parquet``       the stars kept back: observed, and as predicted
+``manifest.json``          hashes of all of these; ``COMPLETE`` is written last
+=========================  ====================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from dustmap.functionals import PointValues
+from dustmap.models.base import ForwardModel
+from dustmap.posterior import Posterior
+from dustmap.whitening import TorusWhitening
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box, nearest_cells
+from pipelines.engines import build_model
+from pipelines.model.plan import Plan
+from pipelines.saving.workspace import SUFFIX, unfinished
+from pipelines.storage.atomic import check_manifest
+
+_NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The numbers of a fit: ``mean`` (P,), ``samples`` (S, P), ``support`` (grid)."""
+
+    mean: Tensor
+    samples: Tensor
+    support: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished fit.
+
+    ``summary`` and ``provenance`` are those of ``run.json``; the posterior is ready
+    to be asked for moments of any functional.
+    """
+
+    path: Path
+    plan: Plan
+    posterior: Posterior
+    support: Tensor
+    summary: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        return Box(lower=self.plan.grid.lower, upper=self.plan.grid.upper)
+
+    def support_at(self, points: np.ndarray) -> np.ndarray:
+        """Sight-line length [cells] in the cell around each point [pc], ``(..., 3)``.
+
+        Zero outside the box.
+        """
+        grid = self.plan.grid
+        values = self.support.reshape(grid.shape).numpy()
+        return nearest_cells(values, grid.origin, grid.spacing, points)
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder before the work rather than after it.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, if overwriting would delete
+        something that is no run, or if its folder cannot be written.
+    """
+    if path.name.endswith(SUFFIX):
+        raise InputError(
+            f"{path}: names that end in {SUFFIX} are those of fits that are not "
+            "finished, choose another output"
+        )
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists: choose another output or pass --overwrite")
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty and not (path / "run.json").is_file():
+        raise InputError(
+            f"{path} is no run folder: --overwrite replaces only a run, choose "
+            "another output"
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path.parent} is read-only: cannot write {path.name} there")
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Save the tensors (safetensors: plain numbers, nothing that could run)."""
+    tensors = {
+        "mean": state.mean.cpu().contiguous(),
+        "samples": state.samples.cpu().contiguous(),
+        "support": state.support.cpu().contiguous(),
+    }
+    # By bytes: safetensors' own writer makes files that nobody else may read.
+    (folder / "posterior.safetensors").write_bytes(save(tensors))
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Strict JSON, readable."""
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
+    """Read a finished run after checking its manifest.
+
+    Raises
+    ------
+    InputError
+        If the folder is no run, is incomplete, or was altered.
+    """
+    folder = Path(path)
+    begun = unfinished(folder)
+    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
+        raise InputError(
+            f"{begun.output}: this fit is not finished: go on with the command it was "
+            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
+            "is)"
+        )
+    if not (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no run.json (make one with "
+            "`dustmap fit stars.parquet -o RUN`)"
+        )
+    check_manifest(folder, allow_extra=True)
+    description = json.loads((folder / "run.json").read_text())
+    plan = Plan.from_dict(description["plan"])
+    tensors = load_file(folder / "posterior.safetensors")
+    model = posterior_model(
+        plan,
+        dtype=tensors["mean"].dtype,
+        device=device or torch.device("cpu"),
+        seed=int(description["provenance"]["seed"]),
+    )
+    return Run(
+        path=folder,
+        plan=plan,
+        posterior=Posterior(
+            model=model,
+            mean=tensors["mean"].to(model.device),
+            samples=tensors["samples"].to(model.device),
+        ),
+        support=tensors["support"],
+        summary=description["summary"],
+        provenance=description["provenance"],
+    )
+
+
+def fit_of(path: Path) -> str:
+    """Which fit a finished run is of; empty if it does not say."""
+    try:
+        provenance = json.loads((path / "run.json").read_text())["provenance"]
+        return str(provenance["fit"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def posterior_model(
+    plan: Plan,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    whitening_type: type[TorusWhitening] = TorusWhitening,
+) -> ForwardModel:
+    """The field of a plan, seen nowhere in particular."""
+    generator = torch.Generator().manual_seed(seed)
+    return build_model(
+        plan,
+        PointValues(_NOWHERE),
+        dtype=dtype,
+        device=device,
+        generator=generator,
+        whitening_type=whitening_type,
+    )

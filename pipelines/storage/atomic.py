@@ -1,0 +1,276 @@
+"""Files that are whole or absent: the only code here that renames a file.
+
+A single file is written under a temporary name, synced to disk and renamed. A folder
+is written likewise, and carries a manifest of the SHA-256 and size of every file in
+it, with a completion marker written last, so that a reader can tell a whole folder
+from one that was cut short or changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.base.errors import InputError
+from pipelines.storage.digests import FileDigest, digest_of
+
+MANIFEST = "manifest.json"
+MARKER = "COMPLETE"
+_FORMAT = 1
+_NAMED = 5
+# Endings of what is not yet whole, and of what was moved aside for it.
+_PART, _OLD = ".part", ".old"
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success fsync and rename it there.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, is a folder, or its folder
+        cannot be written. Whatever fails inside the block leaves ``path`` as it was.
+    """
+    target = Path(path)
+    temporary = _temporary_beside(target, overwrite=overwrite)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder: name a file to write")
+    try:
+        yield temporary
+        _fsync(temporary)
+        os.replace(temporary, target)
+        _fsync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(
+    path: str | os.PathLike[str], *, overwrite: bool, within: Path | None = None
+) -> Iterator[Path]:
+    """Yield a temporary directory beside ``path``; on success it takes its place.
+
+    An existing directory is moved aside before and removed after, so that a killed
+    run leaves the old one, the new one or none, never a mixture. ``within`` is a folder
+    of the same file system for what is temporary, instead of that of ``path``: what a
+    killed run leaves there, `restore_retired` and `remove_parts` put in order.
+    """
+    target = Path(path)
+    temporary = _temporary_beside(target, overwrite=overwrite)
+    if within is not None:
+        temporary = within / temporary.name
+    temporary.mkdir()
+    retired = temporary.with_name(temporary.name + _OLD)
+    try:
+        yield temporary
+        for item in sorted(temporary.rglob("*")):
+            _fsync(item)
+        _fsync(temporary)
+        if target.exists():
+            os.replace(target, retired)
+        os.replace(temporary, target)
+        _fsync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if retired.exists():
+            if not target.exists():
+                os.replace(retired, target)
+            elif retired.is_dir():
+                shutil.rmtree(retired)
+            else:
+                retired.unlink()
+
+
+def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Put a text in place of a file, so that readers see the old or the new one.
+
+    ``durable`` waits until it is on the disk; what is written every few seconds need
+    not.
+    """
+    temporary = _temporary_beside(path, overwrite=True)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if durable:
+            _fsync(temporary)
+        os.replace(temporary, path)
+        if durable:
+            _fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a folder so that a killed run leaves it whole or out of sight."""
+    hidden = _temporary_beside(path, overwrite=True)
+    os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def restore_retired(folder: Path, target: Path) -> None:
+    """Put back what a killed `atomic_directory` had moved aside ``within`` a folder."""
+    for retired in sorted(folder.glob(f".{target.name}.*{_PART}{_OLD}")):
+        if not target.exists():
+            os.replace(retired, target)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what killed writers left half-written in a folder that nobody writes."""
+    for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
+
+
+def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
+    """Record every file under ``directory``, then mark the directory complete.
+
+    ``manifest.json`` holds the SHA-256 and size of each file by its relative path;
+    ``COMPLETE`` holds the manifest's own hash and is written last. A marker from an
+    earlier call is removed first, so that a run killed in between leaves none.
+    """
+    folder = Path(directory)
+    (folder / MARKER).unlink(missing_ok=True)
+    digests = {name: digest_of(folder / name) for name in _file_names(folder)}
+    for name in digests:
+        _fsync(folder / name)
+    record = {
+        "format": _FORMAT,
+        "files": {
+            name: {"sha256": digest.sha256, "size": digest.size}
+            for name, digest in digests.items()
+        },
+    }
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    replace_text(folder / MANIFEST, text)
+    replace_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
+    return digests
+
+
+def check_manifest(
+    directory: str | os.PathLike[str],
+    *,
+    allow_extra: bool = False,
+    hashes: bool = True,
+) -> dict[str, FileDigest]:
+    """Compare a directory with its manifest and return what the manifest lists.
+
+    Parameters
+    ----------
+    allow_extra
+        Accept files that the manifest does not list.
+    hashes
+        Compare contents; otherwise only presence and size.
+
+    Raises
+    ------
+    InputError
+        If the marker or manifest is missing or damaged, or files are missing,
+        altered or (unless allowed) extra; the message names them.
+    """
+    folder = Path(directory)
+    listed = _read_manifest(folder)
+    present = set(_file_names(folder))
+    missing = sorted(set(listed) - present)
+    extra = [] if allow_extra else sorted(present - set(listed))
+    altered = [
+        name
+        for name in sorted(set(listed) & present)
+        if not _matches(folder / name, listed[name], hashes=hashes)
+    ]
+    faults = [
+        _name_some(kind, names)
+        for kind, names in (
+            ("missing", missing),
+            ("altered", altered),
+            ("not in the manifest", extra),
+        )
+        if names
+    ]
+    if faults:
+        raise InputError(
+            f"{folder} is not what was written: {'; '.join(faults)}. "
+            "Restore it from a copy or write it again"
+        )
+    return listed
+
+
+def _read_manifest(folder: Path) -> dict[str, FileDigest]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    marker, manifest = folder / MARKER, folder / MANIFEST
+    for item in (marker, manifest):
+        if not item.is_file():
+            raise InputError(
+                f"{folder} is incomplete: it has no {item.name}, so its writer did "
+                "not finish. Write it again"
+            )
+    content = manifest.read_bytes()
+    if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
+        raise InputError(
+            f"{folder} is not what was written: altered: {MANIFEST} or {MARKER} "
+            "(they disagree). Restore it from a copy or write it again"
+        )
+    try:
+        record = json.loads(content)
+        if record["format"] != _FORMAT:
+            raise InputError(
+                f"{manifest} has format {record['format']}; this version reads "
+                f"{_FORMAT}"
+            )
+        return {
+            str(name): FileDigest(sha256=str(entry["sha256"]), size=int(entry["size"]))
+            for name, entry in record["files"].items()
+        }
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{manifest} is no manifest of this program") from error
+
+
+def _file_names(folder: Path) -> list[str]:
+    names = [
+        (Path(root) / name).relative_to(folder).as_posix()
+        for root, _, files in os.walk(folder)
+        for name in files
+    ]
+    return sorted(name for name in names if name not in (MANIFEST, MARKER))
+
+
+def _matches(path: Path, expected: FileDigest, *, hashes: bool) -> bool:
+    if path.stat().st_size != expected.size:
+        return False
+    return not hashes or digest_of(path) == expected
+
+
+def _name_some(kind: str, names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{kind}: {shown}{more}"
+
+
+def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists: choose another output or pass --overwrite")
+    folder = target.parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: make it first (output {target})")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} is read-only: cannot write {target.name} there")
+    name = tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=folder)
+    return Path(name)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
