@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.figures.style import BLUE, ORANGE, SMALL, spread_scale
+from pipelines.figures.scales import spread_scale
+from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.prediction import Prediction, predict

@@ -13,7 +13,7 @@ import one_cloud
 import pytest
 import torch
 
-import pipelines.fit
+import pipelines.fit.fitting
 import pipelines.saving.checkpoint_manager
 from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import read_table, write_stars
@@ -71,7 +71,7 @@ class Case:
 
     def stop_within(self, iteration: int) -> str:
         """Fit it, with a signal after so many iterations of its inference."""
-        recorder, count = pipelines.fit.recorder, 0
+        recorder, count = pipelines.fit.fitting.recorder, 0
 
         def counting(*args: Any, **named: Any):
             record = recorder(*args, **named)
@@ -86,7 +86,7 @@ class Case:
             return on_step
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines.fit, "recorder", counting)
+            patch.setattr(pipelines.fit.fitting, "recorder", counting)
             with pytest.raises(Stopped) as ended:
                 self.fit()
         return str(ended.value)
