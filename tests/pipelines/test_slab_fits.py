@@ -16,7 +16,7 @@ from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
-from pipelines.planning import cost
+from pipelines.model import cost
 from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint_manager import CheckpointManager
 
