@@ -17,6 +17,7 @@ from pipelines.query.flags import flags_of
 from pipelines.query.places import Places, places_of
 from pipelines.query.question import Question, question
 from pipelines.query.stored import StoredAnswers
+from pipelines.run.facts import Facts, as_html, as_text, run_facts
 
 if TYPE_CHECKING:
     from pipelines.query.posterior import PosteriorAnswers  # which needs torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 EXTINCTION, DENSITY = u.mag, u.mag / u.pc
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DustMap:
     """A map that answers at coordinates.
 
@@ -45,6 +46,20 @@ class DustMap:
     stored: StoredAnswers | None
     posterior: PosteriorAnswers | None
     band: str = ""
+
+    def __repr__(self) -> str:
+        return as_text("dustmap map", self._facts())
+
+    def _repr_html_(self) -> str:
+        return as_html("dustmap map", self._facts())
+
+    def _facts(self) -> Facts:
+        facts = {"opened from": str(self.path), "band": self.band or "not stated"}
+        if self.stored is not None:
+            facts |= self.stored.facts
+        if self.posterior is not None:
+            facts |= run_facts(self.posterior.run)
+        return facts
 
     def query(
         self,

@@ -29,13 +29,13 @@ class PosteriorAnswers:
     """All modes, from a fit; see `pipelines.query.map.DustMap`."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         self._plan, self._posterior = run.plan, run.posterior
 
     @property
     def box(self) -> Box:
         """Where the map is."""
-        return self._run.box
+        return self.run.box
 
     @property
     def count(self) -> int:
@@ -85,11 +85,11 @@ class PosteriorAnswers:
 
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""
-        return self._run.support_at(places.positions()) <= 0
+        return self.run.support_at(places.positions()) <= 0
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        return last_star(self._run, places.directions)
+        return last_star(self.run, places.directions)
 
     def _blocks(
         self, asked: Question, places: Places

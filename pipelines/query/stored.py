@@ -14,6 +14,7 @@ from pipelines.query.density import densities, support
 from pipelines.query.places import Places
 from pipelines.query.question import Question
 from pipelines.query.store import MapStore
+from pipelines.run.facts import Facts, box_facts
 
 
 class StoredAnswers:
@@ -27,6 +28,18 @@ class StoredAnswers:
     def box(self) -> Box:
         """Where the map is."""
         return self.store.box
+
+    @property
+    def facts(self) -> Facts:
+        """Box, spacing and arrays of the store."""
+        spacing = [float(axis[1] - axis[0]) for axis in self.store.axes]
+        sky = self.store.sky
+        reach = "none" if sky is None else f"to {sky.distance[-1]:g} pc"
+        return {
+            **box_facts(self.box, spacing),
+            "density": ", ".join(self.store.arrays),
+            "integrated extinction": reach,
+        }
 
     def reach(self, places: Places) -> np.ndarray:
         """How far each sight line can be followed [pc]: the box, or the last node."""

@@ -33,6 +33,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, nearest_cells
 from pipelines.engines import build_model
 from pipelines.model.plan import Plan
+from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import check_manifest
 
@@ -48,7 +49,7 @@ class State:
     support: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """A finished fit.
 
@@ -62,6 +63,12 @@ class Run:
     support: Tensor
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return as_text("dustmap run", run_facts(self))
+
+    def _repr_html_(self) -> str:
+        return as_html("dustmap run", run_facts(self))
 
     @property
     def box(self) -> Box:
