@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from astropy.coordinates import SkyCoord
 from astropy.table import QTable
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.catalog.schema import CANONICAL_UNITS, Stars, read_stars, write_stars
 from pipelines.query import DustMap, open_map
+from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
@@ -172,11 +174,11 @@ def _stars(
     """Coordinates with their extinctions, checked."""
     if extinction is None or error is None:
         raise InputError("coordinates need extinction and extinction_error")
-    given = {"extinction": (extinction, u.mag), "extinction_error": (error, u.mag)}
+    given = {"extinction": extinction, "extinction_error": error}
     if distance_error is not None:
-        given["distance_error"] = (distance_error, u.pc)
+        given["distance_error"] = distance_error
     places = _places(coords)
-    columns = {n: _column(n, *value, len(places)) for n, value in given.items()}
+    columns = {name: _column(name, v, len(places)) for name, v in given.items()}
     faulty = ~np.isfinite(np.stack([places.distance, *columns.values()])).all(axis=0)
     faulty |= ~(columns["extinction_error"] > 0) | ~(places.distance > 0)
     if faulty.any():
@@ -186,7 +188,7 @@ def _stars(
             f"positive, the first is number {int(np.argmax(faulty))}: leave them out"
         )
     meta = {"sources": [], "band": band} if band else {"sources": []}
-    return Stars(l=places.l, b=places.b, distance=places.distance, meta=meta, **columns)
+    return replace(places, meta=meta, **columns)
 
 
 def _places(coords: SkyCoord) -> Stars:
@@ -197,20 +199,13 @@ def _places(coords: SkyCoord) -> Stars:
     InputError
         If they have no distances.
     """
-    if not coords.shape:
-        coords = coords.reshape(1)
-    galactic = coords.galactic
-    if galactic.distance.unit == u.dimensionless_unscaled:
-        raise InputError("the coordinates have no distances: SkyCoord(..., distance=…)")
-    return Stars(
-        l=np.ravel(galactic.l.deg).astype(np.float64),
-        b=np.ravel(galactic.b.deg).astype(np.float64),
-        distance=np.ravel(galactic.distance.to_value(u.pc)).astype(np.float64),
-    )
+    places = places_of(coords, total=False)
+    return Stars(l=places.l, b=places.b, distance=places.distance)
 
 
-def _column(name: str, values: Any, unit: u.UnitBase, count: int) -> np.ndarray:
-    """One number for each star, in the unit that is expected."""
+def _column(name: str, values: Any, count: int) -> np.ndarray:
+    """One number for each star, in the canonical unit of the column."""
+    unit = CANONICAL_UNITS[name]
     try:
         column = u.Quantity(values, unit).to_value(unit)
     except (u.UnitConversionError, TypeError) as error:
