@@ -78,7 +78,7 @@ def test_quantities_are_converted_and_others_refused(arrays, tmp_path):
     with pytest.raises(InputError, match="extinction_error"):
         dustmap.fit(coords, a_v, output=output)
     flat = SkyCoord(l=coords.l, b=coords.b, frame="galactic")
-    with pytest.raises(InputError, match="distances"):
+    with pytest.raises(InputError, match="no distance"):
         dustmap.fit(flat, a_v, 0.02, output=output)
     with pytest.raises(InputError, match="number 7"):
         dustmap.fit(
