@@ -32,10 +32,18 @@ from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.inference.gauss_newton import Precision
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning
-from dustmap.inference.svi import HipSettings, fit_svi
+from dustmap.inference.svi import (
+    HipSettings,
+    SvgpResult,
+    SvgpSettings,
+    fit_svgp,
+    fit_svi,
+)
 from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.inference.svi.settings import Family
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
+from dustmap.likelihoods import StudentT
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -46,7 +54,12 @@ from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.projection import Interpolation, projection
 from dustmap.testing import check_linear_operator
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
+from dustmap.whitening import (
+    CholeskyWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+    padded_torus,
+)
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -175,6 +188,8 @@ def row_by_row(device: torch.device, dtype: torch.dtype) -> float:
     """Rows of the published engine, and whole fits that learn, in float64."""
     compare = Comparison(1e-8)
     here, there = rowwise(CPU), rowwise(device)
+    if there.device.type != device.type:
+        raise AssertionError(f"the model is on {there.device}, not on {device}")
     eps = torch.randn(2, here.latent_size, generator=rng(4), dtype=torch.float64)
     every = torch.arange(len(here.functionals))
     for found, expected in zip(there.rows(every), here.rows(every), strict=True):
@@ -182,10 +197,11 @@ def row_by_row(device: torch.device, dtype: torch.dtype) -> float:
     compare.add("apply", there.apply(eps.to(device)), here.apply(eps))
     drawn = here.residual_draws(eps, rng(5))
     compare.add("a residual", there.residual_draws(eps.to(device), rng(5)), drawn)
-    for family in FAMILIES:
-        results = [_fitted_rows(rowwise(place), family) for place in (CPU, device)]
-        for (name, expected), found in zip(results[0].items(), results[1].values()):
-            compare.add(f"{name} ({family})", found, expected)
+    fits = [functools.partial(_fitted_rows, family=family) for family in FAMILIES]
+    for fit in (*fits, _fitted_points, _optimum):
+        expected, found = fit(CPU), fit(device)
+        for name, value in expected.items():
+            compare.add(name, found[name], value)
     return compare.worst
 
 
@@ -373,14 +389,18 @@ def rowwise(device: torch.device) -> RowwiseGaussian:
     return RowwiseGaussian(whitening, seen, mean=MEAN)
 
 
-def _fitted_rows(model: RowwiseGaussian, family: Family) -> dict[str, Tensor]:
-    """What a short fit of q, kernel and noise finds."""
+def _white_data(model: RowwiseGaussian) -> GaussianData:
     count = len(model.functionals)
-    data = GaussianData.of(
+    return GaussianData.of(
         model,
         torch.randn(count, generator=rng(6), dtype=torch.float64),
         torch.full((count,), 0.1, dtype=torch.float64),
     )
+
+
+def _fitted_rows(device: torch.device, family: Family) -> dict[str, Tensor]:
+    """What a short fit of q, kernel and noise finds."""
+    model = rowwise(device)
     settings = HipSettings(
         family=family,
         rank=4,
@@ -390,7 +410,40 @@ def _fitted_rows(model: RowwiseGaussian, family: Family) -> dict[str, Tensor]:
         rest=0.0,
         lengthscale_range=1.1,
     )
-    result = fit_svi(model, data, settings, generator=rng(9))
+    result = fit_svi(model, _white_data(model), settings, generator=rng(9))
+    return _findings(result)
+
+
+def _fitted_points(device: torch.device) -> dict[str, Tensor]:
+    """The same of free points and heavy-tailed noise, by iterative solves."""
+    kernel, seen = Matern32(lengthscale=1.5), PointValues(stars(24))
+    result = fit_svgp(
+        seen,
+        torch.randn(len(seen), generator=rng(6), dtype=torch.float64),
+        CholeskyWhitening(kernel, stars(8, seed=4).to(device), nugget=1e-4),
+        StudentT(scale=0.3),
+        generator=rng(9),
+        settings=SvgpSettings(
+            batch_size=12,
+            steps=4,
+            rest=0.0,
+            family="full",
+            solves="iterative",
+            solver_rtol=1e-11,
+        ),
+    )
+    return _findings(result)
+
+
+def _optimum(device: torch.device) -> dict[str, Tensor]:
+    """The optimum in closed form."""
+    model = rowwise(device)
+    found = direct_optimum(model, _white_data(model))
+    value = torch.tensor(found.collapsed_bound, dtype=torch.float64)
+    return {"the optimal mean": found.q.mean, "the collapsed bound": value}
+
+
+def _findings(result: SvgpResult) -> dict[str, Tensor]:
     moments = result.model.predict(LineIntegrals(0.4 * stars(8), FixedStep(step=0.5)))
     return {
         "the mean of q": result.q.mean,
