@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -64,6 +64,16 @@ class Nodes:
     rows: Int[Tensor, " p"]
     axes: Int[Tensor, " p"] | None
     count: int
+
+    def to(self, device: torch.device | str) -> Nodes:
+        """The same nodes on another device."""
+        return replace(
+            self,
+            points=self.points.to(device),
+            weights=self.weights.to(device),
+            rows=self.rows.to(device),
+            axes=None if self.axes is None else self.axes.to(device),
+        )
 
     def sum_rows(self, values: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
         """``Σ_j w_nj v_nj`` for every functional."""

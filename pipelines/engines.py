@@ -94,7 +94,7 @@ def build_model(
     """
     if plan.engine == "svi":
         return RowwiseGaussian(
-            _toeplitz(plan), functionals, mean=plan.mean.build(), group=group
+            _toeplitz(plan, device), functionals, mean=plan.mean.build(), group=group
         )
     whitening = whitening_type(
         plan.build_kernel(),
@@ -189,7 +189,7 @@ def _weights_budget(
     return plan.weights_budget / (1 if group is None else group.here)
 
 
-def _toeplitz(plan: Plan) -> ToeplitzWhitening:
+def _toeplitz(plan: Plan, device: torch.device) -> ToeplitzWhitening:
     return ToeplitzWhitening(
         plan.build_kernel(),
         plan.grid,
@@ -200,6 +200,7 @@ def _toeplitz(plan: Plan) -> ToeplitzWhitening:
             rtol=plan.embedding.tolerance, max_steps=plan.embedding.max_steps
         ),
         shape=plan.torus_shape or None,
+        device=device,
     )
 
 
@@ -228,7 +229,15 @@ def run_engine(
             density = plan.mean.build()(data.ends)
             variance = variance + (density * data.placing_error) ** 2
         return _run_svi(
-            plan, data, variance, config, generator, on_step, checkpointer, group
+            plan,
+            data,
+            variance,
+            config,
+            device,
+            generator,
+            on_step,
+            checkpointer,
+            group,
         )
     lines, slabs = sight_lines(plan, data), slabs_of(plan, config, group)
     if slabs is None:
@@ -290,13 +299,14 @@ def _run_svi(
     data: Data,
     variance: Tensor,
     config: FitConfig,
+    device: torch.device,
     generator: torch.Generator,
     on_step: OnStep,
     checkpointer: Checkpointer | None,
     group: Group,
 ) -> Inference:
     try:
-        whitening = _toeplitz(plan)
+        whitening = _toeplitz(plan, device)
     except ValueError as error:
         raise InputError(f"engine svi: {error}") from None
     plan = replace(plan, torus_shape=tuple(whitening.report.shape))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
@@ -109,6 +110,10 @@ def _computed(func, args, kwargs, waits: Counter):
         inner[1]["device"] = torch.device("cpu")
     inner[1].pop("pin_memory", None)
     found = _AT_ONCE.get(func, func)(*inner[0], **inner[1])
+    if torch.Tag.inplace_view in func.tags:
+        with no_dispatch():
+            # The shape of the tensor itself, which others hold.
+            func(*args, **kwargs)
     if func is _aten._to_copy.default and named is not None and found is inner[0][0]:
         found = found.clone()
     written = [a for a in flat if isinstance(a, Elsewhere)]

@@ -108,6 +108,11 @@ class Likelihood(ABC):
         """The same likelihood with other parameters (names as ``parameters``)."""
         return type(self)(**{**self.parameters(), **parameters})
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same likelihood on another device."""
+        own = {name: value.to(device) for name, value in self.parameters().items()}
+        return self.with_parameters(own)
+
     @property
     def rows(self) -> int | None:
         """How many observations it is made for; ``None`` if for any number."""

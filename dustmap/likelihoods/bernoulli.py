@@ -101,5 +101,5 @@ def _normal_nodes(variance: Tensor) -> tuple[Float[Tensor, " k"], Float[Tensor, 
     widest = float(variance.detach().max()) ** 0.5 if len(variance) else 0.0
     step = min(_STEP, _LATENT_STEP / max(widest, 1.0))
     count = math.ceil(_REACH / step)
-    x = step * torch.arange(-count, count + 1, dtype=variance.dtype)
+    x = step * torch.arange(-count, count + 1).to(variance)
     return x, torch.exp(-0.5 * x**2) * (step / math.sqrt(2 * math.pi))

@@ -76,6 +76,10 @@ class Gaussian(Likelihood):
         """``σ_n² + τ²``."""
         return self.variance if self.known is None else self.variance + self.known
 
+    def to(self, device: torch.device | str) -> Self:
+        known = None if self.known is None else self.known.to(device)
+        return type(self)(variance=self.variance.to(device), known=known)
+
     @property
     def rows(self) -> int | None:
         return None if self.known is None else len(self.known)

@@ -103,7 +103,7 @@ class ScaleMixture:
         moved = math.log((nu + 1) / (nu + max(farthest, 1.0)))
         low = min(_end(nu, -1.0), moved + _end(nu + 1, -1.0))
         count = math.ceil((_end(nu, 1.0) - low) / step)
-        x = low + step * torch.arange(count + 1, dtype=torch.float64)
+        x = low + step * torch.arange(count + 1).to(self.mean)
         half = self.degrees / 2
         return x, _log_peak(half) + half * (x - x.expm1()) + math.log(step)
 

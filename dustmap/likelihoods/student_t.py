@@ -149,7 +149,7 @@ def expected_log1p_square(square: Vector, variance: Vector) -> Vector:
     largest = float(excess.detach().max()) if len(excess) else 0.0
     lowest = -math.log1p(largest) - _BELOW
     count = math.ceil((_ABOVE - lowest) / _STEP)
-    t = torch.exp(lowest + _STEP * torch.arange(count + 1, dtype=excess.dtype))
+    t = torch.exp(lowest + _STEP * torch.arange(count + 1).to(excess))
     spread = 2 * t * variance[:, None]
     exponent = 0.5 * spread.log1p() + t * square[:, None] / (1 + spread)
     # Without e^{−t}, so that small differences keep their digits.

@@ -134,9 +134,14 @@ class CirculantEmbedding:
         _refuse_if_wrong(self.report, limits)
 
 
-def first_column(covariance: Covariance, torus: Torus, nugget: float) -> Tensor:
+def first_column(
+    covariance: Covariance,
+    torus: Torus,
+    nugget: float,
+    device: torch.device | str = "cpu",
+) -> Tensor:
     """``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
-    column = covariance(torus.lags())
+    column = covariance(torus.lags().to(device))
     if nugget:
         bump = torch.zeros_like(column)
         bump.view(-1)[0] = nugget

@@ -57,7 +57,7 @@ def differentiable_rows(
     dual, solution = toeplitz_solve(column, cross, whitening.solve)
     model.report = model.report.with_solution(solution)
     features = root.matvec(extend(dual, whitening.grid.shape, root))
-    total = functional_variance(kernel, part)
+    total = functional_variance(kernel, part, device=model.device)
     explained = 2 * (dual * cross).sum(dim=-1) - (features**2).sum(dim=-1)
     return FeatureRows(features, model.checked_variance(total, explained))
 
@@ -70,9 +70,10 @@ def embedded_spectra(
     Modes that the whitening drops are dropped here: they have no square root.
     """
     torus = whitening.embedding.torus
-    spectrum = torch.fft.rfftn(first_column(kernel, torus, whitening.nugget)).real
+    column = first_column(kernel, torus, whitening.nugget, whitening.device)
+    spectrum = torch.fft.rfftn(column).real
     values = whitening.embedding.circulant.spectrum
-    kept = values > DROP * values.max()
+    kept = (values > DROP * values.max()).to(spectrum.device)
     positive = torch.where(kept, spectrum, torch.zeros_like(spectrum))
     block = tuple(slice(0, n) for n in whitening.grid.shape)
     column = torch.fft.irfftn(positive, s=torus.shape)[block]

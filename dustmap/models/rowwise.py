@@ -63,7 +63,7 @@ def cross_covariance(
 ) -> Float[Tensor, "n m"]:
     """``Cov(L_n f, f(z_m))``, the rows ``k_un``; point values without their nodes."""
     if isinstance(functionals, PointValues):
-        return point_covariance(kernel, functionals.points, points)
+        return point_covariance(kernel, functionals.points.to(points), points)
     return inducing_covariance(kernel, functionals, points)
 
 
@@ -118,12 +118,15 @@ class RowwiseFeatures(LinearOperator):
             if self._fits:
                 parts.append(cross)
             yield cross
-        if self._fits:
-            self._cross = torch.cat(parts) if parts else torch.zeros(self.shape)
+        if parts:
+            self._cross = torch.cat(parts)
 
 
 class RowwiseGaussian(ForwardModel):
-    r"""``ρ = μ + f``, f Gaussian, with the published features (float64, CPU).
+    r"""``ρ = μ + f``, f Gaussian, with the published features (float64).
+
+    All is on the device of the whitening, but for the functionals and the numbers of
+    their rows, which stay on the CPU.
 
     Parameters
     ----------
@@ -168,7 +171,7 @@ class RowwiseGaussian(ForwardModel):
         self.latent_size = whitening.size
         self.inducing_size = len(points)
         self.dtype = torch.float64
-        self.device = torch.device("cpu")
+        self.device = whitening.covariance.device
         self.chunk = max(1, _BLOCK // whitening.size)
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
@@ -188,7 +191,7 @@ class RowwiseGaussian(ForwardModel):
     def offset(self) -> Float[Tensor, " n"]:
         """``L_n μ`` of every observation."""
         if self._offset is None:
-            self._offset = self.mean.observed(self._functionals)
+            self._offset = self.mean.observed(self._functionals).to(self.device)
         return self._offset
 
     @property
@@ -267,14 +270,14 @@ class RowwiseGaussian(ForwardModel):
         cross = cross_covariance(whitening.kernel, part, whitening.points)
         features, solution = whitening.features(cross)
         self.report = self.report.with_solution(solution)
-        total = functional_variance(whitening.kernel, part)
+        total = functional_variance(whitening.kernel, part, device=self.device)
         explained = (features**2).sum(dim=-1)
         return FeatureRows(features, self.checked_variance(total, explained))
 
     def _dual(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         if not len(index):
             # A rank's share of a batch smaller than the group.
-            none = torch.zeros(0, self.inducing_size, dtype=self.dtype)
+            none = self._points.new_zeros(0, self.inducing_size)
             return none, none[:, 0]
         part = self._functionals.select(index)
         cross = self.cross(part)
@@ -282,7 +285,7 @@ class RowwiseGaussian(ForwardModel):
         self.report = self.report.with_solution(solution)
         coloured = self.whitening.covariance.matvec(solution.value)
         explained = (solution.value * (2 * cross - coloured)).sum(dim=-1)
-        total = functional_variance(self.whitening.kernel, part)
+        total = functional_variance(self.whitening.kernel, part, device=self.device)
         return solution.value, self.checked_variance(total, explained)
 
     def checked_variance(
@@ -320,7 +323,7 @@ class RowwiseGaussian(ForwardModel):
             variances.append(variance)
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
-        empty = torch.zeros(0, self.inducing_size, dtype=self.dtype)
+        empty = self._points.new_zeros(0, self.inducing_size)
         self.kept = SolvedRows(
             torch.cat([empty, *values]), torch.cat([empty[:, 0], *variances])
         )
@@ -363,8 +366,9 @@ class RowwiseGaussian(ForwardModel):
             )
         dual = torch.cat([self.dual_rows(index).values for index in self.batches()])
         cross = dual @ self.cross(self._functionals).mT
+        seen = self._functionals
         prior = functional_covariance(
-            self.whitening.kernel, self._functionals, self._functionals
+            self.whitening.kernel, seen, seen, device=self.device
         )
         return (
             prior - cross - cross.mT + self.whitening.covariance.matvec(dual) @ dual.mT
@@ -382,7 +386,7 @@ class RowwiseGaussian(ForwardModel):
         white = torch.randn(
             len(eps), len(values), generator=generator, dtype=self.dtype
         )
-        return (white * roots) @ vectors.mT
+        return (white.to(self.device) * roots) @ vectors.mT
 
     def _check_modes(self, values: Tensor) -> None:
         if not len(values):

@@ -70,7 +70,7 @@ class GridField:
         assert isinstance(model, TorusGaussian | LogNormal | RowwiseGaussian)
         if isinstance(model, RowwiseGaussian):
             rows = torch.from_numpy((fields - self._offset).reshape(len(fields), -1))
-            eps, status = model.whitening.features(rows)
+            eps, status = model.whitening.features(rows.to(model.device))
             if not bool(status.converged.all()):
                 warnings.warn(f"samples: {status.message}", stacklevel=2)
             return eps

@@ -21,6 +21,8 @@ class Place(TypedDict):
 def place_of(config: FitConfig, generator: torch.Generator) -> Place:
     """The place that the configuration names; ``auto`` takes CUDA where there is one.
 
+    The engine svi computes in float64 whatever the configuration says.
+
     Raises
     ------
     InputError
@@ -33,9 +35,8 @@ def place_of(config: FitConfig, generator: torch.Generator) -> Place:
             "build of torch (see the README) or use device = auto"
         )
     name = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
-    precise = config.inference.dtype == "float64"
-    if config.inference.engine == "svi":
-        name, precise = "cpu", True
+    inference = config.inference
+    precise = inference.dtype == "float64" or inference.engine == "svi"
     if name == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         raise InputError("TF32 is on: it is too coarse for this; switch it off")
     dtype = torch.float64 if precise else torch.float32

@@ -19,6 +19,7 @@ from torch import Tensor
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.functionals import (
+    Derivatives,
     FixedStep,
     Functionals,
     LineIntegrals,
@@ -31,7 +32,18 @@ from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.inference.gauss_newton import Precision
 from dustmap.inference.hyperparameters import learn
 from dustmap.inference.learning_settings import Learning
+from dustmap.inference.svi import (
+    HipSettings,
+    SvgpResult,
+    SvgpSettings,
+    fit_svgp,
+    fit_svi,
+)
+from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.direct import direct_optimum
+from dustmap.inference.svi.settings import Family
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
+from dustmap.likelihoods import StudentT
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -39,13 +51,20 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.projection import Interpolation, projection
 from dustmap.testing import check_linear_operator
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
+from dustmap.whitening import (
+    CholeskyWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+    padded_torus,
+)
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 MEAN = ConstantMean(value=0.1)
+FAMILIES: tuple[Family, ...] = ("block", "low-rank", "full")
 
 
 def rng(seed: int) -> torch.Generator:
@@ -162,6 +181,27 @@ def toeplitz_whitening(device: torch.device, dtype: torch.dtype) -> float:
     if not bool(status.converged.all()):
         raise AssertionError(status.message)
     compare.add("Rᵀ K⁻¹ k", found, here.features(cross)[0])
+    return compare.worst
+
+
+def row_by_row(device: torch.device, dtype: torch.dtype) -> float:
+    """Rows of the published engine, and whole fits that learn, in float64."""
+    compare = Comparison(1e-8)
+    here, there = rowwise(CPU), rowwise(device)
+    if there.device.type != device.type:
+        raise AssertionError(f"the model is on {there.device}, not on {device}")
+    eps = torch.randn(2, here.latent_size, generator=rng(4), dtype=torch.float64)
+    every = torch.arange(len(here.functionals))
+    for found, expected in zip(there.rows(every), here.rows(every), strict=True):
+        compare.add("k_n and v_n", found, expected)
+    compare.add("apply", there.apply(eps.to(device)), here.apply(eps))
+    drawn = here.residual_draws(eps, rng(5))
+    compare.add("a residual", there.residual_draws(eps.to(device), rng(5)), drawn)
+    fits = [functools.partial(_fitted_rows, family=family) for family in FAMILIES]
+    for fit in (*fits, _fitted_points, _optimum):
+        expected, found = fit(CPU), fit(device)
+        for name, value in expected.items():
+            compare.add(name, found[name], value)
     return compare.worst
 
 
@@ -298,6 +338,7 @@ def learnt_scales(device: torch.device, dtype: torch.dtype) -> float:
 CHECKS = (
     torus_whitening,
     toeplitz_whitening,
+    row_by_row,
     sight_lines,
     models,
     solvers,
@@ -329,6 +370,88 @@ def gaussian(device: torch.device, dtype: torch.dtype) -> TorusGaussian:
     return TorusGaussian(
         whitening, rays(), mean=MEAN, residual_refinement=2, generator=rng(5)
     )
+
+
+def rowwise(device: torch.device) -> RowwiseGaussian:
+    """The published engine's model of rays, values and slopes, on a tiny box."""
+    grid = Grid(shape=(4, 3, 3), spacing=(1.2,) * 3, origin=(-1.8, -1.2, -1.2))
+    whitening = ToeplitzWhitening(
+        Matern32(lengthscale=1.0, variance=0.3),
+        grid,
+        lengthscales=(1.0,) * 3,
+        nugget=1e-4,
+        solver=ConjugateGradients(rtol=1e-11),
+        device=device,
+    )
+    ends = 0.45 * stars(24)
+    lines = LineIntegrals(ends, FixedStep(step=0.5))
+    seen = Stack([lines, PointValues(0.9 * ends[:4]), Derivatives(ends[:4], 1)])
+    return RowwiseGaussian(whitening, seen, mean=MEAN)
+
+
+def _white_data(model: RowwiseGaussian) -> GaussianData:
+    count = len(model.functionals)
+    return GaussianData.of(
+        model,
+        torch.randn(count, generator=rng(6), dtype=torch.float64),
+        torch.full((count,), 0.1, dtype=torch.float64),
+    )
+
+
+def _fitted_rows(device: torch.device, family: Family) -> dict[str, Tensor]:
+    """What a short fit of q, kernel and noise finds."""
+    model = rowwise(device)
+    settings = HipSettings(
+        family=family,
+        rank=4,
+        batch_size=16,
+        epochs=2,
+        learn=("kernel", "likelihood"),
+        rest=0.0,
+        lengthscale_range=1.1,
+    )
+    result = fit_svi(model, _white_data(model), settings, generator=rng(9))
+    return _findings(result)
+
+
+def _fitted_points(device: torch.device) -> dict[str, Tensor]:
+    """The same of free points and heavy-tailed noise, by iterative solves."""
+    kernel, seen = Matern32(lengthscale=1.5), PointValues(stars(24))
+    result = fit_svgp(
+        seen,
+        torch.randn(len(seen), generator=rng(6), dtype=torch.float64),
+        CholeskyWhitening(kernel, stars(8, seed=4).to(device), nugget=1e-4),
+        StudentT(scale=0.3),
+        generator=rng(9),
+        settings=SvgpSettings(
+            batch_size=12,
+            steps=4,
+            rest=0.0,
+            family="full",
+            solves="iterative",
+            solver_rtol=1e-11,
+        ),
+    )
+    return _findings(result)
+
+
+def _optimum(device: torch.device) -> dict[str, Tensor]:
+    """The optimum in closed form."""
+    model = rowwise(device)
+    found = direct_optimum(model, _white_data(model))
+    value = torch.tensor(found.collapsed_bound, dtype=torch.float64)
+    return {"the optimal mean": found.q.mean, "the collapsed bound": value}
+
+
+def _findings(result: SvgpResult) -> dict[str, Tensor]:
+    moments = result.model.predict(LineIntegrals(0.4 * stars(8), FixedStep(step=0.5)))
+    return {
+        "the mean of q": result.q.mean,
+        "a draw from q": result.q.sample(1, rng(7)),
+        "the bound": torch.tensor(result.bound.value, dtype=torch.float64),
+        "predictions": torch.stack(moments),
+        **result.hyperparameter_trace,
+    }
 
 
 def observed(model: ForwardModel) -> tuple[Tensor, Noise]:

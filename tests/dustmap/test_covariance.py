@@ -122,10 +122,10 @@ def test_one_long_ray_among_short_ones_does_not_size_the_blocks(monkeypatch):
     sizes = []
     original = subject._variance
 
-    def watched(kernel, nodes):
+    def watched(kernel, nodes, device):
         widest = int(torch.bincount(nodes.rows).max())
         sizes.append(nodes.count * widest**2)
-        return original(kernel, nodes)
+        return original(kernel, nodes, device)
 
     monkeypatch.setattr(subject, "_variance", watched)
     monkeypatch.setattr(subject, "_BLOCK", 4 * 150**2)

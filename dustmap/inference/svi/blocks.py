@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian, white_noise
 
 
 class Blocks:
@@ -35,7 +35,12 @@ class Blocks:
         self.padding = index.numel() - size
 
     @classmethod
-    def tiling(cls, shape: Sequence[int], block: Sequence[int]) -> Blocks:
+    def tiling(
+        cls,
+        shape: Sequence[int],
+        block: Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> Blocks:
         """Boxes of ``block`` neighbours that tile a grid; the last may be smaller.
 
         Parameters
@@ -45,6 +50,8 @@ class Blocks:
         block
             Points per axis of one block, at least 1; an axis shorter than that is
             taken whole.
+        device
+            Of the parameters.
         """
         if len(block) != len(shape) or min(block) < 1:
             raise ValueError(
@@ -63,7 +70,8 @@ class Blocks:
         axes = len(split)
         order = [*range(0, axes, 2), *range(1, axes, 2)]
         index = padded.reshape(split).permute(order)
-        return cls(index.reshape(math.prod(counts), math.prod(block)), size)
+        index = index.reshape(math.prod(counts), math.prod(block))
+        return cls(index.to(device), size)
 
     def gather(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "k b n"]:
         """Rows cut into blocks, zero in the padding."""
@@ -135,10 +143,8 @@ class BlockGaussian(NaturalGaussian):
 
     def trace(self) -> Float[Tensor, ""]:
         """``tr S``."""
-        eye = torch.eye(self.precision.shape[-1], dtype=self.precision.dtype)
-        half = torch.linalg.solve_triangular(
-            self.factor, eye.expand_as(self.precision), upper=False
-        )
+        eye = _identity(self.precision).expand_as(self.precision)
+        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
         return (half**2).sum() - self.blocks.padding
 
     def log_determinant(self) -> Float[Tensor, ""]:
@@ -147,17 +153,14 @@ class BlockGaussian(NaturalGaussian):
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draws of ε."""
-        shape = (count, self.blocks.size)
-        white = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
-        parts = self.blocks.gather(white).mT
+        parts = self.blocks.gather(white_noise(count, self.mean, generator)).mT
         drawn = torch.linalg.solve_triangular(self.factor.mT, parts, upper=True)
         return self.mean + self.blocks.scatter(drawn.mT)
 
     def data_precision(self, batch: Batch) -> Float[Tensor, "k n n"]:
         """The blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity S4 needs)."""
         parts = self.blocks.gather(batch.features)
-        eye = torch.eye(parts.shape[-1], dtype=parts.dtype)
-        return eye + (parts * batch.weight[:, None]).mT @ parts
+        return _identity(parts) + (parts * batch.weight[:, None]).mT @ parts
 
     def with_precision(self, precision: Float[Tensor, "k n n"]) -> BlockGaussian:
         """The same mean with another covariance."""
@@ -168,13 +171,20 @@ class BlockGaussian(NaturalGaussian):
         return self.with_precision((1 - rate) * self.precision + rate * fresh)
 
 
-def block_independent(shape: Sequence[int], block: Sequence[int]) -> BlockGaussian:
+def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
+    """As wide as these, and on their device."""
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def block_independent(
+    shape: Sequence[int], block: Sequence[int], device: torch.device | str = "cpu"
+) -> BlockGaussian:
     """The prior ``N(0, I)`` with independent blocks that tile a grid of ε (eq. 23)."""
-    blocks = Blocks.tiling(shape, block)
+    blocks = Blocks.tiling(shape, block, device)
     count, width = blocks.index.shape
-    eye = torch.eye(width, dtype=torch.float64)
+    eye = torch.eye(width, dtype=torch.float64, device=device)
     return BlockGaussian(
-        mean=torch.zeros(blocks.size, dtype=torch.float64),
+        mean=eye.new_zeros(blocks.size),
         precision=eye.expand(count, width, width).clone(),
         blocks=blocks,
     )
@@ -185,6 +195,8 @@ def mean_field(shape: Sequence[int]) -> BlockGaussian:
     return block_independent(shape, [1] * len(shape))
 
 
-def full_rank(shape: Sequence[int]) -> BlockGaussian:
+def full_rank(
+    shape: Sequence[int], device: torch.device | str = "cpu"
+) -> BlockGaussian:
     """The prior with one block of all: ``P²`` numbers, ``O(P³)`` per step."""
-    return block_independent(shape, list(shape))
+    return block_independent(shape, list(shape), device)

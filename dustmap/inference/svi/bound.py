@@ -100,15 +100,18 @@ class GaussianData:
         common_noise: float = 0.0,
         subgrid_noise: bool = False,
     ) -> GaussianData:
-        """The data ``y_n`` of a model's functionals with variances ``σ_n²``."""
+        """The data ``y_n`` of a model's functionals with variances ``σ_n²``.
+
+        They are carried to the model's device.
+        """
         if len(values) != len(model.functionals):
             raise ValueError(
                 f"the model has {len(model.functionals)} functionals, got "
                 f"{len(values)} values"
             )
         return cls(
-            residual=values.to(torch.float64) - model.offset,
-            noise=noise_variance.to(torch.float64),
+            residual=values.to(model.offset) - model.offset,
+            noise=noise_variance.to(model.offset),
             common_noise=common_noise,
             subgrid_noise=subgrid_noise,
         )
@@ -246,7 +249,7 @@ def predict(model: RowwiseGaussian, q: Gaussian) -> LatentMoments:
     Cost: one solve and one ``kᵀ S k`` each. Variances below zero by rounding are
     counted in ``model.report``.
     """
-    empty = torch.zeros(0, dtype=model.dtype)
+    empty = model.offset.new_zeros(0)
     means, variances = [empty], [empty]
     for index in model.batches():
         rows = model.rows(index)

@@ -81,7 +81,8 @@ def estimate_cost(
     started = time.perf_counter()
     assert isinstance(q, BlockGaussian | LowRankGaussian)
     moved = q.safe_step(batch, 0.5)[0]
-    moved.trace()
+    # Waits for the device.
+    float(moved.trace())
     per_step = time.perf_counter() - started
     moving = settings.learns("kernel") or settings.learns("points")
     kept = not moving and model.kept_bytes <= settings.row_memory

@@ -19,6 +19,7 @@ from torch import Tensor
 from dustmap.inference.svi.blocks import BlockGaussian, block_independent, full_rank
 from dustmap.inference.svi.bound import GaussianData, elbo
 from dustmap.inference.svi.factor_analysis import FactorAnalysis, analyse_factors
+from dustmap.inference.svi.gaussian import white_noise
 from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank
 from dustmap.inference.svi.settings import Family
 from dustmap.linalg.operator import LinearOperator
@@ -64,10 +65,8 @@ class DualGaussian:
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """``m + ξ − Φᵀ (Φ Φᵀ + Σ)⁻¹ (Φ ξ + Σ^½ η)``, ξ and η standard normal."""
-        shape = (count, len(self.mean))
-        white = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
-        shape = (count, len(self.noise))
-        eta = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        white = white_noise(count, self.mean, generator)
+        eta = white_noise(count, self.noise, generator)
         predicted = self.features.matvec(white) + self.noise.sqrt() * eta
         back = torch.cholesky_solve(predicted.mT, self.factor).mT
         return self.mean + white - self.features.rmatvec(back)
@@ -142,7 +141,7 @@ def direct_optimum(
     elif family != "full":
         shape = model.whitening.latent_shape
         width = 1 if family == "mean-field" else block
-        prior = block_independent(shape, [width] * len(shape))
+        prior = block_independent(shape, [width] * len(shape), model.device)
         q = _covariance(model, data, prior).with_mean(q.mean)
     return DirectOptimum(
         q=q, collapsed_bound=bound, rows=model.report, converged=converged
@@ -180,7 +179,8 @@ def _solve_primal(
     model: RowwiseGaussian, data: GaussianData
 ) -> tuple[BlockGaussian, float]:
     """The same by ``Λ``, whose bound is the collapsed one."""
-    q = _covariance(model, data, full_rank(model.whitening.latent_shape))
+    prior = full_rank(model.whitening.latent_shape, model.device)
+    q = _covariance(model, data, prior)
     noise, _ = _noise(model, data)
     projected = model.operator.rmatvec((data.residual / noise)[None])
     q = q.with_mean(q.covariance_times(projected)[0])
@@ -204,6 +204,6 @@ def _low_rank_covariance(
     """Λ projected by one step of rate 1 with all data, and improved from there."""
     everything = torch.arange(len(data))
     batch = data.batch(everything, model.rows(everything), scale=1.0)
-    prior = low_rank(model.whitening.latent_shape, rank)
+    prior = low_rank(model.whitening.latent_shape, rank, model.device)
     start = prior.covariance_step(batch, 1.0)
     return analyse_factors(start, start.data_precision(batch))

@@ -94,7 +94,7 @@ def _round(q: LowRankGaussian, columns: Tensor) -> LowRankGaussian:
     B = q.covariance_times(q.columns.mT)
     projected = B @ columns
     spread = B.mT + columns @ projected.mT
-    left = torch.eye(len(B), dtype=B.dtype) - B @ q.columns
+    left = torch.eye(len(B), dtype=B.dtype, device=B.device) - B @ q.columns
     left = (left + left.mT) / 2
     U = torch.linalg.solve(left + B @ spread, spread.mT).mT
     # Sums of squares, that d stays positive where it is far below the diagonal of Λ.

@@ -87,7 +87,8 @@ def fit_svgp(
         If a row, the bound, q or a hyperparameter ceases to be finite.
     """
     settings = SvgpSettings() if settings is None else settings
-    values = values.to(torch.float64)
+    values = values.to(torch.float64).to(whitening.covariance.device)
+    likelihood = likelihood.to(values.device)
     if values.shape != (len(functionals),) or not len(functionals):
         raise ValueError(
             f"{len(functionals)} functionals need as many values, at least one, got "
@@ -138,9 +139,9 @@ def fit_svi(
         ``mean`` and the iteration of its solve.
     checkpointer
         Takes the state after every step, and gives one to go on from, with the same
-        numbers, bit by bit (one process, as many threads). A state holds q, what was
-        learnt, the optimiser's moments and the record. Rows that are kept are solved
-        anew.
+        numbers, bit by bit (on the CPU, one process, as many threads). A state holds q,
+        what was learnt, the optimiser's moments and the record. Rows that are kept are
+        solved anew.
 
     Raises
     ------
@@ -267,7 +268,7 @@ def initial_family(
     if settings.family == "low-rank":
         # A step has the old columns and those of the batch at once.
         _check_memory(settings, size, min(settings.rank, size) + settings.batch_size)
-        return low_rank(shape, settings.rank)
+        return low_rank(shape, settings.rank, forward.device)
     block = [min(widths[settings.family], n) for n in shape]
     _check_memory(settings, size, math.prod(block))
     if settings.family == "full" and settings.solves == "iterative":
@@ -277,8 +278,9 @@ def initial_family(
                 rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
             ),
             dense_limit=settings.dense_limit,
+            device=forward.device,
         )
-    return block_independent(shape, block)
+    return block_independent(shape, block, forward.device)
 
 
 def _check_memory(settings: SvgpSettings, size: int, width: int) -> None:

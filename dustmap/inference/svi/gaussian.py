@@ -63,6 +63,14 @@ class Gaussian(Protocol):
         ...
 
 
+def white_noise(
+    count: int, like: Float[Tensor, " p"], generator: torch.Generator
+) -> Float[Tensor, "s p"]:
+    """Standard normals, drawn on the CPU: the same on every device."""
+    drawn = torch.randn(count, len(like), generator=generator, dtype=like.dtype)
+    return drawn.to(like.device)
+
+
 def divergence_from_prior(q: Gaussian) -> Float[Tensor, ""]:
     """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
     squares = (q.mean**2).sum()

@@ -48,7 +48,8 @@ class Hyperparameters:
     Positive parameters move in the logarithm, the mean in units of the prior's std, and
     inducing points in units of the lengthscale (of their own std where the kernel has
     no single one). q(ε) is held fixed in whitened coordinates meanwhile, and so is an
-    embedding, chosen once for the longest lengthscale allowed.
+    embedding, chosen once for the longest lengthscale allowed. Leaves are on the device
+    of the whitening: the gradient by a parameter is summed there.
 
     Raises
     ------
@@ -63,11 +64,12 @@ class Hyperparameters:
         settings: SvgpSettings,
         mean: float = 0.0,
     ) -> None:
+        self._device = whitening.covariance.device
         self._start = GenerativeModel(
             whitening=whitening,
             kernel=whitening.kernel,
             likelihood=likelihood,
-            mean=torch.tensor(mean, dtype=torch.float64),
+            mean=torch.tensor(mean, dtype=torch.float64, device=self._device),
         )
         self._positive = {
             **{KERNEL + n: v for n, v in whitening.kernel.parameters().items()},
@@ -143,7 +145,7 @@ class Hyperparameters:
         """The embedding at hand, made anew where the kernel has moved."""
         own = _moved(start.kernel, KERNEL, self.values())
         known = self._embedded.kernel.parameters()
-        if not all(torch.equal(known[name], value) for name, value in own.items()):
+        if not all(torch.equal(known[n].to(value), value) for n, value in own.items()):
             self._embedded = start.with_kernel(start.kernel.with_parameters(own))
         assert isinstance(self._embedded, ToeplitzWhitening)
         return self._embedded
@@ -167,9 +169,9 @@ class Hyperparameters:
 
     def _leaf(self, name: str) -> Tensor:
         if name in self._positive:
-            start = self._positive[name].detach().to(torch.float64).log()
+            start = self._positive[name].detach().to(self._start.mean).log()
         elif name == MEAN:
-            start = torch.zeros((), dtype=torch.float64)
+            start = torch.zeros_like(self._start.mean)
         else:
             start = torch.zeros_like(self._start.whitening.points)
         return start.clone().requires_grad_(True)
@@ -183,13 +185,15 @@ class Hyperparameters:
 
     def _prior_std(self) -> Tensor:
         whitening = self._start.whitening
-        at_zero = torch.zeros(1, whitening.points.shape[1], dtype=torch.float64)
+        at_zero = whitening.points.new_zeros(1, whitening.points.shape[1])
         return whitening.kernel(at_zero)[0].detach().sqrt()
 
     def _point_unit(self) -> Tensor:
         whitening = self._start.whitening
         scale = whitening.kernel.parameters().get("lengthscale")
-        return whitening.points.std(dim=0) if scale is None else scale.detach()
+        if scale is None:
+            return whitening.points.std(dim=0)
+        return scale.detach().to(self._device)
 
 
 def _moved(
@@ -219,5 +223,6 @@ def widened(start: ToeplitzWhitening, lengthscale_range: float) -> ToeplitzWhite
         nugget=start.nugget,
         limits=start.limits,
         solver=start.solver,
+        device=start.device,
     )
     return widest.with_kernel(kernel)

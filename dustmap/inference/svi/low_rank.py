@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian, white_noise
 
 
 class Projected(NamedTuple):
@@ -158,8 +158,7 @@ class LowRankGaussian(NaturalGaussian):
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draws of ε."""
-        shape = (count, len(self.mean))
-        white = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        white = white_noise(count, self.mean, generator)
         return self.mean + self._root_times(white) / self.diagonal.sqrt()
 
     def data_precision(self, batch: Batch) -> Float[Tensor, "p b"]:
@@ -179,7 +178,9 @@ class LowRankGaussian(NaturalGaussian):
         return replace(self, diagonal=diagonal, columns=columns)
 
 
-def low_rank(shape: Sequence[int], rank: int) -> LowRankGaussian:
+def low_rank(
+    shape: Sequence[int], rank: int, device: torch.device | str = "cpu"
+) -> LowRankGaussian:
     """The prior ``N(0, I)`` over a grid of ε, to be stepped with so many columns.
 
     Raises
@@ -190,10 +191,10 @@ def low_rank(shape: Sequence[int], rank: int) -> LowRankGaussian:
     if rank < 0:
         raise ValueError(f"rank must not be negative, got {rank}")
     size = math.prod(shape)
-    zeros = torch.zeros(size, dtype=torch.float64)
+    zeros = torch.zeros(size, dtype=torch.float64, device=device)
     return LowRankGaussian(
         mean=zeros,
         diagonal=torch.ones_like(zeros),
-        columns=torch.zeros(size, 0, dtype=torch.float64),
+        columns=zeros.new_zeros(size, 0),
         rank=min(rank, size),
     )

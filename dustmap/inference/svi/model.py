@@ -29,7 +29,7 @@ from dustmap.whitening import Whitening
 
 def ones(model: RowwiseGaussian) -> Float[Tensor, " n"]:
     """What a model's functionals see of a field of one everywhere."""
-    return ConstantMean(value=1.0).observed(model.functionals)
+    return ConstantMean(value=1.0).observed(model.functionals).to(model.device)
 
 
 NaturalFamily = BlockGaussian | LowRankGaussian | PrecisionGaussian
@@ -93,7 +93,7 @@ class Svgp:
         at = self.forward.at(functionals)
         self.likelihood.check(values)
         return at, Observations(
-            values=values.to(torch.float64),
+            values=values.to(at.offset),
             likelihood=self.likelihood,
             offset=at.offset + self.mean * ones(at),
         )

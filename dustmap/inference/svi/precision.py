@@ -44,6 +44,8 @@ class PrecisionGaussian(NaturalGaussian):
         comes out with the square of its tolerance, derivatives with the tolerance.
     dense_limit
         Largest P for which ``ln |S|`` and ``tr S`` are taken from a factorisation.
+    device
+        Of mean and precision.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class PrecisionGaussian(NaturalGaussian):
         *,
         solver: ConjugateGradients,
         dense_limit: int = 4096,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.mean = torch.zeros(size, dtype=torch.float64)
-        self.precision = torch.eye(size, dtype=torch.float64)
+        self.mean = torch.zeros(size, dtype=torch.float64, device=device)
+        self.precision = torch.eye(size, dtype=torch.float64, device=device)
         self.solver = solver
         self.dense_limit = dense_limit
         self.solves = RowReport()
@@ -94,7 +97,7 @@ class PrecisionGaussian(NaturalGaussian):
 
     def dense(self) -> BlockGaussian:
         """The same distribution, apart from this one, by a factorisation: ``O(P³)``."""
-        prior = full_rank((len(self.mean),))
+        prior = full_rank((len(self.mean),), self.mean.device)
         return prior.with_precision(self.precision[None].clone()).with_mean(self.mean)
 
     def frozen(self) -> BlockGaussian | PrecisionGaussian:
@@ -121,10 +124,13 @@ class PrecisionGaussian(NaturalGaussian):
                 f"{self.dense_limit}: pass a generator"
             )
         found = LanczosQuadrature(probes=_PROBES).estimate(
-            lambda x: x @ self.precision, size, generator
+            lambda x: x @ self.precision,
+            size,
+            generator,
+            device=self.mean.device,
         )
         bits = torch.randint(0, 2, (_PROBES, size), generator=generator)
-        signs = 2.0 * bits.to(torch.float64) - 1.0
+        signs = 2.0 * bits.to(self.mean) - 1.0
         traces = (signs * self.covariance_times(signs)).sum(dim=1)
         square = float(self.mean @ self.mean)
         scatter = float(traces.std()) / math.sqrt(_PROBES)

@@ -32,11 +32,10 @@ from dustmap.inference.svi.gaussian import (
 )
 from dustmap.inference.svi.hyperparameters import GenerativeModel, Hyperparameters
 from dustmap.inference.svi.low_rank import LowRankGaussian
-from dustmap.inference.svi.model import NaturalFamily, Svgp
+from dustmap.inference.svi.model import NaturalFamily, Svgp, ones
 from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.likelihoods import Likelihood
-from dustmap.models.means import ConstantMean
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
@@ -103,7 +102,7 @@ class Trainer:
         self._before = generator.get_state()
         # Of rows; those that are kept are solved, and counted, on restoring.
         self._rows = forward.report
-        self.ones = ConstantMean(value=1.0).observed(forward.functionals)
+        self.ones = ones(forward)
         self._leaves = hyperparameters.leaves
         moving = list(self._leaves.values())
         self._optimiser = torch.optim.Adam(moving) if moving else None
@@ -162,7 +161,7 @@ class Trainer:
             return self._terms_of(model, index, rows, len(index), learning=learning)
 
         def solved(own: Int[Tensor, " b"]) -> Terms:
-            none = torch.zeros(0, dtype=torch.float64)
+            none = self.ones.new_zeros(0)
             empty = none.new_zeros(0, self.forward.latent_size)
             parts = [Terms(empty, none, none, none, none)]
             for few in own.split(self._at_once) if len(own) else ():
@@ -332,8 +331,11 @@ class Trainer:
         self.hyperparameters.bounded_steps = state["bounded_steps"]
         self.report = rebuild("steps", self.report, state)
         assert isinstance(self.q, BlockGaussian | LowRankGaussian)
-        self.q = replace(self.q, **part_of(state, "q"))
-        trace = part_of(state, "trace")
+        q, trace = (
+            {name: value.to(self.ones) for name, value in part_of(state, part).items()}
+            for part in ("q", "trace")
+        )
+        self.q = replace(self.q, **q)
         self._traces = [
             {name: values[number] for name, values in trace.items()}
             for number in range(len(self.bounds))
@@ -343,8 +345,11 @@ class Trainer:
                 leaf.copy_(state[f"leaf.{name}"])
             assert self._optimiser is not None
             if found := part_of(state, f"adam.{name}"):
-                own = {key: value.clone() for key, value in found.items()}
-                self._optimiser.state[leaf] = own
+                # Adam counts its steps on the CPU.
+                self._optimiser.state[leaf] = {
+                    key: value.clone() if key == "step" else value.to(leaf, copy=True)
+                    for key, value in found.items()
+                }
         self._rows = self.forward.report = rebuild("rows", self._rows, state)
 
 

@@ -133,7 +133,7 @@ def test_a_row_with_other_nodes_in_its_variance_is_refused(generator, monkeypatc
     other = LineIntegrals(rays, MonteCarlo.draw(30, 3, generator))
     monkeypatch.setattr(
         "dustmap.models.rowwise.functional_variance",
-        lambda kernel, part: functional_variance(kernel, other),
+        lambda kernel, part, **place: functional_variance(kernel, other, **place),
     )
     with pytest.raises(ValueError, match="conditional variances are negative"):
         all_rows(model)
