@@ -42,7 +42,9 @@ def test_the_readme_is_short_and_shows_the_commands():
 
 
 def test_every_verb_has_its_row_in_the_reference():
-    assert set(re.findall(r"^\| `dustmap ([a-z]+)` ", REFERENCE, re.M)) == set(main.commands)
+    assert set(re.findall(r"^\| `dustmap ([a-z]+)` ", REFERENCE, re.M)) == set(
+        main.commands
+    )
 
 
 @pytest.mark.parametrize("words", DUSTMAP, ids=" ".join)

@@ -42,7 +42,7 @@ class Likelihood(ABC):
     classes: ClassVar[bool] = False
     """Whether ``y_n`` is one of two classes, coded as 0 and 1."""
     mixture_of_normals: ClassVar[bool] = False
-    """Whether :meth:`weights` turns it into normal noise of known variances."""
+    """Whether ``weights`` turns it into normal noise of known variances."""
     ranges: ClassVar[dict[str, tuple[float, float]]] = {}
     """Where parameters stay when they are fitted, if not within e³ of their start."""
 
@@ -54,11 +54,11 @@ class Likelihood(ABC):
     @classmethod
     @abstractmethod
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """Where to begin, by what normal noise found for :meth:`tamed` targets."""
+        """Where to begin, by what normal noise found for ``tamed`` targets."""
 
     @property
     def base_variance(self) -> Tensor:
-        """The variance that :meth:`weights` divide, of a mixture of normals."""
+        """The variance that ``weights`` divide, of a mixture of normals."""
         raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
 
     def noise_in(self, unit: float) -> dict[str, float]:

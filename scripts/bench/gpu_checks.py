@@ -269,9 +269,9 @@ def models(device: torch.device, dtype: torch.dtype) -> float:
 def solvers(device: torch.device, dtype: torch.dtype) -> float:
     """Preconditioned conjugate gradients, without a wait for the device between looks.
 
-    float32 solves stop by their residual: to 1e-4 of the answer.
+    float32 solves stop at a residual of 1e-4.
     """
-    compare = Comparison(1e-6 if dtype == torch.float64 else 1e-3)
+    compare = Comparison(1e-6 if dtype == torch.float64 else 1e-2)
     answers = []
     for place in (CPU, device):
         model = log_normal(place, dtype)
@@ -287,7 +287,7 @@ def solvers(device: torch.device, dtype: torch.dtype) -> float:
             device=place,
         )
         white = torch.randn(3, model.latent_size, generator=rng(3), dtype=dtype)
-        rtol = 1e-9 if dtype == torch.float64 else 1e-5
+        rtol = 1e-9 if dtype == torch.float64 else 1e-4
         with no_waiting(place) as watched:
             solution = ConjugateGradients(rtol=rtol, max_steps=400).solve(
                 watched(precision.matvec),

@@ -80,6 +80,8 @@ def test_the_files_and_names_on_a_page_exist(name):
 def test_the_examples_of_a_page_run(name):
     for number, source in enumerate(blocks(TEXTS[name], "python")):
         ast.parse(source, filename=f"{name} {number}")
+    if name == "reference":
+        pytest.skip("its examples read files: tests/test_readme.py makes them")
     examples = "\n".join(blocks(TEXTS[name], "pycon"))
     parsed = doctest.DocTestParser().get_doctest(examples, {}, name, name, 0)
     assert doctest.DocTestRunner(verbose=False).run(parsed).failed == 0
