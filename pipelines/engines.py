@@ -183,10 +183,12 @@ def _weights_budget(
     plan: Plan, device: torch.device, group: Group | None
 ) -> float | None:
     """What a rank's W may take [bytes], beside those on the same machine."""
-    # CUDA has stored weights only.
-    if plan.weights_budget is None or device.type != "cpu":
+    if plan.weights_budget is None:
         return None
-    return plan.weights_budget / (1 if group is None else group.here)
+    # Elsewhere every rank has a device of its own.
+    if group is None or device.type != "cpu":
+        return plan.weights_budget
+    return plan.weights_budget / group.here
 
 
 def _toeplitz(plan: Plan, device: torch.device) -> ToeplitzWhitening:

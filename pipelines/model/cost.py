@@ -57,6 +57,7 @@ class Work:
 
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
     machine; with ``slabs`` they share out the grid instead, and W by its columns.
+    ``on_cuda`` each has a device of its own, which keeps the transpose of W as well.
     """
 
     torus_points: int
@@ -76,6 +77,7 @@ class Work:
     ranks: int = 1
     here: int = 1
     slabs: bool = False
+    on_cuda: bool = False
 
     def shared_out(self, ranks: int, here: int) -> Work:
         """The same by so many processes."""
@@ -171,7 +173,8 @@ def memory(work: Work) -> dict[str, float]:
     item = work.itemsize
     points = work.torus_points / (work.ranks if work.slabs else 1)
     fine = points * work.refinement**work.dimension
-    per_entry, entries = 4 + item, work.entries / work.ranks
+    per_entry = (2 if work.on_cuda else 1) * (4 + item)
+    entries = work.entries / work.ranks
     # A lognormal fit works on one vector, with some that belong to its samples.
     columns = 2
     parts = {
@@ -197,10 +200,13 @@ def memory(work: Work) -> dict[str, float]:
 
 
 def foreseen(work: Work) -> float:
-    """Bytes at the peak of the fit by all processes of this machine."""
-    return sum(memory(work).values()) * work.here
+    """Bytes at the peak of the fit, by all processes of a machine or on one device."""
+    sharing = 1 if work.on_cuda else work.here
+    return sum(memory(work).values()) * sharing
 
 
-def available_memory() -> float:
-    """Total memory of the machine [bytes]."""
+def available_memory(*, on_cuda: bool = False) -> float:
+    """Total memory of the machine, or of the CUDA device [bytes]."""
+    if on_cuda:
+        return float(torch.cuda.get_device_properties().total_memory)
     return float(psutil.virtual_memory().total)

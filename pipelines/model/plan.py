@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Radial
@@ -29,6 +30,8 @@ _FINEST = 4.0
 _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 # Cost of one of the published engine's rows per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
+# Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
+_OF_DEVICE = 0.8
 # Fraction of the memory that W may take before it is recomputed instead.
 WEIGHTS_SHARE = 0.5
 # Fraction of the time budget that the solves may take.
@@ -220,6 +223,7 @@ def work_of(
         tolerance=config.inference.tolerance,
         lognormal=config.density == "lognormal",
         slabs=config.inference.grid == "slabs",
+        on_cuda=uses_cuda(config),
     )
 
 
@@ -229,10 +233,17 @@ def residual_refinement(refinement: int) -> int:
 
 
 def memory_limit(config: FitConfig) -> float:
-    """Bytes a fit may use."""
+    """Bytes a fit may use: half of the machine's, or most of a CUDA device's."""
     if config.budget.memory_gib is not None:
         return config.budget.memory_gib * 2**30
+    if uses_cuda(config):
+        return cost.available_memory(on_cuda=True) * _OF_DEVICE
     return cost.available_memory() / 2
+
+
+def uses_cuda(config: FitConfig) -> bool:
+    """Whether a fit computes on CUDA: where it may, and torch sees a device."""
+    return config.inference.device != "cpu" and torch.cuda.is_available()
 
 
 def finest_spacing(

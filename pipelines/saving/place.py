@@ -8,6 +8,7 @@ import torch
 
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
+from pipelines.model.plan import uses_cuda
 
 
 class Place(TypedDict):
@@ -34,7 +35,7 @@ def place_of(config: FitConfig, generator: torch.Generator) -> Place:
             "inference.device = cuda, but torch sees no CUDA device: install a CUDA "
             "build of torch (see the README) or use device = auto"
         )
-    name = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    name = "cuda" if uses_cuda(config) else "cpu"
     inference = config.inference
     precise = inference.dtype == "float64" or inference.engine == "svi"
     if name == "cuda" and torch.backends.cuda.matmul.allow_tf32:

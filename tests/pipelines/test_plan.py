@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,6 +208,23 @@ def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
 def test_memory_is_what_was_given_or_half_the_machine():
     assert memory_limit(config(budget={"memory_gib": 3.0})) == 3 * 2**30
     assert memory_limit(config()) == cost.available_memory() / 2
+
+
+def test_on_cuda_memory_is_the_devices_and_w_is_kept_twice(monkeypatch):
+    on_cpu = cost.Work(torus_points=10**6, stars=10**5, ray_cells=30.0, ranks=4, here=4)
+    on_cuda = replace(on_cpu, on_cuda=True)
+    weights = [cost.memory(work)["projection W"] for work in (on_cpu, on_cuda)]
+    assert weights[1] == 2 * weights[0]
+    # A device for each rank; one memory for all on a CPU.
+    assert cost.foreseen(on_cuda) == sum(cost.memory(on_cuda).values())
+    assert cost.foreseen(on_cpu) == 4 * sum(cost.memory(on_cpu).values())
+    device = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: device)
+    assert memory_limit(config()) == 64 * 2**30
+    assert memory_limit(config(budget={"memory_gib": 3.0})) == 3 * 2**30
+    here = cost.available_memory() / 2
+    assert memory_limit(config(inference={"device": "cpu"})) == here
 
 
 def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
