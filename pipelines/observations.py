@@ -19,7 +19,7 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid
-from dustmap.inference.noise import Noise
+from dustmap.inference.full_batch.noise import Noise
 from pipelines.config import FitConfig
 from pipelines.planning.plan import Plan
 

@@ -28,9 +28,9 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.gauss_newton import Precision
-from dustmap.inference.hyperparameters import learn
-from dustmap.inference.learning_settings import Learning
+from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.scales.hyperparameters import learn
+from dustmap.inference.scales.learning_settings import Learning
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.inference.gauss_newton import Precision
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner

@@ -14,8 +14,8 @@ import torch
 from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.noise import Noise
-from dustmap.inference.noise_state import NoiseState
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.noise_state import NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean

@@ -12,8 +12,8 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.randomized_map import (
     SampleIterate,
     Samples,
     fit_sample,
@@ -21,8 +21,8 @@ from dustmap.inference.randomized_map import (
     newton_decrement,
     perturbed_target,
 )
-from dustmap.inference.sample_averages import averages
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.sample_averages import averages
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)

@@ -10,8 +10,8 @@ import torch
 
 from dustmap.functionals import LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.noise_state import NoiseState
-from dustmap.inference.subgrid_share import best_leftover, set_aside
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.subgrid_share import best_leftover, set_aside
 from dustmap.linalg.cg import ConjugateGradients
 
 

@@ -33,7 +33,7 @@ class Noise:
         both are learnt together.
     learn_share
         Learn which share of the unresolved variance is left to each observation
-        (:mod:`dustmap.inference.subgrid_share`).
+        (:mod:`dustmap.inference.full_batch.subgrid_share`).
     neighbours
         For each observation, others that should see nearly the same. What they miss in
         common is structure that the model cannot follow, and no reason to doubt any of

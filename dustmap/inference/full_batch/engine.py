@@ -6,10 +6,10 @@ without the block-independence of q):
 ``Λ = I + Φᵀ Σ⁻¹ Φ``, ``m = Λ⁻¹ Φᵀ Σ⁻¹ (y − Lμ)``, ``S = Λ⁻¹``,
 ``ε_s = m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` with η, ξ standard normal.
 
-Λ is only ever applied. A model that is not linear is solved by Gauss–Newton steps on
-its tangents, halved until the posterior does not fall; its samples are the ends of fits
-to perturbed data (:mod:`dustmap.inference.randomized_map`). For a linear model with a
-noise that does not depend on the field the first step is the answer, and samples are
+Λ is only ever applied. A non-linear model is solved by Gauss–Newton steps on its
+tangents, halved until the posterior does not fall; each of its samples is a fit to
+perturbed data (:mod:`dustmap.inference.full_batch.randomized_map`). For a linear model
+whose noise does not depend on the field the first step is the answer, and samples are
 exact.
 """
 
@@ -22,23 +22,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, NoCheckpoints
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.full_batch_inference import FullBatchInference, Posterior
-from dustmap.inference.full_batch_settings import FullBatch, FullBatchResult
-from dustmap.inference.gauss_newton import OnStep, Precision
-from dustmap.inference.noise import Noise
-from dustmap.inference.noise_state import NoiseState
-from dustmap.inference.subgrid_share import FEWEST, set_aside
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import OnStep
+from dustmap.inference.full_batch.inference import FullBatchInference, Posterior
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
+from dustmap.inference.full_batch.subgrid_share import FEWEST, set_aside
 from dustmap.models.base import ForwardModel
-
-__all__ = [
-    "FullBatch",
-    "FullBatchResult",
-    "Noise",
-    "OnStep",
-    "Precision",
-    "infer",
-]
 
 
 def infer(

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.inference_state import Drawn, InferenceState, Round
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.inference_state import Drawn, InferenceState, Round
+from dustmap.inference.full_batch.randomized_map import (
     DECREMENT_LIMIT,
     FORCINGS,
     SampleIterate,
@@ -23,7 +23,7 @@ from dustmap.inference.randomized_map import (
     newton_decrement,
     perturbed_target,
 )
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.white_noise import White
 
 # So many samples Σ is averaged over; they may be so many times further from their ends.
 _FEW, _ROUGH = 4, 2.0

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import State, flatten
-from dustmap.inference.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 

@@ -7,10 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import State, part_of, scoped
-from dustmap.inference.full_batch_settings import FullBatch
-from dustmap.inference.gauss_newton import OnStep
-from dustmap.inference.noise_state import NoiseState
-from dustmap.inference.preconditioner_cache import Origin, PreconditionerCache
+from dustmap.inference.full_batch.gauss_newton import OnStep
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.preconditioner_cache import (
+    Origin,
+    PreconditionerCache,
+)
+from dustmap.inference.full_batch.settings import FullBatch
 from dustmap.models.base import ForwardModel, Linearisation
 
 

@@ -21,14 +21,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.gauss_newton import (
+from dustmap.inference.full_batch.gauss_newton import (
     OnStep,
     Precision,
     Target,
     gauss_newton_step,
     silent,
 )
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.space import WHOLE, VectorSpace

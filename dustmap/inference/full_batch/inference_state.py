@@ -17,11 +17,11 @@ from dustmap.checkpoint import (
     rebuild,
     schema_of,
 )
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.mode import Iterate, Mode
-from dustmap.inference.preconditioner_cache import Origin
-from dustmap.inference.randomized_map import Fitted, SampleIterate, Samples
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.mode import Iterate, Mode
+from dustmap.inference.full_batch.preconditioner_cache import Origin
+from dustmap.inference.full_batch.randomized_map import Fitted, SampleIterate, Samples
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 
 

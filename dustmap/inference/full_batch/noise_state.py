@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dustmap.checkpoint import State
-from dustmap.inference.noise import Noise
-from dustmap.inference.sample_averages import averages
-from dustmap.inference.subgrid_share import best_leftover
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.sample_averages import averages
+from dustmap.inference.full_batch.subgrid_share import best_leftover
 from dustmap.models.base import ForwardModel, Linearisation
 
 # Degrees of freedom that are tried; the last counts as a normal distribution.

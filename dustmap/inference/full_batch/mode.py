@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Step, Target, gauss_newton_step
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Step, Target, gauss_newton_step
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Precision, named
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Precision, named
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 

@@ -9,19 +9,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.inference_state import InferenceState
-from dustmap.inference.linear_samples import draw
-from dustmap.inference.mode import FORCING, Iterate, Mode, find_mode
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.inference_state import InferenceState
+from dustmap.inference.full_batch.linear_samples import draw
+from dustmap.inference.full_batch.mode import FORCING, Iterate, Mode, find_mode
+from dustmap.inference.full_batch.randomized_map import (
     DECREMENT_LIMIT,
     FORCINGS,
     Samples,
     newton_decrement,
 )
-from dustmap.inference.sample_rounds import SampleRounds
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.sample_rounds import SampleRounds
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 
 
