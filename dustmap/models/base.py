@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import FunctionOperator, LinearOperator
+from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.space import WHOLE, VectorSpace
 
 
@@ -66,18 +66,6 @@ class ForwardModel(ABC):
     @abstractmethod
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
         """The model's tangent at ε."""
-
-    def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
-        """``(1/S) Σ_s Φ(ε_s)``."""
-        tangents = [self.linearise(one).operator for one in eps]
-        return FunctionOperator(
-            tangents[0].shape,
-            lambda x: torch.stack([t.matvec(x) for t in tangents]).mean(dim=0),
-            lambda y: torch.stack([t.rmatvec(y) for t in tangents]).mean(dim=0),
-            dtype=self.dtype,
-            device=self.device,
-            domain=self.latent_space,
-        )
 
     def moved(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float

@@ -215,15 +215,6 @@ class LogNormal(ForwardModel):
         line, point = self._factors()
         return line * self.weights.matvec(density**2) + point * seen**2
 
-    def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
-        """That of the mean density, in which the tangent is linear."""
-        density = torch.zeros(
-            self.whitening.fine_size, dtype=self.dtype, device=self.device
-        )
-        for one in eps:
-            density += self.density(one) / len(eps)
-        return LogNormalTangent(self.whitening, self.weights, density)
-
     def moved(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
     ) -> Float[Tensor, " p"]:

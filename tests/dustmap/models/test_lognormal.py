@@ -185,14 +185,6 @@ def modulated_like(model):
     return Modulated(model.whitening, model.functionals, mean=model.mean)
 
 
-def test_the_tangent_of_the_mean_density_is_the_mean_tangent():
-    model = model_of(2, 2)
-    eps = normal(model, count=3)
-    found = model.mean_tangent(eps).to_dense()
-    each = torch.stack([model.linearise(one).operator.to_dense() for one in eps])
-    torch.testing.assert_close(found, each.mean(dim=0), rtol=1e-10, atol=1e-12)
-
-
 def test_products_of_the_tangent_with_weights_are_its_own():
     model = model_of(2)
     operator = model.linearise(normal(model)).operator
