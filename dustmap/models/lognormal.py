@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
     Functionals,
     LineIntegrals,
     PointValues,
@@ -410,7 +410,7 @@ def _kinds(functionals: Functionals, start: int = 0) -> list[tuple[slice, Functi
             runs += _kinds(part, start)
             start += len(part)
         return runs
-    known = PointValues | LineIntegrals | BlurredLineIntegrals
+    known = PointValues | LineIntegrals | DistanceMarginalizedIntegrals
     if not isinstance(functionals, known):
         raise ValueError(
             "a log-normal density is observed by point values and line integrals, got "

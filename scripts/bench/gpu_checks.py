@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
     FixedStep,
     Functionals,
     LineIntegrals,
@@ -314,7 +314,7 @@ def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
     )
     ends = stars()
     length = torch.linalg.vector_norm(ends, dim=1)
-    seen = BlurredLineIntegrals(
+    seen = DistanceMarginalizedIntegrals(
         ends, 0.05 * length, 1.05 * length, StepsOutwards(step=0.5)
     )
     return LogNormal(whitening, seen, mean=MEAN, memory_budget=0.0)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from reference import conditional_features
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
     Derivatives,
+    DistanceMarginalizedIntegrals,
     GaussLegendre,
     LineIntegrals,
     PointValues,
@@ -46,7 +46,7 @@ def seen(dimension, seed=3):
             PointValues(dense_torus.inside(dimension, 5, seed)),
             LineIntegrals(dense_torus.inside(dimension, 8, seed + 1), RULE),
             # Within the box, which is convex and holds the observer.
-            BlurredLineIntegrals(
+            DistanceMarginalizedIntegrals(
                 0.7 * ends, spread, torch.linalg.vector_norm(ends, dim=1), RULE
             ),
         ]
