@@ -67,7 +67,7 @@ class ForwardModel(ABC):
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
         """The model's tangent at ε."""
 
-    def moved(
+    def retract(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
     ) -> Float[Tensor, " p"]:
         """``ε + length · step``, or another curve with this tangent at ε."""

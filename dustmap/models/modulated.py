@@ -27,7 +27,7 @@ class Modulated(LogNormal):
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         return torch.exp(self._log_mean) * (1 + self.whitening.colour(eps))
 
-    def _slope(self, density: Tensor) -> Tensor:
+    def _derivative(self, density: Tensor) -> Tensor:
         return torch.exp(self._log_mean)
 
     def _scale(self, density: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Modulated(LogNormal):
     def _point_factor(self, variance: Tensor) -> Tensor:
         return variance
 
-    def moved(
+    def retract(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
     ) -> Float[Tensor, " p"]:
         return eps + length * step

@@ -217,8 +217,8 @@ def models(device: torch.device, dtype: torch.dtype) -> float:
         _compare_products(compare, tangents[1].operator, tangents[0].operator)
         drawn = here.residual_draws(eps, rng(5))
         compare.add("a residual", there.residual_draws(moved, rng(5)), drawn)
-        step = here.moved(eps[0], 0.1 * eps[1], 0.5)
-        compare.add("a step", there.moved(moved[0], 0.1 * moved[1], 0.5), step)
+        step = here.retract(eps[0], 0.1 * eps[1], 0.5)
+        compare.add("a step", there.retract(moved[0], 0.1 * moved[1], 0.5), step)
         pulls = torch.rand(2, 2, len(here.functionals), generator=rng(6), dtype=dtype)
         found = there.parameter_gradient(moved, *pulls.to(device))
         for name, value in here.parameter_gradient(eps, *pulls).items():

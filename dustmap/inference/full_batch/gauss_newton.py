@@ -174,11 +174,11 @@ def _backtrack(
     after = before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
-        moved = model.moved(eps, step, length) if halvings else proposal
-        after = target.value(moved, model.apply(moved))
+        point = model.retract(eps, step, length) if halvings else proposal
+        after = target.value(point, model.apply(point))
         if after <= allowed + 0.25 * length * change:
             return Step(
-                eps=moved,
+                eps=point,
                 gain=before - after,
                 expected_decrease=-change / 2,
                 solution=solution,
