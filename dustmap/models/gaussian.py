@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 from dustmap.models.gradients import SpectralGradient
 from dustmap.models.mean_parameters import (
     mean_gradient,
@@ -25,33 +24,12 @@ from dustmap.models.mean_parameters import (
     mean_with,
 )
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.projection import Interpolation, Projection, projection
+from dustmap.models.torus import TorusModel, TorusTangent
+from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
 
 
-class TorusFeatures(LinearOperator):
-    """``Φ = W A`` and ``Φᵀ = Aᵀ Wᵀ``: one sparse product and two FFTs each."""
-
-    def __init__(self, whitening: TorusWhitening, weights: LinearOperator) -> None:
-        self.shape = (weights.shape[0], whitening.size)
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self.domain = whitening.space
-        self._whitening = whitening
-        self._weights = weights
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self._weights.matvec(self._whitening.colour(x))
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self._whitening.colour_transpose(self._weights.rmatvec(y))
-
-    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        seen = self._weights.gram(self._whitening.colour(x), weights)
-        return self._whitening.colour_transpose(seen)
-
-
-class TorusGaussian(ForwardModel):
+class TorusGaussian(TorusModel):
     r"""``ρ = μ + f`` with f Gaussian on a torus (full batch, solve-free).
 
     Parameters
@@ -92,47 +70,29 @@ class TorusGaussian(ForwardModel):
         generator: torch.Generator,
         group: Group | None = None,
     ) -> None:
-        self.group = Group() if group is None else group
         fine = whitening.refinement
         self.residual_refinement = (
-            fine if residual_refinement is None else (residual_refinement)
+            fine if residual_refinement is None else residual_refinement
         )
         if self.residual_refinement % fine:
             raise ValueError(
                 f"residual_refinement {self.residual_refinement} must be a multiple of "
                 f"the refinement {fine}"
             )
-        self.whitening = whitening
-        self.mean = ConstantMean() if mean is None else mean
-        self.interpolation: Interpolation = interpolation
+        super().__init__(
+            whitening,
+            functionals,
+            mean=ConstantMean() if mean is None else mean,
+            interpolation=interpolation,
+            group=group,
+        )
         self.residual_count = residual_count
-        self.latent_size = whitening.size
-        self.latent_space = whitening.space
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self._functionals = functionals
         # One seed for all draws behind v_n: asking twice gives the same answer.
         self._seed = int(torch.randint(2**62, (1,), generator=generator))
-        self.weights = self._projection(fine)
-        self.operator = TorusFeatures(whitening, self.weights)
+        self.operator = TorusTangent(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
         self._variance: Tensor | None = None
         self._fine_weights: LinearOperator | None = None
-
-    @property
-    def functionals(self) -> Functionals:
-        return self._functionals
-
-    def _projection(self, refinement: int) -> Projection | SlabColumns:
-        return projection(
-            self.whitening.torus,
-            self._functionals,
-            refinement=refinement,
-            interpolation=self.interpolation,
-            dtype=self.dtype,
-            device=self.device,
-            group=self.group,
-        )
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
@@ -193,10 +153,6 @@ class TorusGaussian(ForwardModel):
             return self._fine_weights
         return self._projection(self.residual_refinement)
 
-    def parameters(self) -> dict[str, Tensor]:
-        kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
-        return {**kernel, **mean_parameters(self.mean)}
-
     def with_parameters(self, values: dict[str, Tensor]) -> TorusGaussian:
         """The same torus, W and white draws under other hyperparameters.
 
@@ -220,7 +176,7 @@ class TorusGaussian(ForwardModel):
             other.whitening = self.whitening.with_kernel(
                 self.whitening.kernel.with_parameters(kernel)
             )
-            other.operator = TorusFeatures(other.whitening, self.weights)
+            other.operator = TorusTangent(other.whitening, self.weights)
             other._variance = None
         return other
 

@@ -16,12 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import torus_positions
 from dustmap.kernels import Radial
-from dustmap.linalg.operator import LinearOperator
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 from dustmap.models.gradients import SpectralGradient
 from dustmap.models.local_variance import (
     LocalResiduals,
@@ -35,43 +33,14 @@ from dustmap.models.mean_parameters import (
 )
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual
-from dustmap.projection import Interpolation, Projection, projection
+from dustmap.models.torus import TorusModel, TorusTangent
+from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
 
 SUBGRID_SHARE = "subgrid_share"
 
 
-class LogNormalTangent(LinearOperator):
-    """``Φ = W diag(∂ρ/∂f) A``; a batch of derivatives applies row by row."""
-
-    def __init__(
-        self,
-        whitening: TorusWhitening,
-        weights: LinearOperator,
-        derivative: Float[Tensor, "*batch f"],
-    ) -> None:
-        self.shape = (weights.shape[0], whitening.size)
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self.domain = whitening.space
-        self.whitening = whitening
-        self._weights = weights
-        self._derivative = derivative
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self._weights.matvec(self._derivative * self.whitening.colour(x))
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        pulled = self._derivative * self._weights.rmatvec(y)
-        return self.whitening.colour_transpose(pulled)
-
-    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        field = self._derivative * self.whitening.colour(x)
-        pulled = self._derivative * self._weights.gram(field, weights)
-        return self.whitening.colour_transpose(pulled)
-
-
-class LogNormal(ForwardModel):
+class LogNormal(TorusModel):
     """A log-normal density that predicts all observations without a solve.
 
     Parameters
@@ -118,40 +87,17 @@ class LogNormal(ForwardModel):
         if not subgrid_share > 0:
             raise ValueError(f"subgrid_share must be positive, got {subgrid_share}")
         self.subgrid_share = subgrid_share
-        self.group = Group() if group is None else group
-        self.whitening = whitening
         self.memory_budget = memory_budget
-        self.mean = mean
-        self.interpolation: Interpolation = interpolation
-        self.latent_size = whitening.size
-        self.latent_space = whitening.space
-        self.dtype = whitening.dtype
-        self.device = whitening.device
+        super().__init__(
+            whitening, functionals, mean=mean, interpolation=interpolation, group=group
+        )
         self._log_mean = self._logarithm()
         # Shared with all models derived from this one.
         self._residuals = LocalResiduals(whitening, interpolation, seed)
-        self._observe(functionals)
 
     def _observe(self, functionals: Functionals) -> None:
-        self._functionals = functionals
-        self.weights = self._projection()
+        super()._observe(functionals)
         self._runs = runs_by_kind(functionals)
-
-    def _projection(self) -> Projection | SlabColumns:
-        return projection(
-            self.whitening.torus,
-            self._functionals,
-            refinement=self.whitening.refinement,
-            interpolation=self.interpolation,
-            dtype=self.dtype,
-            device=self.device,
-            memory_budget=self.memory_budget,
-            group=self.group,
-        )
-
-    @property
-    def functionals(self) -> Functionals:
-        return self._functionals
 
     @property
     def kernel(self) -> Radial:
@@ -183,9 +129,7 @@ class LogNormal(ForwardModel):
         self.group.require_alike("the vector of parameters", eps)
         density = self.density(eps)
         prediction, variance = self.predict_from_density(density)
-        operator = LogNormalTangent(
-            self.whitening, self.weights, self._derivative(density)
-        )
+        operator = TorusTangent(self.whitening, self.weights, self._derivative(density))
         return Linearisation(
             prediction=prediction, operator=operator, variance=variance
         )
@@ -256,9 +200,8 @@ class LogNormal(ForwardModel):
         return other
 
     def parameters(self) -> dict[str, Tensor]:
-        kernel = {n: v.detach() for n, v in self.kernel.parameters().items()}
         share = torch.tensor(self.subgrid_share, dtype=torch.float64)
-        return {**kernel, **mean_parameters(self.mean), SUBGRID_SHARE: share}
+        return {**super().parameters(), SUBGRID_SHARE: share}
 
     def with_parameters(self, values: dict[str, Tensor]) -> LogNormal:
         """The same torus, W and white noise under other hyperparameters.

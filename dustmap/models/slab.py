@@ -15,15 +15,16 @@ from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import torus_positions
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import Mean
+from dustmap.models.torus import TorusModel
 from dustmap.projection import Interpolation, slab_projection
 from dustmap.whitening import SlabTorusWhitening
 
 
-class _InSlabs(ForwardModel):
+class _InSlabs(TorusModel):
     """What both fields have in common."""
 
     whitening: SlabTorusWhitening
@@ -32,6 +33,17 @@ class _InSlabs(ForwardModel):
     def slabs(self) -> Slabs:
         """How the grid is shared out."""
         return self.whitening.slabs
+
+    def _projection(self, refinement: int) -> SlabColumns:
+        return slab_projection(
+            self.whitening.torus,
+            self.functionals,
+            self.slabs,
+            interpolation=self.interpolation,
+            dtype=self.dtype,
+            device=self.device,
+            memory_budget=self.memory_budget,
+        )
 
     def linearise(self, eps: Float[Tensor, " n"]) -> Linearisation:
         tangent = super().linearise(eps)
@@ -84,9 +96,6 @@ class SlabGaussian(_InSlabs, TorusGaussian):
             generator=torch.Generator(),
         )
 
-    def _projection(self, refinement: int) -> SlabColumns:
-        return _columns(self)
-
     def at(self, functionals: Functionals) -> SlabGaussian:
         return SlabGaussian(
             self.whitening,
@@ -100,20 +109,5 @@ class SlabGaussian(_InSlabs, TorusGaussian):
 class SlabLogNormal(_InSlabs, LogNormal):
     """:class:`LogNormal` in slabs; its ``whitening`` is a `SlabTorusWhitening`."""
 
-    def _projection(self) -> SlabColumns:
-        return _columns(self)
-
     def _positions(self) -> Float[Tensor, "n d"]:
         return torus_positions(self.whitening.torus, 1, self.slabs.planes)
-
-
-def _columns(model: SlabGaussian | SlabLogNormal) -> SlabColumns:
-    return slab_projection(
-        model.whitening.torus,
-        model.functionals,
-        model.slabs,
-        interpolation=model.interpolation,
-        dtype=model.dtype,
-        device=model.device,
-        memory_budget=model.memory_budget,
-    )
