@@ -1,4 +1,4 @@
-"""What every functional is to its users: a batch of nodes."""
+"""The interface of linear functionals: a batch of nodes."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Functionals(ABC):
 
     @abstractmethod
     def select(self, index: Int[Tensor, " b"]) -> Functionals:
-        """The functionals with these row numbers, with the very same nodes."""
+        """The functionals with these row numbers, with identical nodes."""
 
     @abstractmethod
     def nodes(self) -> Nodes:
         """All nodes of all functionals."""
 
     def chunks(self, rows: int) -> Iterator[tuple[slice, Functionals]]:
-        """The functionals in runs of at most ``rows`` (bounds memory)."""
+        """Consecutive batches of at most ``rows`` functionals (bounds memory)."""
         for start in range(0, len(self), rows):
             stop = min(start + rows, len(self))
             yield slice(start, stop), self.select(torch.arange(start, stop))

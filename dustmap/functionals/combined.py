@@ -14,7 +14,7 @@ from dustmap.functionals.base import Functionals, Nodes
 
 
 class Stack(Functionals):
-    """Functionals of different kinds one after another in one data set."""
+    """Functionals of different kinds in sequence."""
 
     def __init__(self, parts: Sequence[Functionals]) -> None:
         self.parts = _same_dimension(parts)
@@ -41,7 +41,7 @@ class Stack(Functionals):
                 if bool((part == i).any())
             ]
             return kept[0] if len(kept) == 1 else Stack(kept)
-        # Out of order: single rows keep the order asked for.
+        # Out of order: single rows preserve the requested order.
         singles = [
             self.parts[int(p)].select((i - int(self._starts[int(p)])).reshape(1))
             for p, i in zip(part, index)

@@ -16,13 +16,13 @@ class LineIntegrals(Functionals):
     Parameters
     ----------
     end
-        Where the rays end.
+        End points of the rays.
     rule
-        Where along a ray its nodes lie.
+        Quadrature along the rays.
     start
-        Where the rays begin: one point for all, one each, or the origin.
+        Start points: one for all, one each, or the origin.
     index
-        Numbers of the rays in the batch the rule was made for.
+        Numbers of the rays in the batch for which the rule was made.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-r"""A Gaussian field on a torus, seen by all observations at once without a solve.
+r"""A Gaussian field on a torus that predicts all observations without a solve.
 
-``Φ = W A``: colour ε onto the (refined) torus, then look along the rays. The part that
-the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as fine.
+``Φ = W A``: colour ε onto the (refined) torus, then apply the projection. The residual
+that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as fine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TorusGaussian(TorusModel):
     Parameters
     ----------
     whitening
-        ε ↔ field; its refinement r is that of the quadrature grid.
+        ε ↔ field, evaluated on its grid of refinement r.
     functionals
         The observations.
     mean
@@ -47,13 +47,13 @@ class TorusGaussian(TorusModel):
         the residual is the conditional variance given the inducing points (zero for
         r = 1); with q > r it includes the interpolation error of W.
     residual_count
-        Draws that estimate ``v_n``; the relative error of a variance is
+        Draws that estimate ``v_n``, with the relative error
         ``sqrt(2 / residual_count)``.
     generator
         For those draws.
     group
-        Processes that share out the rows of W; every one makes this model, and calls
-        it, together with the others. The field's white noise is drawn by each.
+        Processes that share the rows of W; all of them construct and call the model
+        together, and draw the same white noise.
     """
 
     linear = True
@@ -87,7 +87,7 @@ class TorusGaussian(TorusModel):
             group=group,
         )
         self.residual_count = residual_count
-        # One seed for all draws behind v_n: asking twice gives the same answer.
+        # One seed for all draws of v_n, which are thus reproducible.
         self._seed = int(torch.randint(2**62, (1,), generator=generator))
         self.operator = TorusTangent(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
@@ -105,7 +105,7 @@ class TorusGaussian(TorusModel):
 
     @property
     def variance(self) -> Float[Tensor, " n"]:
-        """``v_n`` by prior draws: the mean square of the residual (cached)."""
+        """``v_n`` as the mean square of prior draws of the residual (cached)."""
         if self._variance is None:
             total = torch.zeros(
                 len(self._functionals), dtype=torch.float64, device=self.device
@@ -138,7 +138,7 @@ class TorusGaussian(TorusModel):
     def _fields(
         self, count: int, generator: torch.Generator
     ) -> Iterator[tuple[Float[Tensor, " n"], Float[Tensor, " q"]]]:
-        """Draws of the residual, each with the field that it is of."""
+        """Draws of the residual and its field."""
         fine = self.whitening.refined(self.residual_refinement)
         weights = self._residual_weights()
         for _ in range(count):
@@ -154,9 +154,9 @@ class TorusGaussian(TorusModel):
         return self._projection(self.residual_refinement)
 
     def with_parameters(self, values: dict[str, Tensor]) -> TorusGaussian:
-        """The same torus, W and white draws under other hyperparameters.
+        """The same torus, W and white draws with other hyperparameters.
 
-        Memory: the weights on the residual's torus are kept from then on.
+        Memory: keeps the weights on the residual's torus.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class TorusGaussian(TorusModel):
     def _add_variance(
         self, gradient: SpectralGradient, weights: Float[Tensor, " n"]
     ) -> None:
-        """Add ``Σ_n b_n v_n``, ``v_n`` being the mean square of the same draws."""
+        """Add ``Σ_n b_n v_n`` from the draws that define ``v_n``."""
         if self._resolves_nothing() or not bool(weights.any()):
             return
         self._fine_weights = fine = self._residual_weights()

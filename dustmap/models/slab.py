@@ -1,8 +1,7 @@
-"""The fields on a torus where no process holds a whole grid vector.
+"""Fields on a torus that is distributed in slabs.
 
-ε, the density and the columns of W are those of this rank's planes; observations, their
-noise and predictions are whole on every rank. Every rank makes the model, and calls it,
-together with the others.
+A rank holds ε, the density and the columns of W of its planes; observations, noise and
+predictions are complete on every rank. All ranks construct and call a model together.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from dustmap.whitening import SlabTorusWhitening
 
 
 class _InSlabs(TorusModel):
-    """What both fields have in common."""
+    """Projection and checks of both fields."""
 
     whitening: SlabTorusWhitening
 
     @property
     def slabs(self) -> Slabs:
-        """How the grid is shared out."""
+        """The distribution of the grid."""
         return self.whitening.slabs
 
     def _projection(self, refinement: int) -> SlabColumns:
@@ -51,7 +50,7 @@ class _InSlabs(TorusModel):
         return tangent
 
     def parameter_gradient(self, eps, of_prediction, of_variance) -> dict[str, Tensor]:
-        """Not in slabs.
+        """Not supported in slabs.
 
         Raises
         ------
@@ -65,7 +64,7 @@ class _InSlabs(TorusModel):
 
 
 class SlabGaussian(_InSlabs, TorusGaussian):
-    """:class:`TorusGaussian` in slabs: refinement 1, nothing is left unresolved.
+    """:class:`TorusGaussian` in slabs: refinement 1, without unresolved variance.
 
     Parameters
     ----------
@@ -74,7 +73,7 @@ class SlabGaussian(_InSlabs, TorusGaussian):
     functionals, mean, interpolation
         As of :class:`TorusGaussian`.
     memory_budget
-        Of this rank's part of W [bytes]; beyond it weights are recomputed.
+        Memory for this rank's part of W [bytes]; a larger one is recomputed.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class SlabGaussian(_InSlabs, TorusGaussian):
             functionals,
             mean=mean,
             interpolation=interpolation,
-            # Nothing is unresolved, hence nothing drawn.
+            # No residual is drawn.
             generator=torch.Generator(),
         )
 

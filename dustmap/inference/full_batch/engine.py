@@ -28,7 +28,7 @@ from dustmap.inference.full_batch.inference import FullBatchInference, Posterior
 from dustmap.inference.full_batch.noise import Noise
 from dustmap.inference.full_batch.noise_state import NoiseState
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
-from dustmap.inference.full_batch.subgrid_share import FEWEST, set_aside
+from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
 from dustmap.models.base import ForwardModel
 
 
@@ -43,34 +43,34 @@ def infer(
     on_step: OnStep | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> FullBatchResult:
-    """Posterior mean and samples of ε; of a non-linear model the mode.
+    """Posterior mean (for a non-linear model the mode) and samples of ε.
 
     Parameters
     ----------
     observations, noise
-        ``y_n``, and ``σ_n²`` or all that is known of the noise.
+        ``y_n``, and ``σ_n²`` or a full noise model.
     generator
         For the preconditioner's sketch and the samples, in this order.
     start
-        ε to start from.
+        Initial ε.
     on_step
         Called with stage, iteration and worst relative residual; after every
         Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
     checkpointer
-        Takes the state after every Gauss–Newton step and every block of exact samples,
-        and gives one to go on from, with the same numbers, bit by bit (one process, as
-        many threads); ``start`` is not looked at then. A state holds finished samples,
-        a handful of vectors like ε and Σ, and the generator's state. Restoring it takes
-        ``preconditioner_rank`` products with Λ to make the preconditioner again.
+        Saves the state after every Gauss–Newton step and every block of exact samples.
+        A restored inference gives bit-identical results (same numbers of processes and
+        threads) and ignores ``start``. A state holds the finished samples, a few
+        vectors like ε and Σ, and the generator's state. Restoring costs
+        ``preconditioner_rank`` products with Λ to rebuild the preconditioner.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a variance is not positive, a number is not finite, or the
-        samples of a non-linear model are not even in number; if the restored state is
-        that of another inference.
+        If shapes disagree, a variance is not positive, a value is not finite, a
+        non-linear model is given an odd number of samples, or the restored state
+        belongs to another inference.
     FloatingPointError
-        If a prediction, Σ, the objective or a solve ceases to be finite.
+        If a prediction, Σ, the objective or a solve is not finite.
     """
     noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
@@ -82,8 +82,8 @@ def infer(
     noise = replace(noise, learn_share=_learns_share(model, noise, settings))
     state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
     if noise.learn_share:
-        aside = set_aside(len(observations), generator)
-        state.aside = aside.to(model.device)
+        held_out = hold_out(len(observations), generator)
+        state.held_out = held_out.to(model.device)
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     if start is not None:
         eps = start.to(eps)
@@ -112,7 +112,7 @@ def _result(fit: Fit, found: Posterior) -> FullBatchResult:
 
 
 def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:
-    """Whether a share is asked for, and there is something to learn it from."""
+    """Whether the share is to be learnt, and the data allow it."""
     return (
         noise.learn_share
         and settings.samples > 0

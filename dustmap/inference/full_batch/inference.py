@@ -1,4 +1,4 @@
-"""The stages of a full-batch inference: the mode, and samples around it."""
+"""The stages of a full-batch inference: first the mode, then samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dustmap.linalg.cg import Solution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mode."""
+    """Samples of ε, their Σ and solves, and the mode."""
 
     samples: Float[Tensor, "s p"]
     total: Float[Tensor, " n"]
@@ -36,18 +36,18 @@ class Posterior:
 
     @property
     def converged(self) -> bool:
-        """Whether the mode is one, and every sample came to its end."""
+        """Whether the mode and every sample converged."""
         every = self.solved is None or bool(self.solved.converged.all())
         return self.mode.converged and every
 
 
 class FullBatchInference:
-    """One stage after another, from where the restored state says that they stand.
+    """The stages in order, resumed from the restored state if there is one.
 
     Raises
     ------
     ValueError
-        If the restored state is not one of this fit.
+        If the restored state belongs to another fit.
     """
 
     def __init__(self, fit: Fit, checkpointer: Checkpointer) -> None:
@@ -59,7 +59,7 @@ class FullBatchInference:
             self.at = InferenceState.restore(fit, state)
 
     def run(self, start: Float[Tensor, " p"]) -> Posterior:
-        """Samples and Σ, and the mode that goes with them.
+        """The mode, samples and their Σ.
 
         Raises
         ------
@@ -107,23 +107,23 @@ class FullBatchInference:
         return found
 
     def _refined(self, mode: Mode) -> Mode:
-        """The mode where no samples follow, to the tolerance that these have.
+        """Refine the mode to the samples' tolerance when none are drawn.
 
-        Its steps stop where rough solves gain little. The Newton decrement by an
-        accurate one decides whether finer ones follow.
+        Its steps stop when rough solves gain little; the Newton decrement of an
+        accurate solve decides whether finer solves follow.
         """
         fit, at = self.fit, self.at
         allowed = DECREMENT_LIMIT * fit.settings.newton_tolerance
         allowed *= fit.count
-        # With a tolerance of zero the gradient alone has decided.
+        # At zero tolerance only the gradient decides.
         if not allowed or not (mode.converged or mode.refinements):
             return mode
         finer = [forcing for forcing in FORCINGS if forcing < FORCING]
         while True:
             if at.search is None:
-                left = self._decrement(mode)
-                if left <= allowed or mode.refinements == len(finer):
-                    return replace(mode, converged=mode.converged and left <= allowed)
+                small = self._decrement(mode) <= allowed
+                if small or mode.refinements == len(finer):
+                    return replace(mode, converged=mode.converged and small)
             again = self._find_mode(
                 mode.eps, name="refined mode", forcing=finer[mode.refinements]
             )
@@ -168,7 +168,7 @@ class FullBatchInference:
         return Posterior(samples=solved.value, total=total, solved=solved, mode=mode)
 
     def _randomized(self, mode: Mode, white: White) -> Posterior:
-        """Samples by fits of their own, Σ, and the mode with this Σ."""
+        """Samples by randomised maximum likelihood, and the mode with their Σ."""
         fit, at = self.fit, self.at
         if at.drawn is None:
             drawn = SampleRounds(fit, at, white, self._save).run(mode.eps)
@@ -176,7 +176,7 @@ class FullBatchInference:
             self._save()
         samples, total = at.drawn.samples, at.drawn.total
         if fit.noise.given.learn_share:
-            # Some observations were set aside, and the others weigh something else.
+            # The mode excluded the held-out observations and had other weights.
             again = self._find_mode(mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)
         return Posterior(samples=samples.value, total=total, solved=samples, mode=mode)

@@ -1,4 +1,4 @@
-"""Samples of a posterior that is Gaussian, by solves with white right-hand sides."""
+"""Samples of a Gaussian posterior by solves with white right-hand sides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw(
 ) -> Solution:
     """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) the white noise's pairs.
 
-    At least one sample. ``save`` is called with the solves so far after every block.
+    ``save`` is called with the solves so far after every block.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-r"""How much of what the grid cannot resolve a star does not share with its neighbours.
+r"""The share of the unresolved variance that is independent between observations.
 
-``v_n`` is the variance of the unresolved part of one line integral, and enters Σ as if
-every observation had its own. Neighbouring rays cross the same small clouds, and the
-map follows what they have in common: what is left for a single star is a share α of
-``v_n``. Other spectra than the kernel's leave more or less than ``v_n``; α may exceed
-one. It is that of highest likelihood of observations that were set aside.
+``v_n`` is the variance of the unresolved part of one line integral. Σ treats it as
+independent between observations, but neighbouring rays cross the same small clouds, and
+the map follows their common part: a share α of ``v_n`` remains. α may exceed one, since
+the true spectrum may have more small-scale power than the kernel's. It is estimated by
+maximising the likelihood of held-out observations.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-# Shares that are tried: from 2^-8 to 2^3, eight to an octave.
+# Trial shares: from 2^-8 to 2^3, eight per octave.
 _LOWEST, _HIGHEST, _STEPS = -8, 3, 8
-# Common variances that are tried: zero, and halves of octaves of the median r².
+# Trial common variances: zero, and the median r² in half octaves.
 _COMMONS = (-16, 5)
-# Of the observations, and at most so many, are set aside.
-_ASIDE, _MOST = 0.1, 2_000
-# Of fewer observations those set aside would be too few to tell anything.
+# The held-out fraction of the observations, and its largest number.
+_FRACTION, _MOST = 0.1, 2_000
+# With fewer observations the held-out ones are too few to estimate α.
 FEWEST = 300
-# Standard deviation of ln α before anything is seen: a factor e.
+# Prior standard deviation of ln α.
 _PRIOR = 1.0
 
 
-def set_aside(count: int, generator: torch.Generator) -> Bool[Tensor, " n"]:
-    """Which of so many observations are set aside."""
-    aside = torch.zeros(count, dtype=torch.bool)
-    some = min(round(_ASIDE * count), _MOST)
-    aside[torch.randperm(count, generator=generator)[:some]] = True
-    return aside
+def hold_out(count: int, generator: torch.Generator) -> Bool[Tensor, " n"]:
+    """A random mask of held-out observations."""
+    held_out = torch.zeros(count, dtype=torch.bool)
+    some = min(round(_FRACTION * count), _MOST)
+    held_out[torch.randperm(count, generator=generator)[:some]] = True
+    return held_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """What observations miss: a share α of ``v_n``, and a common variance ``τ²``.
+class ShareFit:
+    """The best share α of ``v_n`` and common variance ``τ²``.
 
-    ``at_edge`` says that α is the least or the largest that was tried.
+    ``at_edge``: α is the smallest or largest trial value.
     """
 
     share: float
@@ -48,32 +48,32 @@ class Leftover:
     at_edge: bool = False
 
 
-def best_leftover(
+def fit_share(
     residual: Float[Tensor, " n"],
     rest: Float[Tensor, " n"],
     variance: Float[Tensor, " n"],
     degrees: float | None,
     *,
     learn_common: bool,
-) -> Leftover:
-    r"""α and τ² of highest likelihood, with ``ln α ~ N(0, 1)`` before the data.
+) -> ShareFit:
+    r"""α and τ² of highest posterior density, with the prior ``ln α ~ N(0, 1)``.
 
-    The residuals of observations that were set aside are Student-T (or normal) with
-    scale ``rest + τ² + α v``.
+    The residuals of held-out observations are Student-T (or normal) with squared scale
+    ``rest + τ² + α v``.
 
     Parameters
     ----------
     residual
-        ``y − E[apply(ε)]`` over samples of which the observations know nothing.
+        ``y − E[apply(ε)]`` over samples that were not fitted to these observations.
     rest
-        The variance of this without what the grid cannot resolve: the stated noise,
-        and the variance of ``apply(ε)`` over samples.
+        The other variance of the residual: the stated noise, and the variance of
+        ``apply(ε)`` over samples.
     variance
-        ``v_n``, for a share of one.
+        ``v_n`` at a share of one.
     degrees
-        Of the Student-T distribution; ``None`` for a normal one.
+        ν of the Student-T distribution; ``None`` for a normal one.
     learn_common
-        Whether there may be a τ² beside it; zero otherwise.
+        Estimate τ² too; it is zero otherwise.
     """
     squares = residual.to(torch.float64) ** 2
     rest, variance = rest.to(torch.float64), variance.to(torch.float64)
@@ -82,7 +82,7 @@ def best_leftover(
     if learn_common and len(squares):
         size = float(squares.median())
         commons += [size * 2.0 ** (step / 2) for step in range(*_COMMONS)]
-    best, found = -math.inf, Leftover(share=1.0, common=0.0)
+    best, found = -math.inf, ShareFit(share=1.0, common=0.0)
     for common in commons:
         scale = rest + common + shares[:, None] * variance
         ratio = squares / scale
@@ -96,5 +96,5 @@ def best_leftover(
         if float(scores[index]) > best:
             best = float(scores[index])
             at_edge = index in (0, len(shares) - 1)
-            found = Leftover(share=float(shares[index]), common=common, at_edge=at_edge)
+            found = ShareFit(share=float(shares[index]), common=common, at_edge=at_edge)
     return found

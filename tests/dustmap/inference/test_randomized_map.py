@@ -205,7 +205,7 @@ def test_fits_that_come_to_no_end_say_so():
     _, found = drawn(model, y, variance, 0, steps=1)
     assert not found.converged and found.expected_decrease > 1.0
     said = Samples.of([found], 3.5, 1.0).message
-    assert "1 of 1 did not come to an end" in said and "nats" in said
+    assert "1 of 1 did not converge" in said and "nats" in said
     assert "3.5" in said
     _, ended = drawn(model, y, variance, 0)
     both = Samples.of([found, ended], 0.0, 1.0)
