@@ -24,7 +24,7 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer, NoCheckpoints
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import OnStep
-from dustmap.inference.full_batch.inference import FullBatchInference, Posterior
+from dustmap.inference.full_batch.inference import FullBatchInference
 from dustmap.inference.full_batch.noise import Noise
 from dustmap.inference.full_batch.noise_state import NoiseState
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
@@ -82,33 +82,13 @@ def infer(
     noise = replace(noise, learn_share=_learns_share(model, noise, settings))
     state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
     if noise.learn_share:
-        held_out = hold_out(len(observations), generator)
-        state.held_out = held_out.to(model.device)
+        state.held_out = hold_out(len(observations), generator).to(model.device)
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     if start is not None:
         eps = start.to(eps)
     fit = Fit(model, state, settings, generator, on_step=on_step)
     inference = FullBatchInference(fit, checkpointer or NoCheckpoints())
-    return _result(fit, inference.run(eps))
-
-
-def _result(fit: Fit, found: Posterior) -> FullBatchResult:
-    noise, mode = fit.noise, found.mode
-    return FullBatchResult(
-        mean=mode.eps,
-        samples=found.samples,
-        noise_variance=found.total,
-        prediction=fit.model.linearise(mode.eps).prediction,
-        newton_steps=mode.steps,
-        mean_solution=mode.solution,
-        sample_solution=found.solved,
-        converged=found.converged,
-        weights=noise.weights,
-        degrees=noise.degrees,
-        common_noise=noise.common,
-        subgrid_share=fit.model.subgrid_share,
-        share_settled=fit.share_settled,
-    )
+    return inference.run(eps)
 
 
 def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:
@@ -126,25 +106,18 @@ def _check(
     model: ForwardModel, y: Tensor, noise_variance: Tensor, start: Tensor | None
 ) -> None:
     n = len(model.functionals)
-    if y.shape != (n,) or noise_variance.shape != (n,):
-        raise ValueError(
-            f"observations and noise_variance must have shape ({n},), got "
-            f"{tuple(y.shape)} and {tuple(noise_variance.shape)}"
-        )
-    bad = ~((noise_variance > 0) & torch.isfinite(noise_variance))
-    if bool(bad.any()):
-        raise ValueError(
-            "every noise variance must be positive and finite, "
-            f"{int(bad.sum())} of {n} are not"
-        )
-    bad = ~torch.isfinite(y)
-    if bool(bad.any()):
-        raise ValueError(
-            f"every observation must be finite, {int(bad.sum())} of {n} are not"
-        )
-    if start is not None and start.shape != (model.latent_size,):
-        raise ValueError(
-            f"start must have shape ({model.latent_size},), got {tuple(start.shape)}"
-        )
-    if start is not None and not bool(torch.isfinite(start).all()):
-        raise ValueError("start must be finite")
+    arrays = {"observations": (y, n), "noise_variance": (noise_variance, n)}
+    if start is not None:
+        arrays["start"] = (start, model.latent_size)
+    for name, (values, size) in arrays.items():
+        if values.shape != (size,):
+            raise ValueError(
+                f"{name} must have shape ({size},), got {tuple(values.shape)}"
+            )
+        bad, allowed = ~torch.isfinite(values), "finite"
+        if name == "noise_variance":
+            bad, allowed = bad | ~(values > 0), "positive and finite"
+        if bool(bad.any()):
+            raise ValueError(
+                f"{name} must be {allowed}, {int(bad.sum())} of {size} values are not"
+            )

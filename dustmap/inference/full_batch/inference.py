@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -21,24 +21,9 @@ from dustmap.inference.full_batch.randomized_map import (
     newton_decrement,
 )
 from dustmap.inference.full_batch.sample_rounds import SampleRounds
+from dustmap.inference.full_batch.settings import FullBatchResult
 from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """Samples of ε, their Σ and solves, and the mode."""
-
-    samples: Float[Tensor, "s p"]
-    total: Float[Tensor, " n"]
-    solved: Solution | Samples | None
-    mode: Mode
-
-    @property
-    def converged(self) -> bool:
-        """Whether the mode and every sample converged."""
-        every = self.solved is None or bool(self.solved.converged.all())
-        return self.mode.converged and every
 
 
 class FullBatchInference:
@@ -58,7 +43,7 @@ class FullBatchInference:
         if state is not None:
             self.at = InferenceState.restore(fit, state)
 
-    def run(self, start: Float[Tensor, " p"]) -> Posterior:
+    def run(self, start: Float[Tensor, " p"]) -> FullBatchResult:
         """The mode, samples and their Σ.
 
         Raises
@@ -143,12 +128,36 @@ class FullBatchInference:
             on_step=fit.on_step,
         )
 
-    def _alone(self, mode: Mode) -> Posterior:
+    def _alone(self, mode: Mode) -> FullBatchResult:
         _, total = self.fit.tangent(mode.eps)
-        none = mode.eps.new_zeros(0, len(mode.eps))
-        return Posterior(samples=none, total=total, solved=None, mode=mode)
+        return self._result(mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
 
-    def _linear(self, mode: Mode, white: White) -> Posterior:
+    def _result(
+        self,
+        mode: Mode,
+        samples: Float[Tensor, "s p"],
+        total: Float[Tensor, " n"],
+        solved: Solution | Samples | None,
+    ) -> FullBatchResult:
+        model, noise = self.fit.model, self.fit.noise
+        sampled = solved is None or bool(solved.converged.all())
+        return FullBatchResult(
+            mean=mode.eps,
+            samples=samples,
+            noise_variance=total,
+            prediction=model.linearise(mode.eps).prediction,
+            newton_steps=mode.steps,
+            mean_solution=mode.solution,
+            sample_solution=solved,
+            converged=mode.converged and sampled,
+            weights=noise.weights,
+            degrees=noise.degrees,
+            common_noise=noise.common,
+            subgrid_share=model.subgrid_share,
+            share_settled=self.fit.share_settled,
+        )
+
+    def _linear(self, mode: Mode, white: White) -> FullBatchResult:
         """Exact samples, block by block."""
 
         def save(blocks: Solution) -> None:
@@ -165,9 +174,9 @@ class FullBatchInference:
             save=save,
             restored=self.at.blocks,
         )
-        return Posterior(samples=solved.value, total=total, solved=solved, mode=mode)
+        return self._result(mode, solved.value, total, solved)
 
-    def _randomized(self, mode: Mode, white: White) -> Posterior:
+    def _randomized(self, mode: Mode, white: White) -> FullBatchResult:
         """Samples by randomised maximum likelihood, and the mode with their Σ."""
         fit, at = self.fit, self.at
         if at.drawn is None:
@@ -179,4 +188,4 @@ class FullBatchInference:
             # The mode excluded the held-out observations and had other weights.
             again = self._find_mode(mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)
-        return Posterior(samples=samples.value, total=total, solved=samples, mode=mode)
+        return self._result(mode, samples.value, total, samples)
