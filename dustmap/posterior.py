@@ -1,4 +1,4 @@
-"""What a fit leaves behind: moments and samples of any functional of the field."""
+"""Posterior moments and samples of any functional of the field."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dustmap.models.base import ForwardModel
 class Moments:
     """Mean and standard deviation of functionals, in the unit of the functional.
 
-    ``std`` contains the conditional variance of what the grid cannot resolve;
-    its relative Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples
-    and up to ``1 / sqrt(S)`` with antithetic pairs, whose squares are alike. Of a
-    positive density, ``log_mean`` and ``log_std`` are those of the logarithm.
+    ``std`` includes the conditional variance that the grid cannot resolve. Its relative
+    Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
+    ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
+    of the logarithm of a positive density.
     """
 
     mean: Float[Tensor, " n"]
@@ -28,10 +28,10 @@ class Moments:
     log_std: Float[Tensor, " n"] | None = None
 
     def quantile(self, probability: float) -> Float[Tensor, " n"]:
-        """A quantile of the posterior, by a normal or a log-normal with its moments.
+        """A quantile of the normal or log-normal with the posterior's moments.
 
-        A handful of samples tells two moments far better than an order statistic. What
-        sees nothing (a ray without length) has quantiles of zero.
+        A few samples determine two moments far better than an order statistic. Rays of
+        zero length have quantiles of zero.
         """
         if not 0 < probability < 1:
             raise ValueError(f"a probability lies between 0 and 1, got {probability}")
@@ -45,12 +45,12 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """The posterior of a field by the mean and samples of its whitened parameters.
+    """The posterior of a field: mean and samples of its whitened parameters.
 
     Parameters
     ----------
     model
-        Any forward model of the field; its functionals do not matter here.
+        Any forward model of the field; its functionals are not used.
     mean
         Posterior mean (or mode) m of ε.
     samples
@@ -72,15 +72,15 @@ class Posterior:
                 f"samples must have shape (s, {size}), got {tuple(self.samples.shape)}"
             )
         if len(self.samples) == 1:
-            raise ValueError("a standard deviation needs no sample or at least two")
+            raise ValueError("a posterior needs no sample or at least two, got one")
 
     def moments(self, functionals: Functionals, *, rows: int = 65536) -> Moments:
         """Mean and std of ``L_n ρ``; std is NaN if the posterior has no samples.
 
-        ``var = (1/S) Σ_s (apply(ε_s) − mean)² + v_n``, for a linear model with the
-        exact mean, so that S is the divisor; a model that is not linear has the mean
-        over its samples, S − 1 for a divisor and the mean of ``v_n(ε_s)``. Cost: S + 1
-        applications, and the draws behind ``v_n``, per ``rows`` functionals.
+        ``var = (1/S) Σ_s (apply(ε_s) − mean)² + v_n`` for a linear model, whose mean is
+        exact; a non-linear model takes the mean over samples, the divisor S − 1 and the
+        mean of ``v_n(ε_s)``. Cost: S + 1 applications, and the draws that estimate
+        ``v_n``, per ``rows`` functionals.
         """
         parts = [self._part(part) for _, part in functionals.chunks(rows)]
         if not parts:
@@ -109,25 +109,25 @@ class Posterior:
     def draws(
         self, functionals: Functionals, generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        """Joint posterior draws of all functionals, sub-grid residual included."""
+        """Joint posterior draws of all functionals, including the sub-grid residual."""
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
-        return self._seen(model, model.residual_draws(self.samples, generator))
+        return self._values(model, model.residual_draws(self.samples, generator))
 
     def draws_from(
         self, functionals: Functionals, white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """Draws whose sub-grid residual is made of given standard normals.
+        """Draws with sub-grid residuals from given standard normals.
 
-        Of a model that scatters every functional by itself: with equal numbers for
-        functionals that have what they see in common, such as the places along one
-        ray, each still has the moments that `moments` tells.
+        For models with independent residuals. Equal normals may be used for related
+        functionals, such as the points along one ray: the moments of each do not
+        change.
         """
         model = self.model.at(functionals)
-        return self._seen(model, model.residual_from(self.samples, white))
+        return self._values(model, model.residual_from(self.samples, white))
 
-    def _seen(
+    def _values(
         self, model: ForwardModel, residual: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
         values = torch.stack([model.apply(sample) for sample in self.samples])
@@ -135,11 +135,11 @@ class Posterior:
 
 
 def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> Moments:
-    """Moments over samples, each with the scatter of what the grid cannot resolve.
+    """Moments over samples, each with its unresolved variance.
 
-    Of a positive density a sample's value A with its conditional variance v stands for
-    a log-normal with these two moments, whose logarithm has the variance τ² =
-    ln(1 + v/A²) and the mean ln A − τ²/2.
+    For a positive density, a sample's value A and conditional variance v represent a
+    log-normal with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
+    ln A − τ²/2.
     """
     count = len(samples)
     shape = (count, len(model.functionals))
@@ -170,9 +170,9 @@ def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> M
 def log_moments(
     mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean and variance of the logarithm of a log-normal with these two moments.
+    """Mean and variance of the logarithm of a log-normal with these moments.
 
-    Of what is zero (a ray without length) they are −∞ and 0.
+    For a mean of zero (a ray of zero length) they are −∞ and 0.
     """
     dark = mean <= 0
     relative = torch.where(dark, 0.0, variance / torch.where(dark, 1.0, mean) ** 2)

@@ -93,7 +93,7 @@ print(ingest([folder / "mock.parquet"], folder / "stars.parquet", preset="mock")
 # Without a configuration `fit` chooses everything: the box from the stars, the scales
 # of the prior from the evidence of a subset of them, the grid from a budget of time
 # and memory. Here the grid is set by hand, coarse enough to be done in seconds. A tenth
-# of the stars is kept back.
+# of the stars is held out.
 
 # %%
 settings = load_config(
@@ -162,7 +162,7 @@ lines_of_sight([with_truth(line) for line in find_lines(run, directions)])
 # %% [markdown]
 # ## Is it any good?
 #
-# The stars kept back were not fitted. Three questions: how far is the predicted
+# The held-out stars were not fitted. Three questions: how far is the predicted
 # extinction from the truth, compared with how much extinctions differ from one another?
 # Do the intervals hold as much of the truth as they say? And does the density itself,
 # which nobody measured, follow the true one?

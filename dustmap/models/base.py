@@ -1,8 +1,7 @@
-r"""The seam: a forward model between prior and likelihood.
+r"""The interface between prior and likelihood: a forward model.
 
-Everything above (kernel, grid, functionals) meets everything below (likelihoods,
-solvers, samples) in ``apply``, ``linearise`` and ``residual_draws``. Nothing that uses
-a model may assume that it is linear.
+Inference engines use a model only through ``apply``, ``linearise`` and
+``residual_draws``, and must not assume that it is linear.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import FunctionOperator, LinearOperator
+from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.space import WHOLE, VectorSpace
 
 
@@ -30,7 +29,7 @@ class Linearisation:
     operator
         Φ, of shape (N, P).
     variance
-        ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε: what the grid cannot
+        ``v_n(ε)``, the conditional variance of ``L_n ρ`` given ε, which the grid cannot
         resolve.
     """
 
@@ -43,21 +42,21 @@ class ForwardModel(ABC):
     """From whitened parameters ε ~ N(0, I) to predictions of N observations."""
 
     latent_size: int
-    # Where the entries of ε are; ``latent_size`` counts those that are here.
+    # The space of ε; ``latent_size`` counts the entries on this rank.
     latent_space: VectorSpace = WHOLE
     dtype: torch.dtype
     device: torch.device
-    # Whether every prediction is positive: quantiles are then those of a logarithm.
+    # Whether every prediction is positive: quantiles are then log-normal.
     positive: bool = False
     # Whether ``apply`` is linear in ε (and the tangent the same everywhere).
     linear: bool = False
-    # The share α of the unresolved variance of line integrals that is left to each.
+    # Independent share α of the unresolved variance of line integrals.
     subgrid_share: float = 1.0
 
     @property
     @abstractmethod
     def functionals(self) -> Functionals:
-        """What is observed."""
+        """The observed functionals."""
 
     @abstractmethod
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
@@ -67,22 +66,10 @@ class ForwardModel(ABC):
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
         """The model's tangent at ε."""
 
-    def mean_tangent(self, eps: Float[Tensor, "s p"]) -> LinearOperator:
-        """``(1/S) Σ_s Φ(ε_s)``."""
-        tangents = [self.linearise(one).operator for one in eps]
-        return FunctionOperator(
-            tangents[0].shape,
-            lambda x: torch.stack([t.matvec(x) for t in tangents]).mean(dim=0),
-            lambda y: torch.stack([t.rmatvec(y) for t in tangents]).mean(dim=0),
-            dtype=self.dtype,
-            device=self.device,
-            domain=self.latent_space,
-        )
-
-    def moved(
+    def retract(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
     ) -> Float[Tensor, " p"]:
-        """``ε + length · step``, or another curve with this tangent at ε."""
+        """``ε + length · step``, or another curve with the same tangent at ε."""
         return eps + length * step
 
     def with_subgrid_share(self, share: float) -> ForwardModel:
@@ -98,25 +85,25 @@ class ForwardModel(ABC):
     def residual_from(
         self, eps: Float[Tensor, "s p"], white: Float[Tensor, "s n"]
     ) -> Float[Tensor, "s n"]:
-        """The same made of these standard normals, each row of its own alone."""
+        """The same from given standard normals, independent between functionals."""
         raise ValueError(
-            f"{type(self).__name__} draws what its observations have in common"
+            f"the residuals of {type(self).__name__} are correlated between functionals"
         )
 
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
-        """The same field seen through other functionals."""
+        """The same field with other functionals."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """Hyperparameters of kernel and mean that can be learnt, all positive."""
+        """Learnable hyperparameters of kernel and mean, all positive."""
         return {}
 
     def with_parameters(self, values: dict[str, Tensor]) -> ForwardModel:
-        """The same grid, data and white draws under other hyperparameters."""
+        """The same grid, data and white draws with other hyperparameters."""
         raise ValueError(f"{type(self).__name__} has no hyperparameters to change")
 
     def require_known(self, values: dict[str, Tensor]) -> None:
-        """Raise a ValueError that lists names which are not among `parameters`."""
+        """Raise a ValueError for names that are not among `parameters`."""
         unknown = sorted(set(values) - set(self.parameters()))
         if unknown:
             raise ValueError(
@@ -132,8 +119,8 @@ class ForwardModel(ABC):
     ) -> dict[str, Tensor]:
         r"""``∂/∂θ Σ_s Σ_n [a_sn apply_θ(ε_s)_n + b_sn v_n(θ, ε_s)]`` with ε fixed.
 
-        For the envelope theorem: a and b are the derivatives of an objective by the
-        predictions and by the conditional variances; one tensor per parameter, in the
-        parameter's own shape.
+        For the envelope theorem: a and b are the derivatives of an objective with
+        respect to predictions and conditional variances. Each gradient has the shape of
+        its parameter.
         """
         raise ValueError(f"{type(self).__name__} has no hyperparameters to learn")

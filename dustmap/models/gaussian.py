@@ -1,7 +1,7 @@
-r"""A Gaussian field on a torus, seen by all observations at once without a solve.
+r"""A Gaussian field on a torus that predicts all observations without a solve.
 
-``Φ = W A``: colour ε onto the (refined) torus, then look along the rays. The part that
-the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as fine.
+``Φ = W A``: colour ε onto the (refined) torus, then apply the projection. The residual
+that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at least as fine.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 from dustmap.models.gradients import SpectralGradient
 from dustmap.models.mean_parameters import (
     mean_gradient,
@@ -25,39 +24,18 @@ from dustmap.models.mean_parameters import (
     mean_with,
 )
 from dustmap.models.means import ConstantMean, Mean
-from dustmap.projection import Interpolation, Projection, projection
+from dustmap.models.torus import TorusModel, TorusTangent
+from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
 
 
-class TorusFeatures(LinearOperator):
-    """``Φ = W A`` and ``Φᵀ = Aᵀ Wᵀ``: one sparse product and two FFTs each."""
-
-    def __init__(self, whitening: TorusWhitening, weights: LinearOperator) -> None:
-        self.shape = (weights.shape[0], whitening.size)
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self.domain = whitening.space
-        self._whitening = whitening
-        self._weights = weights
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self._weights.matvec(self._whitening.colour(x))
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self._whitening.colour_transpose(self._weights.rmatvec(y))
-
-    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        seen = self._weights.gram(self._whitening.colour(x), weights)
-        return self._whitening.colour_transpose(seen)
-
-
-class TorusGaussian(ForwardModel):
+class TorusGaussian(TorusModel):
     r"""``ρ = μ + f`` with f Gaussian on a torus (full batch, solve-free).
 
     Parameters
     ----------
     whitening
-        ε ↔ field; its refinement r is that of the quadrature grid.
+        ε ↔ field, evaluated on its grid of refinement r.
     functionals
         The observations.
     mean
@@ -69,13 +47,13 @@ class TorusGaussian(ForwardModel):
         the residual is the conditional variance given the inducing points (zero for
         r = 1); with q > r it includes the interpolation error of W.
     residual_count
-        Draws that estimate ``v_n``; the relative error of a variance is
+        Draws that estimate ``v_n``, with the relative error
         ``sqrt(2 / residual_count)``.
     generator
         For those draws.
     group
-        Processes that share out the rows of W; every one makes this model, and calls
-        it, together with the others. The field's white noise is drawn by each.
+        Processes that share the rows of W; all of them construct and call the model
+        together, and draw the same white noise.
     """
 
     linear = True
@@ -92,47 +70,29 @@ class TorusGaussian(ForwardModel):
         generator: torch.Generator,
         group: Group | None = None,
     ) -> None:
-        self.group = Group() if group is None else group
         fine = whitening.refinement
         self.residual_refinement = (
-            fine if residual_refinement is None else (residual_refinement)
+            fine if residual_refinement is None else residual_refinement
         )
         if self.residual_refinement % fine:
             raise ValueError(
                 f"residual_refinement {self.residual_refinement} must be a multiple of "
                 f"the refinement {fine}"
             )
-        self.whitening = whitening
-        self.mean = ConstantMean() if mean is None else mean
-        self.interpolation: Interpolation = interpolation
+        super().__init__(
+            whitening,
+            functionals,
+            mean=ConstantMean() if mean is None else mean,
+            interpolation=interpolation,
+            group=group,
+        )
         self.residual_count = residual_count
-        self.latent_size = whitening.size
-        self.latent_space = whitening.space
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self._functionals = functionals
-        # One seed for all draws behind v_n: asking twice gives the same answer.
+        # One seed for all draws of v_n, which are thus reproducible.
         self._seed = int(torch.randint(2**62, (1,), generator=generator))
-        self.weights = self._projection(fine)
-        self.operator = TorusFeatures(whitening, self.weights)
+        self.operator = TorusTangent(whitening, self.weights)
         self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
         self._variance: Tensor | None = None
         self._fine_weights: LinearOperator | None = None
-
-    @property
-    def functionals(self) -> Functionals:
-        return self._functionals
-
-    def _projection(self, refinement: int) -> Projection | SlabColumns:
-        return projection(
-            self.whitening.torus,
-            self._functionals,
-            refinement=refinement,
-            interpolation=self.interpolation,
-            dtype=self.dtype,
-            device=self.device,
-            group=self.group,
-        )
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
@@ -145,7 +105,7 @@ class TorusGaussian(ForwardModel):
 
     @property
     def variance(self) -> Float[Tensor, " n"]:
-        """``v_n`` by prior draws: the mean square of the residual (cached)."""
+        """``v_n`` as the mean square of prior draws of the residual (cached)."""
         if self._variance is None:
             total = torch.zeros(
                 len(self._functionals), dtype=torch.float64, device=self.device
@@ -178,7 +138,7 @@ class TorusGaussian(ForwardModel):
     def _fields(
         self, count: int, generator: torch.Generator
     ) -> Iterator[tuple[Float[Tensor, " n"], Float[Tensor, " q"]]]:
-        """Draws of the residual, each with the field that it is of."""
+        """Draws of the residual and its field."""
         fine = self.whitening.refined(self.residual_refinement)
         weights = self._residual_weights()
         for _ in range(count):
@@ -193,14 +153,10 @@ class TorusGaussian(ForwardModel):
             return self._fine_weights
         return self._projection(self.residual_refinement)
 
-    def parameters(self) -> dict[str, Tensor]:
-        kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
-        return {**kernel, **mean_parameters(self.mean)}
-
     def with_parameters(self, values: dict[str, Tensor]) -> TorusGaussian:
-        """The same torus, W and white draws under other hyperparameters.
+        """The same torus, W and white draws with other hyperparameters.
 
-        Memory: the weights on the residual's torus are kept from then on.
+        Memory: keeps the weights on the residual's torus.
 
         Raises
         ------
@@ -220,7 +176,7 @@ class TorusGaussian(ForwardModel):
             other.whitening = self.whitening.with_kernel(
                 self.whitening.kernel.with_parameters(kernel)
             )
-            other.operator = TorusFeatures(other.whitening, self.weights)
+            other.operator = TorusTangent(other.whitening, self.weights)
             other._variance = None
         return other
 
@@ -243,7 +199,7 @@ class TorusGaussian(ForwardModel):
     def _add_variance(
         self, gradient: SpectralGradient, weights: Float[Tensor, " n"]
     ) -> None:
-        """Add ``Σ_n b_n v_n``, ``v_n`` being the mean square of the same draws."""
+        """Add ``Σ_n b_n v_n`` from the draws that define ``v_n``."""
         if self._resolves_nothing() or not bool(weights.any()):
             return
         self._fine_weights = fine = self._residual_weights()

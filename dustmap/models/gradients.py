@@ -1,15 +1,14 @@
-r"""How fields on a torus change with the kernel's hyperparameters, ε held fixed.
+r"""Gradients of fields on a torus by the kernel's hyperparameters at fixed ε.
 
-A field of the model is a Fourier sum in which θ enters through eigenvalues of
-circulants only: with ``D_1``, ``D_r``, ``D_q`` those of the coarse, the quadrature's
-and the residual's torus,
+A field depends on θ only through eigenvalues of circulants: with ``D_1``, ``D_r``,
+``D_q`` those of the coarse, the quadrature's and the residual's torus,
 
 ``A_θ ε = F_r⁻¹[ D_r ⊙ tile( D_1^{-1/2} ⊙ F_1 ε ) ]``,
 ``f_θ = F_q⁻¹[ D_q^{1/2} ⊙ ω ]``.
 
-So the gradient of ``⟨g, A_θ ε⟩`` is a weight on every eigenvalue. Weights of many
-vectors add up, and the kernel is differentiated once, at the end: by Parseval, no FFT
-is ever differentiated.
+The gradient of ``⟨g, A_θ ε⟩`` is therefore a weight on every eigenvalue. Weights of
+many vectors add up, and the kernel is differentiated once at the end; by Parseval's
+theorem no FFT is differentiated.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from dustmap.grid import Torus
 from dustmap.linalg.circulant import Circulant
 from dustmap.whitening import TorusWhitening
 
-# Displacements at which autograd holds the kernel's images at once.
+# Number of lags that autograd holds at once.
 _LAGS = 2**15
 
 
 class SpectralGradient:
-    """Collects ``∂/∂D`` of inner products with fields, then turns it into ``∂/∂θ``.
+    """Accumulates ``∂/∂D`` of inner products with fields, then converts to ``∂/∂θ``.
 
-    Modes that have no square root (eigenvalues that are rounding) get no weight.
+    Modes whose eigenvalue is rounding error get no weight.
 
     Parameters
     ----------
     whitening
-        A, with the hyperparameters at which to differentiate.
+        A at the present hyperparameters.
     residual_refinement
-        q, that of the torus on which unresolved fields are drawn.
+        q, the refinement of the torus on which unresolved fields are drawn.
     """
 
     def __init__(self, whitening: TorusWhitening, residual_refinement: int) -> None:
@@ -74,8 +73,8 @@ class SpectralGradient:
         Parameters
         ----------
         field
-            The draw on the residual's torus at the present θ; its white noise ω is held
-            fixed.
+            The draw on the residual's torus at the present θ; its white noise ω is
+            constant.
         of_field, of_conditional
             g, and h on the quadrature's torus.
         """
@@ -85,24 +84,24 @@ class SpectralGradient:
         with torch.no_grad():
             white = _power(spectrum, -0.5) * modes
         drawn = _power(spectrum, 0.5) * white
-        seen = _modes(of_field, fine.fine_shape).conj() * drawn
-        total = seen.real.sum() / fine.fine_size
+        product = _modes(of_field, fine.fine_shape).conj() * drawn
+        total = product.real.sum() / fine.fine_size
         coarse = self._folded(drawn, fine.refinement) / fine.refinement ** len(
             w.torus.shape
         )
         eps = self._tiled(_power(self._spectra[1], -0.5) * coarse, w.refinement)
-        seen = _modes(of_conditional, w.fine_shape).conj() * self._colouring() * eps
-        total = total - seen.real.sum() / w.fine_size
+        product = _modes(of_conditional, w.fine_shape).conj() * self._colouring() * eps
+        total = total - product.real.sum() / w.fine_size
         total.backward()
 
     def by_parameter(self) -> dict[str, Float[Tensor, "..."]]:
-        """``∂/∂θ`` of all that was added, one tensor per parameter of the kernel.
+        """``∂/∂θ`` of the accumulated sum, one tensor per parameter of the kernel.
 
         Cost: the kernel and its derivative at the non-negative lags of each torus.
         """
         w = self.whitening
         start = w.kernel.parameters()
-        # On the device: a derivative that is carried to the CPU is waited for.
+        # On the device, which avoids synchronisation in the backward pass.
         leaves = {
             n: v.detach().to(w.device, copy=True).requires_grad_(True)
             for n, v in start.items()
@@ -133,7 +132,7 @@ class SpectralGradient:
         return modes.repeat((refinement,) * modes.ndim)
 
     def _folded(self, modes: Tensor, refinement: int) -> Tensor:
-        """Σ over aliases of a full fine spectrum."""
+        """Sum a full fine spectrum over aliases."""
         for axis, n in enumerate(self.whitening.torus.shape):
             modes = modes.unflatten(axis, (refinement, n)).sum(dim=axis)
         return modes
@@ -158,8 +157,8 @@ def _on_lags(
 ) -> tuple[Float[Tensor, " l"], Float[Tensor, "l d"]]:
     """``∂/∂c`` at the non-negative lags from ``∂/∂D``, ``D_k = Σ_x c_x cos(k·x)``.
 
-    Kernels are even along every axis: opposite lags are added up, which spares all but
-    ``2^{-D}`` of the kernel's evaluations.
+    Kernels are even along every axis: adding opposite lags saves all but ``2^{-D}`` of
+    the kernel's evaluations.
     """
     weights = torch.fft.fftn(gradient).real
     for axis, n in enumerate(weights.shape):

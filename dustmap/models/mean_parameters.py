@@ -1,4 +1,4 @@
-"""Hyperparameters of mean functions: names, values, and the slopes of ``L_n μ``."""
+"""Hyperparameters of mean functions: names, values, and gradients of ``L_n μ``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCALE_HEIGHT = "scale_height"
 
 
 def mean_parameters(mean: Mean) -> dict[str, Tensor]:
-    """What of a mean can be learnt in the logarithm: nothing if it is not positive."""
+    """The learnable parameters of a mean: none if it is not positive."""
     if not isinstance(mean, ConstantMean | ExponentialDisc) or not mean.value > 0:
         return {}
     values = {AMPLITUDE: torch.tensor(mean.value, dtype=torch.float64)}
@@ -26,7 +26,7 @@ def mean_parameters(mean: Mean) -> dict[str, Tensor]:
 
 
 def mean_with(mean: Mean, values: dict[str, Tensor]) -> Mean:
-    """The mean under other values of :func:`mean_parameters`.
+    """The mean with other values of :func:`mean_parameters`.
 
     Raises
     ------
@@ -52,8 +52,8 @@ def mean_gradient(
 ) -> dict[str, Tensor]:
     """``Σ_n a_n ∂(L_n μ)/∂θ`` for every parameter of the mean.
 
-    ``offset`` is ``L μ``. It is linear in the amplitude; the slope in the scale height
-    is seen by the functionals as another mean function.
+    ``offset`` is ``L μ``, linear in the amplitude. Its derivative with respect to the
+    scale height is ``L`` of another mean function.
     """
     values = mean_parameters(mean)
     pull = of_prediction.detach().cpu().to(torch.float64)
@@ -62,7 +62,9 @@ def mean_gradient(
         gradient[AMPLITUDE] = pull @ offset.cpu().to(torch.float64) / values[AMPLITUDE]
     if SCALE_HEIGHT in values:
         assert isinstance(mean, ExponentialDisc)
-        gradient[SCALE_HEIGHT] = pull @ _HeightSlope(disc=mean).observed(functionals)
+        gradient[SCALE_HEIGHT] = pull @ _HeightDerivative(disc=mean).observed(
+            functionals
+        )
     return gradient
 
 
@@ -82,7 +84,7 @@ def log_mean_gradient(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HeightSlope(Mean):
+class _HeightDerivative(Mean):
     """``∂μ/∂h_z = μ |z − z_0| / h_z²`` of a disc."""
 
     disc: ExponentialDisc

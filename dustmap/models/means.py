@@ -1,4 +1,4 @@
-"""Mean functions of the field, and what a functional sees of them."""
+"""Mean functions of the field, and functionals of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals
 
-# Rows evaluated at once when a mean is integrated along rays.
+# Rows evaluated at once.
 _ROWS = 4096
 
 
@@ -30,19 +30,19 @@ class Mean(ABC):
             if nodes.axes is None:
                 values = self(nodes.points)
             else:
-                values = self._values_and_slopes(nodes.points, nodes.axes)
+                values = self._values_and_derivatives(nodes.points, nodes.axes)
             parts.append(nodes.sum_rows(values.detach()))
         return torch.cat(parts)
 
-    def _values_and_slopes(self, points: Tensor, axes: Tensor) -> Tensor:
+    def _values_and_derivatives(self, points: Tensor, axes: Tensor) -> Tensor:
         with torch.enable_grad():
             x = points.detach().clone().requires_grad_(True)
             values = self(x)
             if values.requires_grad:
-                (slopes,) = torch.autograd.grad(values.sum(), x)
+                (gradient,) = torch.autograd.grad(values.sum(), x)
             else:
-                slopes = torch.zeros_like(x)
-        along = slopes.gather(1, axes.clamp(min=0)[:, None])[:, 0]
+                gradient = torch.zeros_like(x)
+        along = gradient.gather(1, axes.clamp(min=0)[:, None])[:, 0]
         return torch.where(axes < 0, values.detach(), along)
 
 

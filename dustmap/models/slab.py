@@ -1,8 +1,7 @@
-"""The fields on a torus where no process holds a whole grid vector.
+"""Fields on a torus that is distributed in slabs.
 
-ε, the density and the columns of W are those of this rank's planes; observations, their
-noise and predictions are whole on every rank. Every rank makes the model, and calls it,
-together with the others.
+A rank holds ε, the density and the columns of W of its planes; observations, noise and
+predictions are complete on every rank. All ranks construct and call a model together.
 """
 
 from __future__ import annotations
@@ -15,23 +14,35 @@ from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import torus_positions
-from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import Mean
+from dustmap.models.torus import TorusModel
 from dustmap.projection import Interpolation, slab_projection
 from dustmap.whitening import SlabTorusWhitening
 
 
-class _InSlabs(ForwardModel):
-    """What both fields have in common."""
+class _InSlabs(TorusModel):
+    """Projection and checks of both fields."""
 
     whitening: SlabTorusWhitening
 
     @property
     def slabs(self) -> Slabs:
-        """How the grid is shared out."""
+        """The distribution of the grid."""
         return self.whitening.slabs
+
+    def _projection(self, refinement: int) -> SlabColumns:
+        return slab_projection(
+            self.whitening.torus,
+            self.functionals,
+            self.slabs,
+            interpolation=self.interpolation,
+            dtype=self.dtype,
+            device=self.device,
+            memory_budget=self.memory_budget,
+        )
 
     def linearise(self, eps: Float[Tensor, " n"]) -> Linearisation:
         tangent = super().linearise(eps)
@@ -39,7 +50,7 @@ class _InSlabs(ForwardModel):
         return tangent
 
     def parameter_gradient(self, eps, of_prediction, of_variance) -> dict[str, Tensor]:
-        """Not in slabs.
+        """Not supported in slabs.
 
         Raises
         ------
@@ -53,7 +64,7 @@ class _InSlabs(ForwardModel):
 
 
 class SlabGaussian(_InSlabs, TorusGaussian):
-    """:class:`TorusGaussian` in slabs: refinement 1, nothing is left unresolved.
+    """:class:`TorusGaussian` in slabs: refinement 1, without unresolved variance.
 
     Parameters
     ----------
@@ -62,7 +73,7 @@ class SlabGaussian(_InSlabs, TorusGaussian):
     functionals, mean, interpolation
         As of :class:`TorusGaussian`.
     memory_budget
-        Of this rank's part of W [bytes]; beyond it weights are recomputed.
+        Memory for this rank's part of W [bytes]; a larger one is recomputed.
     """
 
     def __init__(
@@ -80,12 +91,9 @@ class SlabGaussian(_InSlabs, TorusGaussian):
             functionals,
             mean=mean,
             interpolation=interpolation,
-            # Nothing is unresolved, hence nothing drawn.
+            # No residual is drawn.
             generator=torch.Generator(),
         )
-
-    def _projection(self, refinement: int) -> SlabColumns:
-        return _columns(self)
 
     def at(self, functionals: Functionals) -> SlabGaussian:
         return SlabGaussian(
@@ -100,20 +108,5 @@ class SlabGaussian(_InSlabs, TorusGaussian):
 class SlabLogNormal(_InSlabs, LogNormal):
     """:class:`LogNormal` in slabs; its ``whitening`` is a `SlabTorusWhitening`."""
 
-    def _projection(self) -> SlabColumns:
-        return _columns(self)
-
     def _positions(self) -> Float[Tensor, "n d"]:
         return torus_positions(self.whitening.torus, 1, self.slabs.planes)
-
-
-def _columns(model: SlabGaussian | SlabLogNormal) -> SlabColumns:
-    return slab_projection(
-        model.whitening.torus,
-        model.functionals,
-        model.slabs,
-        interpolation=model.interpolation,
-        dtype=model.dtype,
-        device=model.device,
-        memory_budget=model.memory_budget,
-    )

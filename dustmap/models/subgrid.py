@@ -1,10 +1,10 @@
-r"""What a grid cannot resolve of a stationary field, as a local statistic.
+r"""Local statistics of the part of a stationary field that a grid cannot resolve.
 
 The residual ``δ = f − E[f | grid]``, interpolation error included, is correlated over
-about one cell. Line integrals much longer than that collect it like white noise,
+about one cell. In line integrals much longer than that it acts like white noise,
 ``Var ∫ ρ δ ds ≈ κ ∫ ρ² ds``, and a point value at phase p of its cell has the variance
-``c(p)``. Both are measured once on a small torus, with white noise from a fixed seed,
-so that they are smooth functions of the hyperparameters.
+``c(p)``. Both are measured on a small torus with white noise from a fixed seed, which
+makes them smooth functions of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dustmap.linalg.operator import LinearOperator
 from dustmap.projection import Interpolation, projection
 from dustmap.whitening import TorusWhitening
 
-# Cells of the small torus per axis in one, two and three dimensions, ten thousand in
-# all, so that c is good to two per cent and κ to five; the same whatever the
-# lengthscale: a torus that grew with it would make other fields of the same white
-# noise, and κ would jump. The residual does not notice what is wrapped around.
+# Cells per axis of the small torus in one, two and three dimensions: about ten thousand
+# in total give c to 2% and κ to 5%. The number does not depend on the lengthscale, or
+# the same white noise would give other fields and κ would jump. The periodic boundary
+# does not affect the residual.
 _CELLS = {1: 4096, 2: 108, 3: 20}
 _DRAWS = 4
-# Images of the kernel below this are left out: they are smooth, and the grid
-# resolves what is smooth. κ and c move by 0.3% at most for lengthscales of 6.5 cells.
+# Smaller images of the kernel are omitted: they are smooth, and thus resolved. κ and c
+# change by 0.3% at most for lengthscales of 6.5 cells.
 _IMAGES = 1e-6
-# Points per cell and axis at which the residual is looked at.
+# Points per cell and axis at which the residual is measured.
 _PHASES = 4
 
 
@@ -53,7 +53,7 @@ class LocalResidual:
     phases: Float[Tensor, "*q"]
 
     def times(self, variance: float) -> LocalResidual:
-        """That of a kernel whose variance is so many times larger."""
+        """The residual of the kernel scaled by ``variance``."""
         return LocalResidual(line=variance * self.line, phases=variance * self.phases)
 
     def at(self, points: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor, " n"]:
@@ -93,7 +93,7 @@ def local_residual(
     Parameters
     ----------
     refinement, interpolation
-        Of the grid on which the field is known given the inducing points, and of W.
+        Of the grid on which the inducing points determine the field, and of W.
     """
     dimension = len(spacing)
     cells = (_CELLS[dimension],) * dimension
@@ -111,11 +111,11 @@ def local_residual(
     power = torch.zeros_like(variance)
     for _ in range(_DRAWS):
         field, eps = fine.prior_draw(generator)
-        seen = known.colour(eps)[0].reshape(known.fine_shape)
+        resolved = known.colour(eps)[0].reshape(known.fine_shape)
         for axis, matrix in enumerate(weights):
-            along = _all_phases(matrix, seen.movedim(axis, -1), refinement)
-            seen = along.movedim(-1, axis)
-        residual = field[0].reshape(fine.fine_shape) - seen
+            along = _all_phases(matrix, resolved.movedim(axis, -1), refinement)
+            resolved = along.movedim(-1, axis)
+        residual = field[0].reshape(fine.fine_shape) - resolved
         variance += residual**2 / _DRAWS
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
     step = [h / (refinement * _PHASES) for h in spacing]
@@ -146,7 +146,7 @@ def _axis_weights(
 def _all_phases(
     matrix: LinearOperator, values: Float[Tensor, "*batch n"], refinement: int
 ) -> Float[Tensor, "*batch p"]:
-    """Interpolation to all cells; the last is that before it, one cell further on."""
+    """Interpolation to all cells; the last cell is the one before, shifted."""
     last = matrix.matvec(values.roll(-refinement, dims=-1))
     return torch.cat(
         [matrix.matvec(values), last[..., -refinement * _PHASES :]], dim=-1
@@ -163,8 +163,8 @@ def _by_phase(variance: Tensor, count: int) -> Tensor:
 def _kinks(phases: Tensor) -> float:
     """The mean of c over a cell by Simpson's rule, over that of its phases.
 
-    Between points of the grid c is an arc that ends in kinks: its plain mean over few
-    phases, and that of the residual's power with it, is too low by some per cent.
+    c has kinks at the points of the grid. Its plain mean over few phases, and thus that
+    of the residual's power, is too low by some per cent.
     """
     mean = phases
     for _ in range(phases.ndim):
@@ -179,7 +179,7 @@ def _line_variance(power: Tensor, step: list[float]) -> float:
         for n, h in zip(power.shape, step, strict=True)
     ]
     if len(waves) == 1:
-        # The lowest modes: the mean of P over a cell's own scale would be biased.
+        # The lowest modes only, since P falls towards the scale of a cell.
         lowest = max(8, power.shape[0] // 256)
         return float(power[1 : lowest + 1].mean()) * step[0]
     length = sum(

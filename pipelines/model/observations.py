@@ -9,8 +9,8 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
     FixedStep,
     GaussLegendre,
     LineIntegrals,
@@ -19,7 +19,7 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid
-from dustmap.inference.noise import Noise
+from dustmap.inference.full_batch.noise import Noise
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
@@ -86,12 +86,14 @@ def _step(plan: Plan) -> float:
     return plan.ray_step * min(plan.grid.spacing) / plan.refinement
 
 
-def sight_lines(plan: Plan, data: Data) -> LineIntegrals | BlurredLineIntegrals:
+def sight_lines(
+    plan: Plan, data: Data
+) -> LineIntegrals | DistanceMarginalizedIntegrals:
     """The stars' line integrals, averaged over their distances where these err."""
     plain = rays(plan, data.ends)
     if data.distance_error is None:
         return plain
-    return BlurredLineIntegrals(
+    return DistanceMarginalizedIntegrals(
         data.ends, data.distance_error, exit_distances(plan.grid, data.ends), plain.rule
     )
 

@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch import infer
-from dustmap.inference.hyperparameters import learn
-from dustmap.inference.learning_settings import Learning, Learnt
-from dustmap.inference.noise_state import NoiseState
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.scales.hyperparameters import learn
+from dustmap.inference.scales.learning_settings import Learning, Learnt
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.modulated import lognormal_scales

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dustmap.grid import Grid
-from dustmap.inference.search import Fixed
+from dustmap.inference.scales.search import Fixed
 from dustmap.kernels import KERNELS
 from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus

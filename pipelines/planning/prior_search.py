@@ -10,7 +10,7 @@ import torch
 
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import FixedStep, LineIntegrals
-from dustmap.inference.search import Evidence, Fixed, clustered_subset, search
+from dustmap.inference.scales.search import Evidence, Fixed, clustered_subset, search
 from dustmap.kernels import KERNELS
 from pipelines.base.progress import Progress
 from pipelines.config import FitConfig

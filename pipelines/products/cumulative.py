@@ -104,7 +104,7 @@ class RayIntegrals:
         """
         seen = LogMoments(sums.size)
         for density in self._densities(model):
-            prediction, variance = model.seen(density)
+            prediction, variance = model.predict_from_density(density)
             seen.add(sums.outwards(prediction), sums.outwards(variance))
         return seen.moments()
 

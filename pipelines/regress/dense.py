@@ -14,7 +14,7 @@ from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
-from dustmap.inference.search import clustered_subset
+from dustmap.inference.scales.search import clustered_subset
 from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
 from pipelines.base.errors import InputError

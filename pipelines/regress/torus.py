@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
-from dustmap.inference.hyperparameters import learn
-from dustmap.inference.learning_settings import Learning, Learnt
-from dustmap.inference.search import clustered_subset
+from dustmap.inference.scales.hyperparameters import learn
+from dustmap.inference.scales.learning_settings import Learning, Learnt
+from dustmap.inference.scales.search import clustered_subset
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Radial, Sum
 from dustmap.likelihoods import Gaussian, Likelihood

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.functionals import (
     Derivatives,
+    DistanceMarginalizedIntegrals,
     FixedStep,
     Functionals,
     LineIntegrals,
@@ -29,9 +29,9 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.gauss_newton import Precision
-from dustmap.inference.hyperparameters import learn
-from dustmap.inference.learning_settings import Learning
+from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.scales.hyperparameters import learn
+from dustmap.inference.scales.learning_settings import Learning
 from dustmap.inference.svi import (
     HipSettings,
     SvgpResult,
@@ -257,8 +257,8 @@ def models(device: torch.device, dtype: torch.dtype) -> float:
         _compare_products(compare, tangents[1].operator, tangents[0].operator)
         drawn = here.residual_draws(eps, rng(5))
         compare.add("a residual", there.residual_draws(moved, rng(5)), drawn)
-        step = here.moved(eps[0], 0.1 * eps[1], 0.5)
-        compare.add("a step", there.moved(moved[0], 0.1 * moved[1], 0.5), step)
+        step = here.retract(eps[0], 0.1 * eps[1], 0.5)
+        compare.add("a step", there.retract(moved[0], 0.1 * moved[1], 0.5), step)
         pulls = torch.rand(2, 2, len(here.functionals), generator=rng(6), dtype=dtype)
         found = there.parameter_gradient(moved, *pulls.to(device))
         for name, value in here.parameter_gradient(eps, *pulls).items():
@@ -355,7 +355,7 @@ def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
     )
     ends = stars()
     length = torch.linalg.vector_norm(ends, dim=1)
-    seen = BlurredLineIntegrals(
+    seen = DistanceMarginalizedIntegrals(
         ends, 0.05 * length, 1.05 * length, StepsOutwards(step=0.5)
     )
     return LogNormal(whitening, seen, mean=MEAN, memory_budget=0.0)

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.inference.gauss_newton import Precision
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
-from dustmap.models.lognormal import LogNormal, LogNormalTangent
+from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
+from dustmap.models.torus import TorusTangent
 from dustmap.projection import nodes, projection
 from dustmap.whitening import TorusWhitening
 
@@ -181,7 +182,7 @@ def iteration(part: Part) -> bool:
             model = LogNormal(A, _rays(torus, count), mean=ConstantMean(value=0.01))
             eps = torch.randn(torus.size, device=part.device)
             density = model.density(eps)
-            tangent = LogNormalTangent(A, model.weights, density)
+            tangent = TorusTangent(A, model.weights, density)
             noise = torch.full((count,), 1e-3, device=part.device)
             return _iteration(part, torus, tangent, model.weights, noise)
 
@@ -192,7 +193,7 @@ def iteration(part: Part) -> bool:
 def _iteration(
     part: Part,
     torus: Torus,
-    tangent: LogNormalTangent,
+    tangent: TorusTangent,
     W: LinearOperator,
     noise: Tensor,
 ) -> Row:

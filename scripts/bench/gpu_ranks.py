@@ -16,7 +16,7 @@ from gpu_table import Row, Table, seconds
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import FixedStep, LineIntegrals
-from dustmap.inference.gauss_newton import Precision
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern12
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.whitening import TorusWhitening

@@ -29,7 +29,7 @@ from dustmap.distributed.slab_fft import SlabFFT
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus
-from dustmap.inference.gauss_newton import Precision
+from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal

@@ -44,7 +44,7 @@ from dense_covariance import symmetric_covariance
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.grid import Grid
-from dustmap.inference.search import Fixed, clustered_subset, search
+from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern32
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say

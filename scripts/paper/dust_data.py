@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.grid import Grid
-from dustmap.inference.search import Fixed, clustered_subset, search
+from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern32
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import ErrorConfig, TruthConfig

@@ -19,7 +19,7 @@ from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.search import Fixed, clustered_subset, search
+from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
 from dustmap.likelihoods import Gaussian

@@ -37,7 +37,7 @@ from spatial_figure import draw
 from spatial_report import OBSERVATIONS, UK, Results, comparisons, tables
 
 from dustmap.functionals import PointValues
-from dustmap.inference.search import Fixed, clustered_subset, search
+from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern52
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say

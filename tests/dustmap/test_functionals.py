@@ -10,10 +10,10 @@ import torch
 from scipy.special import erf
 from scipy.stats import truncnorm
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
     Combination,
     Derivatives,
+    DistanceMarginalizedIntegrals,
     FixedStep,
     GaussLegendre,
     LineIntegrals,
@@ -280,7 +280,9 @@ def blurred(rule, *, share=0.15, reach=math.inf, count=30):
     length = torch.linalg.vector_norm(end, dim=1)
     spread = torch.where(torch.arange(count) % 6 > 0, share * length, 0.0)
     limit = torch.full((count,), float("inf")).double()
-    return BlurredLineIntegrals(end, spread, torch.minimum(reach * length, limit), rule)
+    return DistanceMarginalizedIntegrals(
+        end, spread, torch.minimum(reach * length, limit), rule
+    )
 
 
 def expected_powers(rays, power):
@@ -331,11 +333,11 @@ def test_nearly_certain_distances_are_plain_line_integrals(rule):
     end = draw_ends(30)
     plain = see_power(LineIntegrals(end, rule), 1)
     length = torch.linalg.vector_norm(end, dim=1)
-    certain = BlurredLineIntegrals(end, 0 * length, 1.3 * length, rule)
+    certain = DistanceMarginalizedIntegrals(end, 0 * length, 1.3 * length, rule)
     for name in ("points", "weights", "rows"):
         found = getattr(certain.nodes(), name)
         assert torch.equal(found, getattr(LineIntegrals(end, rule).nodes(), name))
-    nearly = BlurredLineIntegrals(end, 1e-4 * length, 1.3 * length, rule)
+    nearly = DistanceMarginalizedIntegrals(end, 1e-4 * length, 1.3 * length, rule)
     torch.testing.assert_close(see_power(nearly, 1), plain, rtol=1e-3, atol=0)
 
 
@@ -373,7 +375,9 @@ def test_an_uncertain_ray_without_length_sees_nothing():
     end = torch.zeros(2, 3)
     end[1, 0] = 1.0
     for rule in (GaussLegendre(count=3), FixedStep(step=0.5)):
-        rays = BlurredLineIntegrals(end, torch.full((2,), 0.1), torch.ones(2), rule)
+        rays = DistanceMarginalizedIntegrals(
+            end, torch.full((2,), 0.1), torch.ones(2), rule
+        )
         seen = see_power(rays, 0)
         assert float(seen[0]) == 0.0 and 0.8 < float(seen[1]) < 1.0
 
@@ -382,6 +386,6 @@ def test_an_uncertain_ray_without_length_sees_nothing():
 def test_uncertain_distances_that_cannot_be_are_refused(spread, reach):
     end = torch.tensor([[1.0, 0.0, 0.0]])
     with pytest.raises(ValueError, match="spread must not be negative, reach not"):
-        BlurredLineIntegrals(
+        DistanceMarginalizedIntegrals(
             end, torch.tensor([spread]), torch.tensor([reach]), FixedStep(step=0.1)
         )

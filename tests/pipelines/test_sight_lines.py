@@ -6,8 +6,7 @@ import one_cloud
 import pytest
 import torch
 
-from dustmap.blurred import BlurredLineIntegrals
-from dustmap.functionals import LineIntegrals
+from dustmap.functionals import DistanceMarginalizedIntegrals, LineIntegrals
 from dustmap.grid import Grid
 from pipelines.model.observations import (
     Data,
@@ -79,7 +78,7 @@ def test_exact_distances_give_plain_sight_lines_and_uncertain_ones_averages():
     ends = [[20.0, 0.0, 0.0], [0.0, 5.0, 5.0]]
     assert isinstance(sight_lines(PLAN, data(ends)), LineIntegrals)
     blurred = sight_lines(PLAN, data(ends, [4.0, 0.0]))
-    assert isinstance(blurred, BlurredLineIntegrals)
+    assert isinstance(blurred, DistanceMarginalizedIntegrals)
     torch.testing.assert_close(
         blurred.reach, exit_distances(BOX, double(ends)), rtol=0, atol=0
     )

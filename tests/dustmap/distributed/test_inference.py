@@ -9,9 +9,14 @@ import torch
 from ranks import on_ranks
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
-from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, PointValues
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    PointValues,
+)
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
 from dustmap.inference.svi import HipSettings, fit_svi
@@ -56,7 +61,7 @@ def _observed(model: ForwardModel, outliers: bool) -> tuple[Tensor, Tensor]:
 def lognormal(group: Group) -> FullBatchResult:
     """Averaged sight lines, and every feature of the noise learnt."""
     ends = _ends()
-    lines = BlurredLineIntegrals(
+    lines = DistanceMarginalizedIntegrals(
         ends,
         torch.full((COUNT,), 0.1, dtype=torch.float64),
         1.1 * torch.linalg.vector_norm(ends, dim=1),

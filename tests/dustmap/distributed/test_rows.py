@@ -8,11 +8,11 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.distributed.rows import ShardedRows, even_cuts, row_cuts
 from dustmap.functionals import (
     Derivatives,
+    DistanceMarginalizedIntegrals,
     FixedStep,
     Functionals,
     GaussLegendre,
@@ -37,7 +37,7 @@ def _functionals(count: int) -> Functionals:
     return Stack(
         [
             LineIntegrals(ends[0], FixedStep(step=0.1)),
-            BlurredLineIntegrals(ends[1], spread, reach, FixedStep(step=0.1)),
+            DistanceMarginalizedIntegrals(ends[1], spread, reach, FixedStep(step=0.1)),
             Derivatives(ends[2], 1),
         ]
     )

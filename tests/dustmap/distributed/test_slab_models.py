@@ -10,11 +10,11 @@ import torch
 from ranks import on_ranks
 from torch import Tensor
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.distributed.group import Group
 from dustmap.distributed.slabs import Slabs, SlabSpace
 from dustmap.functionals import (
     Derivatives,
+    DistanceMarginalizedIntegrals,
     FixedStep,
     Functionals,
     GaussLegendre,
@@ -67,7 +67,7 @@ def _ends(seed: int = 1) -> Tensor:
 def _kinds() -> list[Functionals]:
     ends = _ends()
     lengths = torch.linalg.vector_norm(0.8 * ends, dim=1)
-    blurred = BlurredLineIntegrals(
+    blurred = DistanceMarginalizedIntegrals(
         0.8 * ends, torch.full((COUNT,), 0.1).double(), 1.1 * lengths, STEP
     )
     parts = [PointValues(ends), Derivatives(ends, 0), blurred]

@@ -6,16 +6,16 @@ import pytest
 import torch
 from dense_evidence import TAU2, solved
 
-from dustmap.inference.average_information import (
+from dustmap.inference.full_batch import Precision
+from dustmap.inference.scales.average_information import (
     average_information,
     residual_weights,
     responses,
 )
-from dustmap.inference.dual_gradient import DualSamples
-from dustmap.inference.evidence_gradient import PairedSamples
-from dustmap.inference.full_batch import Precision
-from dustmap.inference.hyperpoint import COMMON_NOISE, Hyperpoint, directions_of
-from dustmap.inference.learning_solve import (
+from dustmap.inference.scales.dual_gradient import DualSamples
+from dustmap.inference.scales.evidence_gradient import PairedSamples
+from dustmap.inference.scales.hyperpoint import COMMON_NOISE, Hyperpoint, directions_of
+from dustmap.inference.scales.learning_solve import (
     CountedOperator,
     LinearSolve,
     State,

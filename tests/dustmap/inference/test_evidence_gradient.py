@@ -7,9 +7,9 @@ import pytest
 import torch
 from dense_evidence import TAU2, solved
 
-from dustmap.inference.dual_gradient import DualSamples
-from dustmap.inference.evidence_gradient import evidence_gradient
-from dustmap.inference.hyperpoint import Hyperpoint
+from dustmap.inference.scales.dual_gradient import DualSamples
+from dustmap.inference.scales.evidence_gradient import evidence_gradient
+from dustmap.inference.scales.hyperpoint import Hyperpoint
 
 CASES = [(1, 2, False), (2, 2, False), (1, 1, False), (2, 2, True)]
 

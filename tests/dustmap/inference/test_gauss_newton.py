@@ -10,8 +10,8 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.randomized_map import newton_decrement
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.randomized_map import newton_decrement
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.base import ForwardModel, Linearisation

@@ -11,9 +11,9 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.grid import Grid, Torus
-from dustmap.inference.hyperparameters import learn
-from dustmap.inference.learning_settings import Learning
-from dustmap.inference.learning_solve import LinearSolve
+from dustmap.inference.scales.hyperparameters import learn
+from dustmap.inference.scales.learning_settings import Learning
+from dustmap.inference.scales.learning_solve import LinearSolve
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian

@@ -11,11 +11,14 @@ import pytest
 import scipy.stats
 import torch
 
-from dustmap.blurred import BlurredLineIntegrals
-from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    GaussLegendre,
+    LineIntegrals,
+)
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.noise import Noise
-from dustmap.inference.noise_state import NoiseState
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.noise_state import NoiseState
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -273,7 +276,7 @@ def distance_errors(seed, *, spread, told):
         blur=around(stated, width),
         blur_scale=torch.full_like(width, 0.5),
     )
-    seen = BlurredLineIntegrals(stated, width, 1.3 * lengths_of(stated), RULE)
+    seen = DistanceMarginalizedIntegrals(stated, width, 1.3 * lengths_of(stated), RULE)
     result = infer(model.at(seen), y, noise, settings=SETTINGS, generator=rng(9))
     at_ends = model.apply(result.samples).mean(dim=0)
     return float(((at_ends - exact) ** 2).mean().sqrt()), plain

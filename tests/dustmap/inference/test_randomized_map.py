@@ -12,8 +12,8 @@ import torch
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.randomized_map import (
     SampleIterate,
     Samples,
     fit_sample,
@@ -21,8 +21,8 @@ from dustmap.inference.randomized_map import (
     newton_decrement,
     perturbed_target,
 )
-from dustmap.inference.sample_averages import averages
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.sample_averages import averages
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 
 RULE = GaussLegendre(count=6)
@@ -205,7 +205,7 @@ def test_fits_that_come_to_no_end_say_so():
     _, found = drawn(model, y, variance, 0, steps=1)
     assert not found.converged and found.expected_decrease > 1.0
     said = Samples.of([found], 3.5, 1.0).message
-    assert "1 of 1 did not come to an end" in said and "nats" in said
+    assert "1 of 1 did not converge" in said and "nats" in said
     assert "3.5" in said
     _, ended = drawn(model, y, variance, 0)
     both = Samples.of([found, ended], 0.0, 1.0)

@@ -28,8 +28,8 @@ from checkpoint_cases import (
     with_everything,
 )
 
-from dustmap.inference import full_batch_inference
 from dustmap.inference.full_batch import infer
+from dustmap.inference.full_batch import inference as stages
 from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.lognormal import LogNormal
 
@@ -97,7 +97,7 @@ def test_it_learns_what_it_would_have_learnt():
 
 def test_finer_steps_to_the_mode_are_resumed_too(monkeypatch):
     # So little may be left that rough steps never suffice.
-    monkeypatch.setattr(full_batch_inference, "DECREMENT_LIMIT", 1e-6)
+    monkeypatch.setattr(stages, "DECREMENT_LIMIT", 1e-6)
     case = CASES["mode"]
     result = run(case)
     recorder = Recorder(every=1)

@@ -9,7 +9,7 @@ import torch
 
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues
-from dustmap.inference.search import (
+from dustmap.inference.scales.search import (
     Fixed,
     clustered_subset,
     maximise_evidence,

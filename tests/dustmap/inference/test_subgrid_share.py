@@ -1,4 +1,4 @@
-"""The share of the unresolved variance that is left to each observation."""
+"""The independent share of the unresolved variance."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from dustmap.functionals import LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.noise_state import NoiseState
-from dustmap.inference.subgrid_share import best_leftover, set_aside
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.subgrid_share import fit_share, hold_out
 from dustmap.linalg.cg import ConjugateGradients
 
 
@@ -34,7 +34,7 @@ def test_the_share_that_residuals_were_drawn_with_is_found(share, degrees):
         chi2 = sum(normal(count, seed) ** 2 for seed in range(10, 15))
         noise = noise / (chi2 / degrees).sqrt()
     residual = (rest + share * variance).sqrt() * noise
-    found = best_leftover(residual, rest, variance, degrees, learn_common=True).share
+    found = fit_share(residual, rest, variance, degrees, learn_common=True).share
     # An eighth of an octave between shares, and their own error.
     assert abs(math.log(found / share)) < (0.15 if share > 0.1 else 0.7)
 
@@ -42,7 +42,7 @@ def test_the_share_that_residuals_were_drawn_with_is_found(share, degrees):
 def test_without_data_that_tell_the_share_is_one():
     rest = torch.ones(30, dtype=torch.float64)
     for r, variance in [(normal(30), 1e-6 * rest), (normal(0), rest[:0])]:
-        found = best_leftover(r, rest[: len(r)], variance, None, learn_common=False)
+        found = fit_share(r, rest[: len(r)], variance, None, learn_common=False)
         assert found.share == 1.0 and found.common == 0.0
 
 
@@ -52,10 +52,10 @@ def test_a_common_variance_is_told_from_the_share(common):
     rest = 0.2 + torch.rand(count, generator=rng(3), dtype=torch.float64)
     variance = 5 * torch.rand(count, generator=rng(4), dtype=torch.float64) ** 2
     residual = (rest + common + 0.4 * variance).sqrt() * normal(count)
-    found = best_leftover(residual, rest, variance, None, learn_common=True)
+    found = fit_share(residual, rest, variance, None, learn_common=True)
     assert abs(math.log(found.share / 0.4)) < 0.2
     assert abs(found.common - common) < 0.05 + 0.25 * common
-    fixed = best_leftover(residual, rest, variance, None, learn_common=False)
+    fixed = fit_share(residual, rest, variance, None, learn_common=False)
     assert fixed.common == 0.0
 
 
@@ -65,32 +65,32 @@ def test_a_common_variance_is_told_from_the_share(common):
 def test_a_share_at_the_edge_of_those_tried_is_said_to_be(share, at_edge):
     variance = torch.full((20_000,), 3.0, dtype=torch.float64)
     residual = (share * variance).sqrt() * normal(20_000)
-    found = best_leftover(residual, 1e-9 * variance, variance, None, learn_common=False)
+    found = fit_share(residual, 1e-9 * variance, variance, None, learn_common=False)
     assert found.at_edge == at_edge
 
 
-def test_a_tenth_is_set_aside_and_never_more_than_two_thousand():
-    aside = set_aside(500, rng())
-    assert aside.dtype == torch.bool and int(aside.sum()) == 50
-    assert int(set_aside(100_000, rng()).sum()) == 2_000
-    assert not torch.equal(aside, set_aside(500, rng(2)))
-    assert torch.equal(aside, set_aside(500, rng()))
+def test_a_tenth_is_held_out_and_never_more_than_two_thousand():
+    held_out = hold_out(500, rng())
+    assert held_out.dtype == torch.bool and int(held_out.sum()) == 50
+    assert int(hold_out(100_000, rng()).sum()) == 2_000
+    assert not torch.equal(held_out, hold_out(500, rng(2)))
+    assert torch.equal(held_out, hold_out(500, rng()))
 
 
-def test_what_is_set_aside_tells_nothing():
+def test_held_out_observations_have_no_influence():
     model = dense_torus.log_normal(1.0, 40)
     y = model.apply(torch.zeros(model.latent_size).double())
     y[::4] += 10.0
-    weighing = NoiseState(
+    state = NoiseState(
         model, y, Noise(variance=torch.full_like(y, 0.01)), subgrid_noise=True
     )
     variance = torch.full_like(y, 0.02)
     eps = torch.zeros(1, model.latent_size, dtype=torch.float64)
-    before = weighing.total(eps, variance)
-    weighing.aside = torch.arange(40) % 4 == 0
-    after = weighing.total(eps, variance)
-    assert torch.equal(after[~weighing.aside], before[~weighing.aside])
-    assert bool((after[weighing.aside] > 1e11 * before[weighing.aside]).all())
+    before = state.total(eps, variance)
+    state.held_out = torch.arange(40) % 4 == 0
+    after = state.total(eps, variance)
+    assert torch.equal(after[~state.held_out], before[~state.held_out])
+    assert bool((after[state.held_out] > 1e11 * before[state.held_out]).all())
 
 
 def test_a_share_scales_the_variance_of_lines_and_of_nothing_else():
@@ -141,7 +141,7 @@ def test_a_share_beyond_those_tried_has_not_settled():
     assert result.subgrid_share == 8.0 and not result.share_settled
 
 
-def test_in_the_end_no_observation_is_aside():
+def test_in_the_end_no_observation_is_held_out():
     result = fitted(0, 1.0)
     assert result.converged
     assert float(result.noise_variance.max()) < 1e6 * float(
@@ -178,7 +178,7 @@ def test_where_no_share_can_be_learnt_the_common_noise_is(options):
     assert float(result.noise_variance.max()) < 1.0
 
 
-def test_a_linear_model_sets_nothing_aside():
+def test_a_linear_model_holds_nothing_out():
     rays = dense_torus.log_normal(1.0, 400).functionals
     model = dense_torus.model("matern52", 2, rays)
     y = normal(400)
@@ -187,12 +187,12 @@ def test_a_linear_model_sets_nothing_aside():
     assert float(result.noise_variance.max()) < 10.0
 
 
-def test_stars_set_aside_are_not_outliers_for_it():
+def test_held_out_stars_are_no_outliers():
     result = fitted(1, 1.0, degrees=4.0)
-    # Normal data: nobody is one, and those that were set aside are not either.
-    aside = set_aside(1200, rng(1))
+    # Normal data: nobody is one, and held-out ones are not either.
+    held_out = hold_out(1200, rng(1))
     weights = result.weights
-    assert float(weights[aside].mean()) > 0.9 * float(weights[~aside].mean())
+    assert float(weights[held_out].mean()) > 0.9 * float(weights[~held_out].mean())
 
 
 def test_a_share_that_is_no_number_is_refused():

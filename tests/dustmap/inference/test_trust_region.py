@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dustmap.inference.trust_region import (
+from dustmap.inference.scales.trust_region import (
     expected_gain,
     secant_information,
     standard_errors,

@@ -11,9 +11,9 @@ import pytest
 import torch
 from reference import conditional_features
 
-from dustmap.blurred import BlurredLineIntegrals
 from dustmap.functionals import (
     Derivatives,
+    DistanceMarginalizedIntegrals,
     GaussLegendre,
     LineIntegrals,
     PointValues,
@@ -21,6 +21,7 @@ from dustmap.functionals import (
 )
 from dustmap.grid import torus_positions
 from dustmap.kernels import Matern32
+from dustmap.models import local_variance
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.models.modulated import Modulated
@@ -46,7 +47,7 @@ def seen(dimension, seed=3):
             PointValues(dense_torus.inside(dimension, 5, seed)),
             LineIntegrals(dense_torus.inside(dimension, 8, seed + 1), RULE),
             # Within the box, which is convex and holds the observer.
-            BlurredLineIntegrals(
+            DistanceMarginalizedIntegrals(
                 0.7 * ends, spread, torch.linalg.vector_norm(ends, dim=1), RULE
             ),
         ]
@@ -173,7 +174,7 @@ def test_a_coloured_density_is_seen_as_its_parameters_are():
     points = PointValues(dense_torus.inside(2, 6, 9))
     for looking in (model, model.at(points), modulated_like(model)):
         eps = normal(looking)
-        prediction, variance = looking.seen(looking.density(eps))
+        prediction, variance = looking.predict_from_density(looking.density(eps))
         tangent = looking.linearise(eps)
         torch.testing.assert_close(prediction, looking.apply(eps))
         torch.testing.assert_close(prediction, tangent.prediction)
@@ -183,14 +184,6 @@ def test_a_coloured_density_is_seen_as_its_parameters_are():
 
 def modulated_like(model):
     return Modulated(model.whitening, model.functionals, mean=model.mean)
-
-
-def test_the_tangent_of_the_mean_density_is_the_mean_tangent():
-    model = model_of(2, 2)
-    eps = normal(model, count=3)
-    found = model.mean_tangent(eps).to_dense()
-    each = torch.stack([model.linearise(one).operator.to_dense() for one in eps])
-    torch.testing.assert_close(found, each.mean(dim=0), rtol=1e-10, atol=1e-12)
 
 
 def test_products_of_the_tangent_with_weights_are_its_own():
@@ -203,27 +196,27 @@ def test_products_of_the_tangent_with_weights_are_its_own():
 
 
 @pytest.mark.parametrize("refinement", [1, 2])
-def test_a_move_begins_along_its_step(refinement):
+def test_a_retraction_begins_along_its_step(refinement):
     model = model_of(2, refinement)
     eps, step = normal(model), normal(model, seed=4)
-    slopes = [(model.moved(eps, step, t) - eps) / t for t in (1e-5, 5e-6)]
+    slopes = [(model.retract(eps, step, t) - eps) / t for t in (1e-5, 5e-6)]
     # Richardson's extrapolation: the curve bends where the density rises.
     slope = 2 * slopes[1] - slopes[0]
     torch.testing.assert_close(slope, step, rtol=1e-6, atol=1e-6)
 
 
-def test_a_move_never_overshoots_what_its_tangent_promised():
+def test_a_retraction_never_overshoots_its_tangent():
     model = model_of(2)
     eps, step = normal(model), 2 * normal(model, seed=4)
     start, change = model.density(eps), model.whitening.colour(step)
     rising = change > 0
     assert bool(rising.any()) and bool((~rising).any())
     for length in (1.0, 0.25):
-        moved = model.density(model.moved(eps, step, length))
-        promised = start * (1 + length * change)
-        torch.testing.assert_close(moved[rising], promised[rising], rtol=1e-9, atol=0)
+        moved = model.density(model.retract(eps, step, length))
+        expected = start * (1 + length * change)
+        torch.testing.assert_close(moved[rising], expected[rising], rtol=1e-9, atol=0)
         straight = model.density(eps + length * step)
-        assert bool((straight[rising] > promised[rising]).all())
+        assert bool((straight[rising] > expected[rising]).all())
         torch.testing.assert_close(moved[~rising], straight[~rising], rtol=1e-9, atol=0)
 
 
@@ -293,12 +286,16 @@ def test_other_parameters_keep_the_weights_and_are_those_of_a_new_model():
     assert model.parameters()["mean"] == 0.6 and float(model.kernel.variance) == 0.8
 
 
-def test_another_mean_measures_nothing_anew():
+def test_another_mean_or_variance_measures_nothing_anew(monkeypatch):
     model = model_of(2)
     local = model.local
+    monkeypatch.delattr(local_variance, "local_residual")
+    double = {"variance": 2 * model.parameters()["variance"]}
+    assert model.with_parameters(double).local.line == pytest.approx(2 * local.line)
     other = model.with_parameters({"mean": torch.tensor(1.2, dtype=torch.float64)})
-    assert other.local is local and model.at(PointValues(torch.zeros(1, 2))).local
-    assert model.at(PointValues(torch.zeros(1, 2))).local is local
+    points = PointValues(torch.zeros(1, 2))
+    for alike in (other, model.at(points), model.with_subgrid_share(0.5)):
+        assert alike.local.line == local.line
     eps = normal(model)
     torch.testing.assert_close(
         other.apply(eps), 2 * model.apply(eps), rtol=1e-12, atol=0

@@ -1,4 +1,4 @@
-"""The white noise that posterior samples begin with."""
+"""White noise of posterior samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dustmap.linalg.space import WHOLE, VectorSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class White:
-    """Where the white noise of the samples comes from: the same whenever asked."""
+    """Reproducible white noise of the samples."""
 
     seed: int
 

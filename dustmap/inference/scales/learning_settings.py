@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dustmap.inference.learning_solve import State
+from dustmap.inference.scales.learning_solve import State
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 

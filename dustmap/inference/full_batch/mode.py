@@ -9,18 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Step, Target, gauss_newton_step
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Step, Target, gauss_newton_step
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 
-# Far from the optimum a Gauss–Newton step is solved to this fraction of its residual.
+# Tolerance of a solve relative to the gradient, far from the optimum.
 FORCING = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """A search for the mode between two steps: ε, Σ there, and the steps so far."""
+    """A search for the mode between two steps: ε, its Σ, and the number of steps."""
 
     eps: Float[Tensor, " p"]
     total: Float[Tensor, " n"]
@@ -29,7 +29,7 @@ class Iterate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """Where Gauss–Newton steps led: their number, status and last solve.
+    """The end of the Gauss–Newton steps: their number, status and last solve.
 
     ``refinements`` counts searches with finer solves.
     """
@@ -51,9 +51,9 @@ def find_mode(
     save: Callable[[Iterate], None],
     restored: Iterate | None = None,
 ) -> Mode:
-    """Gauss–Newton steps from ε to the mode, or on from where they stood.
+    """Gauss–Newton steps to the mode, from ε or from a restored iterate.
 
-    Σ is brought up to date between them unless it is given. ``name`` is for errors.
+    Σ is updated between steps unless ``fixed``. ``name`` appears in errors.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def find_mode(
 
 
 class GaussNewtonLoop:
-    """Steps to the mode: where they have come, and the tangent there."""
+    """Gauss–Newton steps: the current iterate and its tangent."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class GaussNewtonLoop:
         self._name = name
 
     def run(self, save: Callable[[Iterate], None], *, reweigh: bool) -> Mode:
-        """Steps until they gain nothing, little, or are too many."""
+        """Step until the gradient or the gain is small, or the limit is reached."""
         fit = self.fit
         self._require_finite()
         while True:
@@ -141,10 +141,10 @@ class GaussNewtonLoop:
         self.at = Iterate(eps=at.eps, total=total, steps=at.steps)
 
     def _stationary(self, solution: Solution) -> bool:
-        """Whether the gradient is at the level the solver was asked for.
+        """Whether the gradient is within the solver's tolerance.
 
-        It is measured against the right-hand side ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``, as
-        the solver's own residual is; at most twice that, since the tangent moved.
+        Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a
+        factor of two allows for the change of the tangent.
         """
         fit, at, tangent = self.fit, self.at, self.tangent
         y = fit.noise.observations
@@ -155,7 +155,7 @@ class GaussNewtonLoop:
         scale = space.inner(rhs, rhs).sqrt()
         residual = space.inner(gradient, gradient).sqrt()
         reached = fit.settings.solver.rtol
-        # With a noise that depends on the field, solves stop early: theirs is no level.
+        # If Σ depends on the field, solves stop early by design.
         if not fit.inexact and bool(solution.converged.all()):
             reached = max(reached, float(solution.residual.max()))
         return float(residual) <= 2 * reached * float(scale)

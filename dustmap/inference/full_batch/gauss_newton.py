@@ -18,7 +18,7 @@ from dustmap.models.base import ForwardModel, Linearisation
 
 OnStep = Callable[[str, int, float], None]
 
-# Of one Gauss–Newton step: 2⁻³⁰ of it is no step.
+# Limit on halvings of a step.
 _HALVINGS = 30
 
 
@@ -53,11 +53,11 @@ class Target:
     y
         Observations.
     total
-        Σ, the variance they are weighted with.
+        Σ, their noise variance.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
     space
-        Where the entries of ε are.
+        The space of ε.
     """
 
     y: Float[Tensor, " n"]
@@ -83,10 +83,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Where a step led, and by how much J fell; ``None`` if it fell nowhere.
+    """The end of a step, and the decrease of J; ``None`` if no length decreased it.
 
     ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``; ``solution``
-    is where the whole step would have led.
+    is the end of the full step.
     """
 
     eps: Float[Tensor, " p"]
@@ -110,9 +110,9 @@ def gauss_newton_step(
 ) -> Step:
     """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, and move towards m.
 
-    The solve is warm-started at ε. Its residual is brought to the solver's tolerance,
-    or to ``forcing`` times that of ε if this is larger: far from the optimum a better
-    solution of a wrong linear problem is wasted (Eisenstat & Walker 1996).
+    The solve starts at ε. Its relative tolerance is the solver's, or ``forcing`` times
+    the relative gradient at ε if this is larger: far from the optimum the tangent does
+    not merit an accurate solve (Eisenstat & Walker 1996).
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def gauss_newton_step(
     if forcing:
         gradient = target.gradient(tangent, eps)
         size = float((space.inner(gradient, gradient) / space.inner(rhs, rhs)).sqrt())
-        # A residual of 1 says that nothing is known yet.
+        # At a residual of 1 a solve would not start.
         solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
     solution = solver.solve(
         Precision(tangent.operator, target.total).matvec,
@@ -156,11 +156,11 @@ def _backtrack(
     solution: Solution,
     where: str,
 ) -> Step:
-    """The longest of the step's halvings that lowers the objective enough.
+    """The longest of the step's halvings that decreases the objective sufficiently.
 
-    Enough is a quarter of what the gradient predicts (Armijo 1966), rounding allowed
-    for: a linear model, which keeps half, takes the whole step. After longer steps than
-    the shortest the objective need not be finite: a density may overflow.
+    Sufficient is a quarter of the decrease predicted by the gradient (Armijo 1966), up
+    to rounding: a linear model, with half of it, takes the full step. Only at the
+    shortest step must the objective be finite, since a density may overflow.
     """
     proposal = solution.value[0]
     step = proposal - eps
@@ -174,11 +174,11 @@ def _backtrack(
     after = before
     for halvings in range(_HALVINGS):
         length = 0.5**halvings
-        moved = model.moved(eps, step, length) if halvings else proposal
-        after = target.value(moved, model.apply(moved))
+        point = model.retract(eps, step, length) if halvings else proposal
+        after = target.value(point, model.apply(point))
         if after <= allowed + 0.25 * length * change:
             return Step(
-                eps=moved,
+                eps=point,
                 gain=before - after,
                 expected_decrease=-change / 2,
                 solution=solution,
@@ -188,14 +188,14 @@ def _backtrack(
 
 
 def named(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
-    """The progress callback of a solver, with the stage's name."""
+    """A solver's progress callback that reports the stage."""
     if on_step is None:
         return None
     return lambda step, residual: on_step(stage, step, residual)
 
 
 def silent(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
-    """The same without the residual: progress that is no part of the record."""
+    """The same without the residual, which is then not recorded."""
     if on_step is None:
         return None
     return lambda step, _: on_step(stage, step, float("nan"))

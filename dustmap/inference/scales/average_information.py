@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.evidence_gradient import scatter
 from dustmap.inference.full_batch import Precision
-from dustmap.inference.hyperpoint import Direction, Hyperpoint
-from dustmap.inference.learning_solve import (
+from dustmap.inference.scales.evidence_gradient import scatter
+from dustmap.inference.scales.hyperpoint import Direction, Hyperpoint
+from dustmap.inference.scales.learning_solve import (
     CountedOperator,
     Samples,
     State,

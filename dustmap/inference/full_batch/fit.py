@@ -1,4 +1,4 @@
-"""What the stages of one full-batch inference share."""
+"""The state that the stages of one full-batch inference share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import State, part_of, scoped
-from dustmap.inference.full_batch_settings import FullBatch
-from dustmap.inference.gauss_newton import OnStep
-from dustmap.inference.noise_state import NoiseState
-from dustmap.inference.preconditioner_cache import Origin, PreconditionerCache
+from dustmap.inference.full_batch.gauss_newton import OnStep
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.preconditioner_cache import (
+    Origin,
+    PreconditionerCache,
+)
+from dustmap.inference.full_batch.settings import FullBatch
 from dustmap.models.base import ForwardModel, Linearisation
 
 
 class Fit:
-    """Model, noise, preconditioner and generator of one inference, as they stand."""
+    """Current model, noise, preconditioner and generator of one inference."""
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Fit:
         return tangent, self.noise.total(eps[None], tangent.variance)
 
     def state(self) -> State:
-        """All that does not follow from ε."""
+        """Everything that does not follow from ε."""
         return {
             "generator": self.generator.get_state(),
             "share": float(self.model.subgrid_share),
@@ -63,17 +66,17 @@ class Fit:
         }
 
     def restore(self, state: State, origin: Origin | None) -> None:
-        """Return to a state that was checked; ``origin`` is the preconditioner's.
+        """Restore a checked state; ``origin`` is the preconditioner's.
 
         Raises
         ------
         ValueError
-            If the state is that of a fit with another number of samples.
+            If the state has another number of samples.
         """
         if state["samples"] != self.settings.samples:
             raise ValueError(
-                f"the saved state does not fit: it is of {state['samples']} samples, "
-                f"{self.settings.samples} are asked for"
+                f"the saved state does not fit: it has {state['samples']} samples, "
+                f"expected {self.settings.samples}"
             )
         self.generator.set_state(state["generator"])
         if state["share"] != self.model.subgrid_share:

@@ -1,14 +1,14 @@
-r"""Posterior samples of a model that is not linear, each at the end of its own fit.
+r"""Posterior samples of a non-linear model by randomised maximum likelihood.
 
-A sample is the mode of a posterior whose data and prior mean are drawn anew,
+A sample is the mode of a posterior with perturbed data and prior mean,
 
 ``ε_s = argmin ½ |ε − ξ_s|² + ½ Σ_n (y_n + Σ_n^{1/2} η_sn − apply(ε)_n)² / Σ_n``
 
 with η_s and ξ_s standard normal: *randomised maximum likelihood* (Oliver, He & Reynolds
-1996; Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895, without their weights). Of
-a linear model these are exact samples. Otherwise every sample still fits its data,
-which none does that is taken from the tangent at the mode: where a density may change
-by a factor of ten, those explode.
+1996; Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895, without their weights). For
+a linear model these are exact samples. For a non-linear one every sample still fits its
+data; samples from the tangent at the mode do not, and diverge where the density is
+uncertain by a factor of ten.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.gauss_newton import (
+from dustmap.inference.full_batch.gauss_newton import (
     OnStep,
     Precision,
     Target,
     gauss_newton_step,
     silent,
 )
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel
 
-# A step is solved to this fraction of the gradient it starts from: what a sample takes
-# in all is least between 0.1 and 0.5. Where that leaves too much, to the next ones.
+# Tolerance of a solve relative to the gradient: the total cost of a sample is least
+# between 0.1 and 0.5. The next ones follow if the Newton decrement stays too large.
 FORCINGS = (0.3, 0.1, 0.03)
-# The Newton decrement is computed by a solve to the first; it may be so many times the
-# tolerance, of which rough solves see a third to a half.
+# Tolerance of the solve for the Newton decrement, and the limit on the decrement in
+# units of the samples' tolerance (rough solves underestimate it by a factor of 2–3).
 _ACCURATE, DECREMENT_LIMIT = 0.01, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A sample, and what its fit says of itself.
+    """A sample and the status of its fit.
 
     ``expected_decrease`` is that of the objective in the last step [nats];
     ``iterations`` are those of conjugate gradients in all its steps.
@@ -58,11 +58,11 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Samples from fits of their own, with what these say of themselves.
+    """Samples and the status of their fits.
 
-    ``expected_decrease`` is that of the last step of each [nats], by a rough solve that
-    leaves out what is hard to solve for; ``newton_decrement`` is that of the first of
-    them, by an accurate solve.
+    ``expected_decrease`` is that of each sample's last step [nats], from a rough solve,
+    which underestimates it; ``newton_decrement`` is the first sample's, from an
+    accurate solve.
     """
 
     value: Float[Tensor, "s p"]
@@ -75,7 +75,7 @@ class Samples:
     def of(
         cls, fits: list[Fitted], newton_decrement: float, tolerance: float
     ) -> Samples:
-        """Fits one after another; none converged if the decrement is too large."""
+        """Join fits; none has converged if the decrement is too large."""
         enough = newton_decrement <= DECREMENT_LIMIT * tolerance
         return cls(
             newton_decrement=newton_decrement,
@@ -87,7 +87,7 @@ class Samples:
 
     @property
     def message(self) -> str:
-        """One line for people."""
+        """One-line summary."""
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
@@ -98,7 +98,7 @@ class Samples:
             return f"each fitted by itself, {tail}"
         failed = int((~self.converged).sum())
         return (
-            f"{failed} of {len(self.converged)} did not come to an end ({tail}): raise "
+            f"{failed} of {len(self.converged)} did not converge ({tail}): raise "
             "the limits on steps and iterations, or loosen the tolerance"
         )
 
@@ -149,7 +149,7 @@ def newton_decrement(
 def lowest(
     model: ForwardModel, target: Target, starts: list[Float[Tensor, " p"]]
 ) -> Float[Tensor, " p"]:
-    """That of several starts at which the objective is least."""
+    """The start with the lowest objective."""
     if len(starts) == 1:
         return starts[0]
     values = [target.value(eps, model.apply(eps)) for eps in starts]
@@ -158,7 +158,7 @@ def lowest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleIterate:
-    """The fit of a sample between two steps: ε, and what led there."""
+    """The fit of a sample between two steps."""
 
     eps: Float[Tensor, " p"]
     iterations: int = 0
@@ -181,16 +181,16 @@ def fit_sample(
 ) -> Fitted:
     """Gauss–Newton steps until the expected decrease is below ``tolerance`` [nats].
 
-    The tolerance of a sample is in nats: a residual relative to the data would stop
-    sooner the larger the signal is. ``solver`` only limits the number of iterations.
-    ``save`` is called between two steps.
+    A tolerance in nats does not depend on the size of the signal, as a relative
+    residual would. ``solver`` only limits the number of iterations. ``save`` is called
+    between two steps.
 
     Raises
     ------
     FloatingPointError
         If a prediction, the objective or a solve is not finite.
     """
-    # Of rounding: what is relative to the gradient decides.
+    # The tolerance relative to the gradient decides.
     solver = replace(solver, rtol=torch.finfo(at.eps.dtype).eps)
     while True:
         where = f"{stage}, step {at.steps}"

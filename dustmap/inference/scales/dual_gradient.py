@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.hyperpoint import COMMON_NOISE, Hyperpoint
+from dustmap.inference.scales.hyperpoint import COMMON_NOISE, Hyperpoint
 from dustmap.models.base import Linearisation
 
 

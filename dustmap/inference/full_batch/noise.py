@@ -1,4 +1,4 @@
-"""What is stated of the noise of observations, and what is to be learnt of it."""
+"""The noise model of the observations: known and learnt parts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class Noise:
     Parameters
     ----------
     variance
-        ``σ_n²``, with any common noise that is known.
+        ``σ_n²``, including any known common noise.
     blur, blur_scale
-        ``(b_n L'_n ρ)²`` is added to the variance, to first order what an error
-        ``σ_d`` of a distance does: with ``L'`` the integral from ``d − σ_d`` to
-        ``d + σ_d`` and ``b = ½``, the density around the star times ``σ_d``.
+        Adds ``(b_n L'_n ρ)²`` to the variance, the effect of a distance error ``σ_d``
+        to first order: the density around the star times ``σ_d``, with ``L'`` the
+        integral from ``d − σ_d`` to ``d + σ_d`` and ``b = ½``.
     degrees
         Degrees of freedom ν of a Student-T distribution; ``None`` for a normal one.
     learn_degrees
-        Take the ν of highest likelihood instead, starting from ``degrees``.
+        Learn ν by maximum likelihood, starting from ``degrees``.
     learn_common
-        Learn a common variance ``τ²`` that is added to every Σ: as much as makes the
-        median of ``r²/Σ`` that of a normal distribution. Structure that a model cannot
-        follow concerns a minority, and leaves the median alone. With ``learn_share``
-        both are learnt together.
+        Learn a common variance ``τ²``, added to every Σ, that makes the median of
+        ``r²/Σ`` that of a normal distribution. The median is robust to the minority
+        of observations behind structure that the model cannot follow. With
+        ``learn_share`` both are learnt together.
     learn_share
-        Learn which share of the unresolved variance is left to each observation
-        (:mod:`dustmap.inference.subgrid_share`).
+        Learn the share of the unresolved variance that is independent between
+        observations (:mod:`dustmap.inference.full_batch.subgrid_share`).
     neighbours
-        For each observation, others that should see nearly the same. What they miss in
-        common is structure that the model cannot follow, and no reason to doubt any of
-        them: a residual counts as far as it differs from their median, and against
-        their scatter (median absolute deviation) where that exceeds Σ.
+        For each observation, others with nearly the same expected value. A residual
+        common to neighbours is unmodelled structure, not an outlier: an observation is
+        down-weighted when its residual differs from the neighbours' median by more than
+        Σ and their scatter (median absolute deviation).
     """
 
     variance: Float[Tensor, " n"]
@@ -62,5 +62,5 @@ class Noise:
 
     @property
     def depends_on_field(self) -> bool:
-        """Whether Σ changes with what is inferred."""
+        """Whether Σ depends on the inferred field."""
         return self.blur is not None or self.degrees is not None or self.learn_common

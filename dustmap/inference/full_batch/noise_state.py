@@ -1,13 +1,13 @@
 r"""Σ of all observations, brought up to date as the field improves.
 
-``Σ_n = (σ_n² + τ² + (b_n L'_n ρ)² + α v_n) / w_n``: the stated variance and a common
-one, what an uncertain distance does to the extinction, what the grid cannot resolve
-(α is the model's), and the weight that an outlier is left with.
+``Σ_n = (σ_n² + τ² + (b_n L'_n ρ)² + α v_n) / w_n``: the stated and a common variance,
+the effect of distance errors, the variance that the grid cannot resolve (α belongs to
+the model), and the weight w, which is small for outliers.
 
-Between Gauss–Newton steps to the mode w, τ² and ν follow the residuals there
-(:meth:`NoiseState.update_at`); between rounds of samples those averaged over samples,
-and so does α (:meth:`NoiseState.update_over`), from observations that the samples have
-not seen, until these are included again (:meth:`NoiseState.include_all`).
+Between Gauss–Newton steps to the mode, w, τ² and ν are estimated from the residuals
+(:meth:`NoiseState.update_at`); between rounds of samples, from residuals averaged over
+samples (:meth:`NoiseState.update_over`). α is then estimated from held-out
+observations, which :meth:`NoiseState.include_all` returns to the data in the end.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dustmap.checkpoint import State
-from dustmap.inference.noise import Noise
-from dustmap.inference.sample_averages import averages
-from dustmap.inference.subgrid_share import best_leftover
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.sample_averages import averages
+from dustmap.inference.full_batch.subgrid_share import fit_share
 from dustmap.models.base import ForwardModel, Linearisation
 
-# Degrees of freedom that are tried; the last counts as a normal distribution.
+# Trial degrees of freedom; the last means a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
-# By how much the variance of an observation grows that is set aside.
-_NOTHING = 1e12
+# Factor on the variance of a held-out observation.
+_HELD_OUT_FACTOR = 1e12
 # The median of χ² with one degree of freedom.
 _MEDIAN = 0.4549364
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Σ over samples, and the model's share α that it holds for.
+    """Σ over samples, and the share α it was computed with.
 
-    ``at_edge`` says that α is the least or the largest that is tried.
+    ``at_edge``: α is the smallest or largest trial value.
     """
 
     total: Float[Tensor, " n"]
@@ -46,7 +46,7 @@ class Update:
 
 
 class NoiseState:
-    """Σ of all observations under one model, brought up to date as ρ improves."""
+    """Σ of all observations under one model, updated as ρ improves."""
 
     def __init__(
         self,
@@ -66,32 +66,32 @@ class NoiseState:
         self._scale = None if noise.blur_scale is None else noise.blur_scale.to(**place)
         self._blurred = None if noise.blur is None else model.at(noise.blur)
         self.weights = torch.ones_like(self._stated)
-        # Observations that count for nothing for now.
-        self.aside: Bool[Tensor, " n"] | None = None
+        # Observations without influence for now.
+        self.held_out: Bool[Tensor, " n"] | None = None
 
     def state(self) -> State:
-        """What reweighing has found; Σ itself is no function of this alone."""
-        aside = self.aside
+        """Weights and hyperparameters of the noise (Σ also depends on the field)."""
+        held_out = self.held_out
         none = torch.zeros_like(self.weights, dtype=torch.bool)
         return {
             "weights": self.weights,
             "common": float(self.common),
-            # Zero stands for a normal distribution.
+            # Zero means a normal distribution.
             "degrees": 0.0 if self.degrees is None else float(self.degrees),
-            "aside": none if aside is None else aside,
+            "held_out": none if held_out is None else held_out,
         }
 
     def restore(self, state: State) -> None:
-        """Return to what :meth:`state` told."""
+        """Return to a state of :meth:`state`."""
         self.weights = state["weights"].to(self.weights.device)
         self.common, self.degrees = state["common"], state["degrees"] or None
-        aside = state["aside"].to(self.weights.device)
-        self.aside = aside if bool(aside.any()) else None
+        held_out = state["held_out"].to(self.weights.device)
+        self.held_out = held_out if bool(held_out.any()) else None
 
     def normal(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
-        """Σ of a normal distribution: every weight is one; blur is averaged over ε."""
+        """Σ with all weights one; the effect of distance errors is averaged over ε."""
         total = self._stated + self.common
         if self.subgrid_noise:
             total = total + variance
@@ -109,71 +109,71 @@ class NoiseState:
         return self._weighted(self.normal(eps, variance))
 
     def _weighted(self, normal: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The weights, and what is set aside, brought into a Σ."""
-        return self._without_aside(normal / self.weights)
+        """Σ with weights, held-out observations without influence."""
+        return self._without_held_out(normal / self.weights)
 
-    def _without_aside(self, total: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Variances with which what is set aside tells nothing."""
-        if self.aside is None:
+    def _without_held_out(self, total: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Variances that remove the influence of held-out observations."""
+        if self.held_out is None:
             return total
-        # Finite: perturbed data scatter by its root, and still tell nothing.
-        return torch.where(self.aside, _NOTHING * total, total)
+        # Finite, since perturbed data scatter by its square root.
+        return torch.where(self.held_out, _HELD_OUT_FACTOR * total, total)
 
     def update_at(
         self, eps: Float[Tensor, " p"], tangent: Linearisation
     ) -> tuple[Float[Tensor, " n"], float]:
         """Σ at ε with new weights, and ``mean (y − apply)²/Σ``.
 
-        Outliers are weighed down once most observations are fitted.
+        Outliers are down-weighted once most observations are fitted.
         """
         normal = self.normal(eps[None], tangent.variance)
         residual = self.observations - tangent.prediction
         squares = residual**2
         if float((squares / normal).median()) < 1.0:
-            # What is set aside is not fitted, and no outlier for that.
-            self.reweigh(residual, squares, self._without_aside(normal))
+            # Held-out observations are not fitted, hence not outliers.
+            self.reweigh(residual, squares, self._without_held_out(normal))
         total = self._weighted(normal)
         return total, float((squares / total).mean())
 
     def update_over(self, model: ForwardModel, eps: Float[Tensor, "s p"]) -> Update:
-        """Σ with new weights by averages over samples, and the share if it is learnt.
+        """Σ with new weights from averages over samples.
 
-        This is that of highest likelihood of what was set aside.
+        If the share is learnt, it maximises the likelihood of the held-out data.
         """
-        seen = averages(model, self.observations, eps)
-        residual, variance = self.observations - seen.prediction, seen.variance
+        mean = averages(model, self.observations, eps)
+        residual, variance = self.observations - mean.prediction, mean.variance
         share = model.subgrid_share
-        if self.aside is None:
-            self.reweigh(residual, seen.squares, self.normal(eps, variance))
+        if self.held_out is None:
+            self.reweigh(residual, mean.squares, self.normal(eps, variance))
             return Update(total=self.total(eps, variance), share=share)
-        # Of line integrals alone: nothing else is proportional to the share.
+        # Only variances of line integrals are proportional to the share.
         double = model.with_subgrid_share(2 * share)
         lines = averages(double, self.observations, eps).variance - variance
         stated = self.normal(eps, variance - lines) - self.common
-        aside = self.aside
-        found = best_leftover(
-            residual[aside],
-            (stated + seen.spread)[aside],
-            lines[aside] / share,
+        held_out = self.held_out
+        found = fit_share(
+            residual[held_out],
+            (stated + mean.spread)[held_out],
+            lines[held_out] / share,
             self.degrees,
             learn_common=self.given.learn_common,
         )
         variance = variance + (found.share / share - 1) * lines
         self.common = found.common
         normal = self.normal(eps, variance)
-        # Samples know nothing of these: their residuals scatter by twice the spread.
-        scale = torch.where(aside, normal + 2 * seen.spread, normal)
-        self.reweigh(residual, seen.squares, scale)
+        # Samples are independent of held-out data, whose residuals scatter more.
+        scale = torch.where(held_out, normal + 2 * mean.spread, normal)
+        self.reweigh(residual, mean.squares, scale)
         total = self._weighted(normal)
         return Update(total=total, share=found.share, at_edge=found.at_edge)
 
     def include_all(
         self, model: ForwardModel, eps: Float[Tensor, "s p"]
     ) -> Float[Tensor, " n"]:
-        """Σ with those that were set aside among the others again."""
-        self.aside = None
-        seen = averages(model, self.observations, eps)
-        return self.total(eps, seen.variance)
+        """Σ with the held-out observations included again."""
+        self.held_out = None
+        mean = averages(model, self.observations, eps)
+        return self.total(eps, mean.variance)
 
     def reweigh(
         self,
@@ -183,8 +183,8 @@ class NoiseState:
     ) -> None:
         """``w_n = (ν + 1) / (ν + E[r_n²]/Σ_n)``: a scale mixture of normals.
 
-        ``residual`` and ``squares`` are ``E[r_n]`` and ``E[r_n²]``. ν is that of
-        highest likelihood of the residuals, if it is learnt.
+        ``residual`` and ``squares`` are ``E[r_n]`` and ``E[r_n²]``. If ν is learnt, it
+        maximises the likelihood of the residuals.
         """
         own, scatter = squares, None
         if self.given.neighbours is not None:
@@ -202,8 +202,8 @@ class NoiseState:
             normal = torch.maximum(normal, scatter**2)
         ratio = (own / normal).to(torch.float64)
         if self.given.learn_degrees:
-            told = ratio if self.aside is None else ratio[~self.aside]
-            scores = [_student_score(told, nu) for nu in _DEGREES]
+            fitted = ratio if self.held_out is None else ratio[~self.held_out]
+            scores = [_student_score(fitted, nu) for nu in _DEGREES]
             self.degrees = _DEGREES[scores.index(max(scores))]
         if self.degrees >= _DEGREES[-1]:
             self.weights = torch.ones_like(self._stated)
@@ -225,7 +225,7 @@ def _common_variance(squares: Float[Tensor, " n"], known: Float[Tensor, " n"]) -
 
 
 def _student_score(ratio: Float[Tensor, " n"], degrees: float) -> float:
-    """Mean log density of a Student-T, up to the scale's term, at ``r²/Σ``."""
+    """Mean Student-T log density at ``r²/Σ``, without the term of the scale."""
     half = torch.tensor(degrees / 2, dtype=torch.float64)
     constant = torch.lgamma(half + 0.5) - torch.lgamma(half)
     constant = constant - 0.5 * torch.log(2 * half)

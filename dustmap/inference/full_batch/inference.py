@@ -1,53 +1,38 @@
-"""The stages of a full-batch inference: the mode, and samples around it."""
+"""The stages of a full-batch inference: first the mode, then samples."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.inference_state import InferenceState
-from dustmap.inference.linear_samples import draw
-from dustmap.inference.mode import FORCING, Iterate, Mode, find_mode
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.inference_state import InferenceState
+from dustmap.inference.full_batch.linear_samples import draw
+from dustmap.inference.full_batch.mode import FORCING, Iterate, Mode, find_mode
+from dustmap.inference.full_batch.randomized_map import (
     DECREMENT_LIMIT,
     FORCINGS,
     Samples,
     newton_decrement,
 )
-from dustmap.inference.sample_rounds import SampleRounds
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.sample_rounds import SampleRounds
+from dustmap.inference.full_batch.settings import FullBatchResult
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """Samples of ε, the Σ they belong to, their solves, and the mode."""
-
-    samples: Float[Tensor, "s p"]
-    total: Float[Tensor, " n"]
-    solved: Solution | Samples | None
-    mode: Mode
-
-    @property
-    def converged(self) -> bool:
-        """Whether the mode is one, and every sample came to its end."""
-        every = self.solved is None or bool(self.solved.converged.all())
-        return self.mode.converged and every
-
-
 class FullBatchInference:
-    """One stage after another, from where the restored state says that they stand.
+    """The stages in order, resumed from the restored state if there is one.
 
     Raises
     ------
     ValueError
-        If the restored state is not one of this fit.
+        If the restored state belongs to another fit.
     """
 
     def __init__(self, fit: Fit, checkpointer: Checkpointer) -> None:
@@ -58,8 +43,8 @@ class FullBatchInference:
         if state is not None:
             self.at = InferenceState.restore(fit, state)
 
-    def run(self, start: Float[Tensor, " p"]) -> Posterior:
-        """Samples and Σ, and the mode that goes with them.
+    def run(self, start: Float[Tensor, " p"]) -> FullBatchResult:
+        """The mode, samples and their Σ.
 
         Raises
         ------
@@ -107,23 +92,23 @@ class FullBatchInference:
         return found
 
     def _refined(self, mode: Mode) -> Mode:
-        """The mode where no samples follow, to the tolerance that these have.
+        """Refine the mode to the samples' tolerance when none are drawn.
 
-        Its steps stop where rough solves gain little. The Newton decrement by an
-        accurate one decides whether finer ones follow.
+        Its steps stop when rough solves gain little; the Newton decrement of an
+        accurate solve decides whether finer solves follow.
         """
         fit, at = self.fit, self.at
         allowed = DECREMENT_LIMIT * fit.settings.newton_tolerance
         allowed *= fit.count
-        # With a tolerance of zero the gradient alone has decided.
+        # At zero tolerance only the gradient decides.
         if not allowed or not (mode.converged or mode.refinements):
             return mode
         finer = [forcing for forcing in FORCINGS if forcing < FORCING]
         while True:
             if at.search is None:
-                left = self._decrement(mode)
-                if left <= allowed or mode.refinements == len(finer):
-                    return replace(mode, converged=mode.converged and left <= allowed)
+                small = self._decrement(mode) <= allowed
+                if small or mode.refinements == len(finer):
+                    return replace(mode, converged=mode.converged and small)
             again = self._find_mode(
                 mode.eps, name="refined mode", forcing=finer[mode.refinements]
             )
@@ -143,12 +128,36 @@ class FullBatchInference:
             on_step=fit.on_step,
         )
 
-    def _alone(self, mode: Mode) -> Posterior:
+    def _alone(self, mode: Mode) -> FullBatchResult:
         _, total = self.fit.tangent(mode.eps)
-        none = mode.eps.new_zeros(0, len(mode.eps))
-        return Posterior(samples=none, total=total, solved=None, mode=mode)
+        return self._result(mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
 
-    def _linear(self, mode: Mode, white: White) -> Posterior:
+    def _result(
+        self,
+        mode: Mode,
+        samples: Float[Tensor, "s p"],
+        total: Float[Tensor, " n"],
+        solved: Solution | Samples | None,
+    ) -> FullBatchResult:
+        model, noise = self.fit.model, self.fit.noise
+        sampled = solved is None or bool(solved.converged.all())
+        return FullBatchResult(
+            mean=mode.eps,
+            samples=samples,
+            noise_variance=total,
+            prediction=model.linearise(mode.eps).prediction,
+            newton_steps=mode.steps,
+            mean_solution=mode.solution,
+            sample_solution=solved,
+            converged=mode.converged and sampled,
+            weights=noise.weights,
+            degrees=noise.degrees,
+            common_noise=noise.common,
+            subgrid_share=model.subgrid_share,
+            share_settled=self.fit.share_settled,
+        )
+
+    def _linear(self, mode: Mode, white: White) -> FullBatchResult:
         """Exact samples, block by block."""
 
         def save(blocks: Solution) -> None:
@@ -165,10 +174,10 @@ class FullBatchInference:
             save=save,
             restored=self.at.blocks,
         )
-        return Posterior(samples=solved.value, total=total, solved=solved, mode=mode)
+        return self._result(mode, solved.value, total, solved)
 
-    def _randomized(self, mode: Mode, white: White) -> Posterior:
-        """Samples by fits of their own, Σ, and the mode with this Σ."""
+    def _randomized(self, mode: Mode, white: White) -> FullBatchResult:
+        """Samples by randomised maximum likelihood, and the mode with their Σ."""
         fit, at = self.fit, self.at
         if at.drawn is None:
             drawn = SampleRounds(fit, at, white, self._save).run(mode.eps)
@@ -176,7 +185,7 @@ class FullBatchInference:
             self._save()
         samples, total = at.drawn.samples, at.drawn.total
         if fit.noise.given.learn_share:
-            # Some observations were set aside, and the others weigh something else.
+            # The mode excluded the held-out observations and had other weights.
             again = self._find_mode(mode.eps, fixed=total, name="mode again")
             mode = replace(again, steps=mode.steps + again.steps)
-        return Posterior(samples=samples.value, total=total, solved=samples, mode=mode)
+        return self._result(mode, samples.value, total, samples)

@@ -1,4 +1,4 @@
-"""Samples of a posterior that is Gaussian, by solves with white right-hand sides."""
+"""Samples of a Gaussian posterior by solves with white right-hand sides."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Precision, named
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Precision, named
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 
@@ -29,7 +29,7 @@ def draw(
 ) -> Solution:
     """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) the white noise's pairs.
 
-    At least one sample. ``save`` is called with the solves so far after every block.
+    ``save`` is called with the solves so far after every block.
 
     Raises
     ------

@@ -18,16 +18,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.hyperpoint import Hyperpoint
-from dustmap.inference.learning_problem import LearningProblem, LocalShape
-from dustmap.inference.learning_settings import (
+from dustmap.inference.scales.hyperpoint import Hyperpoint
+from dustmap.inference.scales.learning_problem import LearningProblem, LocalShape
+from dustmap.inference.scales.learning_settings import (
     Learning,
     LearningStep,
     Learnt,
     Status,
 )
-from dustmap.inference.learning_solve import LinearSolve, Solve
-from dustmap.inference.trust_region import (
+from dustmap.inference.scales.learning_solve import LinearSolve, Solve
+from dustmap.inference.scales.trust_region import (
     expected_gain,
     secant_information,
     standard_errors,

@@ -1,4 +1,4 @@
-"""Averages over posterior samples of what the observations see of them."""
+"""Predictions and residuals averaged over posterior samples."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dustmap.models.base import ForwardModel
 class Averages:
     """Means over samples: of ``apply``, of ``(y − apply(ε_s))²``, and of ``v_n``.
 
-    ``spread`` is the variance of ``apply`` over samples, with S for a divisor: those of
-    an antithetic pair have no common error.
+    ``spread`` is the variance of ``apply`` over samples with divisor S, since the mean
+    of an antithetic pair has no error to first order.
     """
 
     prediction: Float[Tensor, " n"]
@@ -37,7 +37,7 @@ def averages(
         total[0] += beside
         total[1] += (y - tangent.prediction) ** 2
         total[2] += tangent.variance
-        # Around one of them: squares of predictions themselves would cancel.
+        # Relative to the first sample, against cancellation.
         total[3] += beside**2
     beside, squares, variance, second = total / len(eps)
     return Averages(

@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dustmap.inference.average_information import (
+from dustmap.inference.scales.average_information import (
     average_information,
     residual_weights,
     responses,
 )
-from dustmap.inference.dual_gradient import DualSamples
-from dustmap.inference.evidence_gradient import PairedSamples
-from dustmap.inference.hyperpoint import Hyperpoint, directions_of, reach
-from dustmap.inference.learning_settings import Learning
-from dustmap.inference.learning_solve import Samples, Solve, State
+from dustmap.inference.scales.dual_gradient import DualSamples
+from dustmap.inference.scales.evidence_gradient import PairedSamples
+from dustmap.inference.scales.hyperpoint import Hyperpoint, directions_of, reach
+from dustmap.inference.scales.learning_settings import Learning
+from dustmap.inference.scales.learning_solve import Samples, Solve, State
 from dustmap.models.mean_parameters import SCALE_HEIGHT
 
 

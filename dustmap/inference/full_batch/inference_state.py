@@ -1,4 +1,4 @@
-"""Where the stages of a full-batch inference stand, and how that is saved."""
+"""Progress of a full-batch inference, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from dustmap.checkpoint import (
     rebuild,
     schema_of,
 )
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.mode import Iterate, Mode
-from dustmap.inference.preconditioner_cache import Origin
-from dustmap.inference.randomized_map import Fitted, SampleIterate, Samples
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.mode import Iterate, Mode
+from dustmap.inference.full_batch.preconditioner_cache import Origin
+from dustmap.inference.full_batch.randomized_map import Fitted, SampleIterate, Samples
+from dustmap.inference.full_batch.white_noise import White
 from dustmap.linalg.cg import Solution
 
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """One of the rounds in which samples are fitted.
+    """One round of sample fits.
 
     Parameters
     ----------
     total
         Its Σ.
     rough
-        Rough rounds come first, of a few samples.
+        Whether it is one of the first rounds, of a few rough samples.
     number
-        From 0, for either kind.
+        From 0, separately for rough and final rounds.
     done
-        Samples that were fitted in it.
+        Number of samples fitted in it.
     """
 
     total: Float[Tensor, " n"]
@@ -49,7 +49,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Finished samples of a model that is not linear, and the Σ they belong to."""
+    """Finished samples of a non-linear model, and their Σ."""
 
     samples: Samples
     total: Float[Tensor, " n"]
@@ -57,24 +57,24 @@ class Drawn:
 
 @dataclass(slots=True, kw_only=True)
 class InferenceState:
-    """What the stages have found.
+    """Results of the stages so far.
 
     Parameters
     ----------
     search
-        A search for the mode under way: the first, one with finer solves, or the last
+        The current search for the mode: the first, one with finer solves, or the last
         with the Σ of the samples.
     mode
         The mode.
     white
         The white noise of the samples.
     blocks
-        Samples of a linear model that are done.
+        Finished samples of a linear model.
     round, samples, iterate
-        Of a model that is not linear: the round under way, those fitted in it followed
-        by those known from the one before, and where the next one stands.
+        For a non-linear model: the current round, the samples fitted in it followed by
+        those of the round before, and the iterate of the next sample.
     drawn
-        All of them.
+        All samples of a non-linear model.
     """
 
     search: Iterate | None = None
@@ -87,7 +87,7 @@ class InferenceState:
     drawn: Drawn | None = None
 
     def flat(self) -> State:
-        """Its entries by name, without copies."""
+        """Entries by name, without copies."""
         state: State = {}
         for part in _parts():
             value = getattr(self, part)
@@ -98,12 +98,12 @@ class InferenceState:
 
     @classmethod
     def restore(cls, fit: Fit, state: State) -> InferenceState:
-        """The inverse of :meth:`flat`; the fit, too, returns to where it stood.
+        """The inverse of :meth:`flat`; also restores the fit.
 
         Raises
         ------
         ValueError
-            If the state is not one of this fit.
+            If the state belongs to another fit.
         """
         examples = _examples(fit)
         schemas = {}
@@ -119,7 +119,7 @@ class InferenceState:
         }
         fit.restore(state, found.pop("origin", None))
         own = {part: found.pop(part) for part in _parts() if part in found}
-        # What is left are samples, in their order.
+        # The remaining entries are samples, in order.
         return cls(**own, samples=list(found.values()))
 
 
@@ -128,7 +128,7 @@ def _parts() -> list[str]:
 
 
 def _examples(fit: Fit) -> dict[str, Any]:
-    """A value of every part that a state of this fit may have."""
+    """An example of every part of a state of this fit."""
     samples = fit.settings.samples
     place = {"dtype": fit.model.dtype, "device": fit.model.device}
     p = torch.zeros(fit.model.latent_size, **place)

@@ -1,4 +1,4 @@
-"""The preconditioner of an inference, and what it can be made from again."""
+"""The preconditioner of an inference, which a checkpoint can rebuild."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import State, flatten
-from dustmap.inference.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a preconditioner was made: ε, Σ, and the generator's state before it."""
+    """The inputs of a preconditioner: ε, Σ, and the generator's state before it."""
 
     eps: Float[Tensor, " p"]
     total: Float[Tensor, " n"]
@@ -26,15 +26,15 @@ class Origin:
 class PreconditionerCache:
     """A Nyström preconditioner, kept until a new one is made.
 
-    Its vectors are not saved. They are made again from ε, Σ and the state of the
-    generator that they were first made from, for ``rank`` products with Λ.
+    Checkpoints hold its inputs (ε, Σ and the generator's state) instead of its vectors;
+    rebuilding costs ``rank`` products with Λ.
 
     Parameters
     ----------
     rank
-        Of the preconditioners; 0 for none.
+        Rank; 0 for none.
     generator
-        Of the random vectors.
+        For the random vectors.
     on_step
         Called with the stage ``preconditioner`` and the rank.
     """
@@ -43,7 +43,7 @@ class PreconditionerCache:
         self, rank: int, generator: torch.Generator, on_step: OnStep | None
     ) -> None:
         self.preconditioner: NystromPreconditioner | None = None
-        # Of conjugate gradients, since the last preconditioner was made.
+        # Iterations of conjugate gradients with the current preconditioner.
         self.iterations = 0
         self._rank = rank
         self._generator = generator
@@ -51,12 +51,12 @@ class PreconditionerCache:
         self._origin: Origin | None = None
 
     def worth_it(self, *, linear: bool) -> bool:
-        """Whether to make one now: at once if the model is linear."""
+        """Whether to make one now; for a linear model, once."""
         if self._rank == 0:
             return False
         if linear:
             return self.preconditioner is None
-        # Tangents change with every step: a new one pays after so many iterations.
+        # Tangents change with every step; a new one pays after ``rank`` iterations.
         return self.iterations > self._rank
 
     def make(
@@ -65,14 +65,14 @@ class PreconditionerCache:
         eps: Float[Tensor, " p"],
         total: Float[Tensor, " n"],
     ) -> None:
-        """A preconditioner of the precision at ε, kept from now on."""
+        """Make and keep a preconditioner of the precision at ε."""
         precision = Precision(tangent.operator, total)
         rank = min(self._rank, precision.domain.length(precision.shape[0]))
         self.iterations = 0
         if rank == 0:
             return
         before = self._generator.get_state()
-        # The old one makes room first.
+        # Free the memory of the old one first.
         self.preconditioner = self._origin = None
         if self._on_step is not None:
             self._on_step("preconditioner", rank, float("nan"))
@@ -88,14 +88,14 @@ class PreconditionerCache:
         self._origin = Origin(eps=eps, total=total, generator=before)
 
     def state(self) -> State:
-        """What the preconditioner can be made from, and what it has done."""
+        """The preconditioner's inputs, and its iterations."""
         made = {} if self._origin is None else flatten("origin", self._origin)
         return {"iterations": self.iterations, **made}
 
     def restore(
         self, model: ForwardModel, iterations: int, origin: Origin | None
     ) -> None:
-        """Make the preconditioner again, and leave the generator as it is."""
+        """Rebuild the preconditioner; the generator's state is unchanged."""
         if origin is not None:
             now = self._generator.get_state()
             self._generator.set_state(origin.generator)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.hyperpoint import COMMON_NOISE, Direction, Hyperpoint
+from dustmap.inference.scales.hyperpoint import COMMON_NOISE, Direction, Hyperpoint
 from dustmap.models.base import ForwardModel, Linearisation
 
 # Change of a logarithm that scatter is measured with: its error is of that order.

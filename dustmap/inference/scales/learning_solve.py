@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch import Precision
-from dustmap.inference.hyperpoint import Hyperpoint
+from dustmap.inference.scales.hyperpoint import Hyperpoint
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -39,7 +39,8 @@ class State:
         Of the model at m.
     draws
         For a linear model, the draws ``w_s ~ N(0, C⁻¹)`` that belong to the deviations:
-        with them the gradient scatters less (:mod:`dustmap.inference.dual_gradient`).
+        with them the gradient scatters less
+        (:mod:`dustmap.inference.scales.dual_gradient`).
     preconditioner
         Of Λ, if there is one.
     products

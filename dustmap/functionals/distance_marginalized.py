@@ -1,21 +1,23 @@
-"""Line integrals over uncertain distances."""
+"""Line integrals marginalised over uncertain distances."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.functionals import Functionals, LineIntegrals, Nodes, position_matrix
+from dustmap.functionals.base import Functionals, Nodes, position_matrix
+from dustmap.functionals.line_integrals import LineIntegrals
 from dustmap.quadrature import MonteCarlo, Rule
 
 
-class BlurredLineIntegrals(Functionals):
-    r"""``E_d[∫_0^d ρ ds]`` over an uncertain distance: every path element counts with
-    the probability that the star is beyond it,
+class DistanceMarginalizedIntegrals(Functionals):
+    r"""``E_d[∫_0^d ρ ds]`` over an uncertain distance.
 
+    Every path element is weighted by the probability that the star lies beyond it,
     ``L_n ρ = ∫ P(d > s) ρ(s) ds``, ``d ~ N(d_n, σ_n²)`` between 0 and ``reach_n``.
 
     Parameters
@@ -25,10 +27,10 @@ class BlurredLineIntegrals(Functionals):
     spread
         ``σ_n ≥ 0``; zero is a plain line integral.
     reach
-        Where the distance's distribution is cut off (the box's edge, or infinity);
-        it is also cut at three standard deviations.
+        Upper limit of the distance (the edge of the box, or infinity); the normal
+        distribution is also truncated at three standard deviations.
     rule
-        Where along a ray its nodes lie.
+        Quadrature along the rays.
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class BlurredLineIntegrals(Functionals):
     def dimension(self) -> int:
         return self.end.shape[1]
 
-    def select(self, index: Int[Tensor, " b"]) -> BlurredLineIntegrals:
-        return BlurredLineIntegrals(
+    def select(self, index: Int[Tensor, " b"]) -> DistanceMarginalizedIntegrals:
+        return DistanceMarginalizedIntegrals(
             self.end[index],
             self.spread[index],
             self.reach[index],
@@ -80,21 +82,15 @@ class BlurredLineIntegrals(Functionals):
             weights = nodes.weights * self._beyond(along, nodes.rows)
         else:
             weights = self._element_weights(nodes)
-        # A ray without length has no direction that its end could lie in.
-        blurred = ((self.spread > 0) & (self.lengths > 0))[nodes.rows]
-        return Nodes(
-            points=nodes.points,
-            weights=torch.where(blurred, weights, nodes.weights),
-            rows=nodes.rows,
-            axes=None,
-            count=nodes.count,
-        )
+        # A ray of zero length has no direction in which to marginalise.
+        uncertain = ((self.spread > 0) & (self.lengths > 0))[nodes.rows]
+        return replace(nodes, weights=torch.where(uncertain, weights, nodes.weights))
 
     def _element_weights(self, nodes: Nodes) -> Float[Tensor, " p"]:
-        """``∫ P(d > s) ds`` over the path element that each node stands for.
+        """``∫ P(d > s) ds`` over the path element of each node, exact for constant ρ.
 
-        P falls within σ_n, which may be far less than an element: its value at the node
-        would then be off by up to half an element, this is right for a constant ρ.
+        P falls off within σ_n, which may be far shorter than an element; P at the node
+        would then err by up to half an element.
         """
         summed = torch.cumsum(nodes.weights, 0)
         before = torch.cumsum(self._rays.lengths, 0) - self._rays.lengths
@@ -122,7 +118,7 @@ class BlurredLineIntegrals(Functionals):
         return (top[rows] - below) / (top - bottom)[rows]
 
     def _ends(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The normal distribution function where it is cut off."""
+        """The normal distribution function at the two truncation limits."""
         spread = torch.where(self.spread > 0, self.spread, 1.0)
         top = torch.special.ndtr((self._rays.lengths - self.lengths) / spread)
         return top, torch.special.ndtr(-self.lengths / spread)

@@ -1,4 +1,4 @@
-"""Settings of the full-batch engine, and what it returns."""
+"""Settings and result of the full-batch engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.randomized_map import Samples
+from dustmap.inference.full_batch.randomized_map import Samples
 from dustmap.linalg.cg import ConjugateGradients, Solution
 
 
@@ -20,8 +20,8 @@ class FullBatch:
     solver
         Conjugate gradients on Λ.
     samples
-        S, the number of posterior samples; even where the model is not linear, since
-        they come in antithetic pairs there.
+        S, the number of posterior samples; even for a non-linear model, whose samples
+        are antithetic pairs.
     subgrid_noise
         Add the conditional variance ``v_n`` to the noise (FITC-like objective)
         instead of only charging for it in the bound.
@@ -30,16 +30,15 @@ class FullBatch:
     newton_steps
         Limit on Gauss–Newton steps.
     newton_tolerance
-        The expected decrease at convergence, in nats per observation: 1e-3 is an error
-        of the mode of 0.045 posterior standard deviations in each direction that an
-        observation fixes.
+        Expected decrease at convergence, in nats per observation: 1e-3 is an error of
+        the mode of 0.045 posterior standard deviations in each direction that an
+        observation constrains.
     block
         Samples of a linear model solved together: bounds the memory.
     sample_rtol
-        Relative residual at which a sample is done; that of ``solver`` if ``None``.
-        The error of a sample is far below the scatter of S of them long before that
-        of the mean may stop. Samples of a model that is not linear are done by
-        the expected decrease of a step (``newton_tolerance``) instead.
+        Relative residual of a converged sample; that of ``solver`` if ``None``.
+        Samples need less accuracy than the mean, since they scatter. For a non-linear
+        model, ``newton_tolerance`` applies instead.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -67,15 +66,14 @@ class FullBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullBatchResult:
-    """Mean and samples of ε given the data, with what the solver says of them.
+    """Mean and samples of ε given the data, with the status of their solves.
 
-    ``noise_variance`` is what the observations were weighted with (sub-grid noise,
-    distance errors and outliers' weights included); ``mean`` is the posterior mean
-    of a linear model, or else the mode; ``prediction`` is ``apply(m)`` at the
-    observations; ``weights`` are those of the Student-T distribution and ``degrees``
-    its ν, ``None`` if the noise is normal; ``common_noise`` is the ``τ²`` learnt, and
-    ``subgrid_share`` the model's α, learnt (``share_settled`` if it stood still in the
-    end, and not at the edge of what is tried) or as it was.
+    ``noise_variance`` is the final Σ (sub-grid noise, distance errors and outliers'
+    weights included); ``mean`` is the posterior mean of a linear model, else the mode;
+    ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
+    the weights and ν of the Student-T distribution (``None`` if the noise is normal);
+    ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
+    learnt, ``share_settled`` says whether it converged inside the trial range.
     """
 
     mean: Float[Tensor, " p"]

@@ -1,4 +1,4 @@
-"""Rounds of fits of samples, between which Σ becomes that of the samples."""
+"""Rounds of sample fits, with Σ updated from the samples between rounds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch_fit import Fit
-from dustmap.inference.gauss_newton import Target
-from dustmap.inference.inference_state import Drawn, InferenceState, Round
-from dustmap.inference.randomized_map import (
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import Target
+from dustmap.inference.full_batch.inference_state import Drawn, InferenceState, Round
+from dustmap.inference.full_batch.randomized_map import (
     DECREMENT_LIMIT,
     FORCINGS,
     SampleIterate,
@@ -23,29 +23,28 @@ from dustmap.inference.randomized_map import (
     newton_decrement,
     perturbed_target,
 )
-from dustmap.inference.white_noise import White
+from dustmap.inference.full_batch.white_noise import White
 
-# So many samples Σ is averaged over; they may be so many times further from their ends.
+# Samples of a rough round, and the factor on their tolerance.
 _FEW, _ROUGH = 4, 2.0
-# Rounds in which a share of the unresolved variance may move, and what counts as none.
+# Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
 
 
 class SampleRounds:
-    """Samples of a model that is not linear, from its mode.
+    """Samples of a non-linear model, from its mode.
 
     Parameters
     ----------
     fit
-        The inference. The share of the unresolved variance that it learns is its
-        model's afterwards; ``share_settled`` says whether this stood still in the end,
-        between the least and the largest that are tried.
+        The inference. Its model receives the learnt share of the unresolved variance;
+        ``share_settled`` records whether the share converged inside the trial range.
     state
-        Where the rounds stand: from where they begin or go on, brought up to date.
+        Progress of the rounds; updated in place.
     white
-        Where the white noise of the samples comes from.
+        White noise of the samples.
     save
-        Called between two Gauss–Newton steps, samples and rounds.
+        Called between Gauss–Newton steps, samples and rounds.
     """
 
     def __init__(
@@ -60,9 +59,9 @@ class SampleRounds:
     def run(self, mode: Float[Tensor, " p"]) -> Drawn:
         """Samples, and the Σ they were fitted with.
 
-        A few are fitted with the Σ of the mode, and then with that of themselves. Where
-        a share of the unresolved variance is to be learnt, they see nothing of the
-        observations that are set aside; with what these tell, all are fitted to all.
+        A few rough samples, first with the Σ of the mode, provide the Σ of the final
+        ones. If the share of the unresolved variance is learnt, rough samples exclude
+        the held-out observations, from which the share is estimated.
 
         Raises
         ------
@@ -81,7 +80,7 @@ class SampleRounds:
         return Drawn(samples=self._to_the_end(at, mode), total=at.total)
 
     def _rough_round(self, at: Round, mode: Float[Tensor, " p"]) -> None:
-        """A few samples, roughly, and their Σ; the last of these if the share rests."""
+        """A few rough samples and their Σ; the last such round if the share settled."""
         fit = self._fit
         few = min(_FEW, fit.settings.samples)
         self._fit_all(at, mode, few, _ROUGH * self._enough)
@@ -93,13 +92,13 @@ class SampleRounds:
         still = abs(math.log(update.share / before)) < math.log(_STILL)
         fit.share_settled = still and not update.at_edge
         at.number, at.done = at.number + 1, 0
-        if still or fit.noise.aside is None or at.number == _ROUNDS:
+        if still or fit.noise.held_out is None or at.number == _ROUNDS:
             at.rough, at.number = False, 0
-            if fit.noise.aside is not None:
+            if fit.noise.held_out is not None:
                 at.total = fit.noise.include_all(fit.model, eps)
 
     def _to_the_end(self, at: Round, mode: Float[Tensor, " p"]) -> Samples:
-        """All samples, by finer solves until the Newton decrement is small enough."""
+        """All samples, with finer solves until the Newton decrement is small enough."""
         fit, known = self._fit, self._state.samples
         while True:
             forcing = FORCINGS[at.number]
@@ -137,7 +136,7 @@ class SampleRounds:
         tolerance: float,
         forcing: float = FORCINGS[0],
     ) -> None:
-        """The first samples, from where they are known to be or from the mode."""
+        """Fit the first ``count`` samples, from earlier fits or from the mode."""
         fit, state = self._fit, self._state
         name = "sample" if count == fit.settings.samples else "rough sample"
 
@@ -168,12 +167,11 @@ class SampleRounds:
             self._save()
 
     def _start(self, target: Target, number: int, mode: Float[Tensor, " p"]) -> Tensor:
-        """Where it is known to be; else the mode, or its twin reflected in that."""
+        """Its earlier fit; else the mode, or the reflection of its antithetic twin."""
         known, starts = self._state.samples, [mode]
         if number < len(known):
             starts = [known[number].eps]
         elif number % 2:
-            # The other of a pair lies, nearly, as far on the other side.
             starts.append(2 * mode - known[number - 1].eps)
         return lowest(self._fit.model, target, starts)
 

@@ -1,0 +1,123 @@
+r"""Posterior mean and posterior samples from all observations at once.
+
+For a model with tangent Φ and Gaussian noise of variance Σ (Wu et al. 2021, eq. S2–S5,
+without the block-independence of q):
+
+``Λ = I + Φᵀ Σ⁻¹ Φ``, ``m = Λ⁻¹ Φᵀ Σ⁻¹ (y − Lμ)``, ``S = Λ⁻¹``,
+``ε_s = m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` with η, ξ standard normal.
+
+Λ is only ever applied. A non-linear model is solved by Gauss–Newton steps on its
+tangents, halved until the posterior does not fall; each of its samples is a fit to
+perturbed data (:mod:`dustmap.inference.full_batch.randomized_map`). For a linear model
+whose noise does not depend on the field the first step is the answer, and samples are
+exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.checkpoint import Checkpointer, NoCheckpoints
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import OnStep
+from dustmap.inference.full_batch.inference import FullBatchInference
+from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
+from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
+from dustmap.models.base import ForwardModel
+
+
+def infer(
+    model: ForwardModel,
+    observations: Float[Tensor, " n"],
+    noise: Noise | Float[Tensor, " n"],
+    *,
+    settings: FullBatch,
+    generator: torch.Generator,
+    start: Float[Tensor, " p"] | None = None,
+    on_step: OnStep | None = None,
+    checkpointer: Checkpointer | None = None,
+) -> FullBatchResult:
+    """Posterior mean (for a non-linear model the mode) and samples of ε.
+
+    Parameters
+    ----------
+    observations, noise
+        ``y_n``, and ``σ_n²`` or a full noise model.
+    generator
+        For the preconditioner's sketch and the samples, in this order.
+    start
+        Initial ε.
+    on_step
+        Called with stage, iteration and worst relative residual; after every
+        Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
+    checkpointer
+        Saves the state after every Gauss–Newton step and every block of exact samples.
+        A restored inference gives bit-identical results (same numbers of processes and
+        threads) and ignores ``start``. A state holds the finished samples, a few
+        vectors like ε and Σ, and the generator's state. Restoring costs
+        ``preconditioner_rank`` products with Λ to rebuild the preconditioner.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a variance is not positive, a value is not finite, a
+        non-linear model is given an odd number of samples, or the restored state
+        belongs to another inference.
+    FloatingPointError
+        If a prediction, Σ, the objective or a solve is not finite.
+    """
+    noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
+    _check(model, observations, noise.variance, start)
+    if not model.linear and settings.samples % 2:
+        raise ValueError(
+            "samples of a model that is not linear come in pairs: take an even number "
+            f"instead of {settings.samples}"
+        )
+    noise = replace(noise, learn_share=_learns_share(model, noise, settings))
+    state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
+    if noise.learn_share:
+        state.held_out = hold_out(len(observations), generator).to(model.device)
+    eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
+    if start is not None:
+        eps = start.to(eps)
+    fit = Fit(model, state, settings, generator, on_step=on_step)
+    inference = FullBatchInference(fit, checkpointer or NoCheckpoints())
+    return inference.run(eps)
+
+
+def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:
+    """Whether the share is to be learnt, and the data allow it."""
+    return (
+        noise.learn_share
+        and settings.samples > 0
+        and settings.subgrid_noise
+        and not model.linear
+        and len(noise.variance) >= FEWEST
+    )
+
+
+def _check(
+    model: ForwardModel, y: Tensor, noise_variance: Tensor, start: Tensor | None
+) -> None:
+    n = len(model.functionals)
+    arrays = {"observations": (y, n), "noise_variance": (noise_variance, n)}
+    if start is not None:
+        arrays["start"] = (start, model.latent_size)
+    for name, (values, size) in arrays.items():
+        if values.shape != (size,):
+            raise ValueError(
+                f"{name} must have shape ({size},), got {tuple(values.shape)}"
+            )
+        bad, allowed = ~torch.isfinite(values), "finite"
+        if name == "noise_variance":
+            bad, allowed = bad | ~(values > 0), "positive and finite"
+        if bool(bad.any()):
+            raise ValueError(
+                f"{name} must be {allowed}, {int(bad.sum())} of {size} values are not"
+            )

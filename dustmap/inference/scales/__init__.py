@@ -1,0 +1,1 @@
+"""Hyperparameters of large problems, learnt by evidence gradients and a search."""

@@ -1,0 +1,108 @@
+"""What models of a field on a torus share: the whitening A and the projection W."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.distributed.group import Group
+from dustmap.distributed.slab_columns import SlabColumns
+from dustmap.functionals import Functionals
+from dustmap.linalg.operator import LinearOperator
+from dustmap.models.base import ForwardModel
+from dustmap.models.mean_parameters import mean_parameters
+from dustmap.models.means import Mean
+from dustmap.projection import Interpolation, Projection, projection
+from dustmap.whitening import TorusWhitening
+
+
+class TorusTangent(LinearOperator):
+    """``Φ = W diag(d) A``: one sparse product and two FFTs.
+
+    Parameters
+    ----------
+    whitening, weights
+        A and W.
+    derivative
+        ``d = ∂ρ/∂f`` on the (refined) torus, one row or as many as the operands have;
+        1 if ``None``.
+    """
+
+    def __init__(
+        self,
+        whitening: TorusWhitening,
+        weights: LinearOperator,
+        derivative: Float[Tensor, "*batch f"] | None = None,
+    ) -> None:
+        self.shape = (weights.shape[0], whitening.size)
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self.domain = whitening.space
+        self.whitening = whitening
+        self._weights = weights
+        self._derivative = derivative
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._weights.matvec(self._scaled(self.whitening.colour(x)))
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._pulled(self._weights.rmatvec(y))
+
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        field = self._scaled(self.whitening.colour(x))
+        return self._pulled(self._weights.gram(field, weights))
+
+    def _scaled(self, field: Tensor) -> Tensor:
+        return field if self._derivative is None else self._derivative * field
+
+    def _pulled(self, cotangent: Tensor) -> Tensor:
+        return self.whitening.colour_transpose(self._scaled(cotangent))
+
+
+class TorusModel(ForwardModel):
+    """A field on a torus that all functionals observe through one sparse W."""
+
+    memory_budget: float | None = None
+
+    def __init__(
+        self,
+        whitening: TorusWhitening,
+        functionals: Functionals,
+        *,
+        mean: Mean,
+        interpolation: Interpolation,
+        group: Group | None,
+    ) -> None:
+        self.group = Group() if group is None else group
+        self.whitening = whitening
+        self.mean = mean
+        self.interpolation: Interpolation = interpolation
+        self.latent_size = whitening.size
+        self.latent_space = whitening.space
+        self.dtype = whitening.dtype
+        self.device = whitening.device
+        self._observe(functionals)
+
+    def _observe(self, functionals: Functionals) -> None:
+        self._functionals = functionals
+        self.weights = self._projection(self.whitening.refinement)
+
+    def _projection(self, refinement: int) -> Projection | SlabColumns:
+        return projection(
+            self.whitening.torus,
+            self._functionals,
+            refinement=refinement,
+            interpolation=self.interpolation,
+            dtype=self.dtype,
+            device=self.device,
+            memory_budget=self.memory_budget,
+            group=self.group,
+        )
+
+    @property
+    def functionals(self) -> Functionals:
+        return self._functionals
+
+    def parameters(self) -> dict[str, Tensor]:
+        kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
+        return {**kernel, **mean_parameters(self.mean)}
