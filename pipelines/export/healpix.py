@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from astropy.io import fits
@@ -116,7 +116,7 @@ def _read(source: Path) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, An
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or not isinstance(hdus[1], fits.BinTableHDU):
             raise InputError(f"{source}: expected one HEALPix table after the primary")
-        table = cast(Any, hdus)[1]
+        table = hdus[1]
         require_convention(table.header, source)
         distances = numbered_cards(table.header, "DIST")
         names = [name.split("_")[0].lower() for name in table.columns.names]

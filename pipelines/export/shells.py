@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from astropy.io import fits
@@ -137,7 +137,7 @@ def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != TABLE:
             raise InputError(f"{source}: expected one HEALPix table named {TABLE}")
-        table = cast(Any, hdus)[1]
+        table = hdus[1]
         require_convention(table.header, source)
         edges = numbered_cards(table.header, "EDGE", first=0)
         names = [name.split("_")[0].lower() for name in table.columns.names]

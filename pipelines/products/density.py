@@ -47,7 +47,7 @@ def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:
         std = (deviations**2).mean(dim=0).sqrt()
     else:
         std = torch.full_like(mean, float("nan"))
-    return Moments(mean=mean + model.mean(model.whitening.grid.points()), std=std)
+    return Moments(mean=mean + model.mean(model.whitening.points), std=std)
 
 
 def _cube_order(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
