@@ -22,12 +22,12 @@ class Moments:
     positive density, ``log_mean`` and ``log_std`` are those of the logarithm.
     """
 
-    mean: Float[Tensor, " n"]
-    std: Float[Tensor, " n"]
-    log_mean: Float[Tensor, " n"] | None = None
-    log_std: Float[Tensor, " n"] | None = None
+    mean: Float[Tensor, "*n"]
+    std: Float[Tensor, "*n"]
+    log_mean: Float[Tensor, "*n"] | None = None
+    log_std: Float[Tensor, "*n"] | None = None
 
-    def quantile(self, probability: float) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the posterior, by a normal or a log-normal with its moments.
 
         A handful of samples tells two moments far better than an order statistic. What
