@@ -164,7 +164,7 @@ class Torus:
 
     def half_lags(
         self, refinement: int = 1, device: torch.device | str = "cpu"
-    ) -> list[Float[Tensor, " n"]]:
+    ) -> list[Float[Tensor, " _"]]:
         """The non-negative displacements of :meth:`lags` along every axis (float64)."""
         return [
             torch.arange(n * refinement // 2 + 1, dtype=torch.float64, device=device)

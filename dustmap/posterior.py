@@ -22,12 +22,12 @@ class Moments:
     of the logarithm of a positive density.
     """
 
-    mean: Float[Tensor, " n"]
-    std: Float[Tensor, " n"]
-    log_mean: Float[Tensor, " n"] | None = None
-    log_std: Float[Tensor, " n"] | None = None
+    mean: Float[Tensor, "*n"]
+    std: Float[Tensor, "*n"]
+    log_mean: Float[Tensor, "*n"] | None = None
+    log_std: Float[Tensor, "*n"] | None = None
 
-    def quantile(self, probability: float) -> Float[Tensor, " n"]:
+    def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the normal or log-normal with the posterior's moments.
 
         A few samples determine two moments far better than an order statistic. Rays of

@@ -207,7 +207,7 @@ def _column(name: str, values: Any, count: int) -> np.ndarray:
     """One number for each star, in the canonical unit of the column."""
     unit = CANONICAL_UNITS[name]
     try:
-        column = u.Quantity(values, unit).to_value(unit)
+        column = np.asarray(u.Quantity(values, unit).to_value(unit))
     except (u.UnitConversionError, TypeError) as error:
         raise InputError(f"{name}: expected numbers or a quantity in {unit}") from error
     if column.shape not in ((), (count,)):

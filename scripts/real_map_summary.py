@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, read_stars, read_table
@@ -73,9 +73,9 @@ def neighbours(
 ) -> np.ndarray:
     """Mean extinction [mag] of the nearest in direction and logarithm of distance."""
     assert fitted.extinction is not None
-    tree = cKDTree(_features(fitted.l, fitted.b, fitted.distance))
+    tree = KDTree(_features(fitted.l, fitted.b, fitted.distance))
     wanted = _features(held_out["l"], held_out["b"], held_out["distance"])
-    _, index = tree.query(wanted, k=[*range(1, count + 1)])
+    index = np.reshape(tree.query(wanted, k=count)[1], (-1, count))
     return fitted.extinction[index].mean(axis=1)
 
 

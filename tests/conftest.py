@@ -13,6 +13,22 @@ import torch
 _APART = ("test_notebooks.py",)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--check-shapes",
+        action="store_true",
+        help="check the annotated shapes of dustmap on every call (twice as slow)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Checks are installed before any test imports dustmap."""
+    if config.getoption("--check-shapes"):
+        import shape_checks
+
+        shape_checks.install()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no core waits for it in the end."""
     items.sort(key=lambda item: item.path.name not in _APART)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,7 +74,7 @@ class Group:
         self.here = self.size if here is None else here
         self.traffic = Traffic()
         self._timeout = timeout
-        self._patient: dist.ProcessGroup | None = None
+        self._patient: Any = None
         if self.size > 1:
             self._patient = dist.new_group(
                 backend="gloo", timeout=timedelta(seconds=PATIENCE)

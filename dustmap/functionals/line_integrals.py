@@ -30,7 +30,7 @@ class LineIntegrals(Functionals):
         end: Float[Tensor, "n d"],
         rule: Rule,
         *,
-        start: Float[Tensor, "n d"] | None = None,
+        start: Float[Tensor, "#n d"] | None = None,
         index: Int[Tensor, " n"] | None = None,
     ) -> None:
         self.end = position_matrix(end, "end")

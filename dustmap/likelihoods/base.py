@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Vector = Float[Tensor, " n"]
-Batched = Float[Tensor, "*batch"]
+Batched = Float[Tensor, "*#batch"]
 
 
 class PredictiveMoments(NamedTuple):

@@ -23,10 +23,10 @@ class Solution:
     recomputed at the end; ``converged`` says whether it is within the tolerance.
     """
 
-    value: Float[Tensor, "b n"]
-    residual: Float[Tensor, " b"]
+    value: Float[Tensor, "*shifts b n"]
+    residual: Float[Tensor, "*shifts b"]
     iterations: Int[Tensor, " b"]
-    converged: Bool[Tensor, " b"]
+    converged: Bool[Tensor, "*shifts b"]
 
     @classmethod
     def joined(cls, parts: Sequence[Solution]) -> Solution:

@@ -18,7 +18,7 @@ class VectorSpace:
         """Sums over the entries that are here, made sums over all."""
         return partial
 
-    def inner(self, a: Float[Tensor, "*b n"], b: Float[Tensor, "*b n"]) -> Tensor:
+    def inner(self, a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
         """``Σ a b`` over all entries of each vector, accumulated in float64."""
         return self.total(inner(a, b))
 
@@ -51,6 +51,6 @@ class VectorSpace:
 WHOLE = VectorSpace()
 
 
-def inner(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Tensor:
+def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
     """``Σ a b`` over the last dim, accumulated in float64."""
     return torch.sum(a * b, dim=-1, dtype=torch.float64)

@@ -223,7 +223,7 @@ class RowwiseGaussian(ForwardModel):
         values, variance = self.solved_rows(index)
         return FeatureRows(self.features_of(values), variance)
 
-    def features_of(self, values: Float[Tensor, "b m"]) -> Float[Tensor, "b p"]:
+    def features_of(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b p"]:
         """``k_n`` from what is kept of rows."""
         return self.whitening.colour_transpose(values) if self.embedded else values
 

@@ -248,7 +248,7 @@ def _even_column(
     return column
 
 
-def _on_mesh(kernel: Kernel, axes: list[Float[Tensor, " n"]]) -> Float[Tensor, "*n"]:
+def _on_mesh(kernel: Kernel, axes: list[Float[Tensor, " _"]]) -> Float[Tensor, "*mesh"]:
     """``k`` on the mesh of these displacements, some planes at a time."""
     planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
     parts = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
@@ -116,8 +117,8 @@ def z_scores_lognormal(
         dust = middle[part, None] * np.exp(spread[part, None] * nodes)
         dust[dark[part]] = 0.0
         away = (observed[part, None] - dust) / error[part, None]
-        below = logsumexp(log_ndtr(away) + weights, axis=1)
-        above = logsumexp(log_ndtr(-away) + weights, axis=1)
+        below = cast(Column, logsumexp(log_ndtr(away) + weights, axis=1))
+        above = cast(Column, logsumexp(log_ndtr(-away) + weights, axis=1))
         # The smaller tail is the one that has digits left.
         found[part] = np.where(
             below < above, ndtri_exp(below.clip(max=0)), -ndtri_exp(above.clip(max=0))

@@ -86,7 +86,7 @@ class TextSource:
                 f"(like {text.drop_null()[0]}): write them as integers or text"
             )
         if integers.setdefault(name, whole):
-            return pc.cast(pc.utf8_trim_whitespace(text), pa.int64())
+            return pc.cast(pc.call_function("utf8_trim_whitespace", [text]), pa.int64())
         return text
 
     @contextmanager
@@ -131,8 +131,11 @@ def _read_header(path: Path) -> tuple[int, str, list[dict[str, str]]]:
 
 
 def _all_match(text: pa.Array, pattern: str) -> bool:
-    matches = pc.match_substring_regex(text.drop_null(), pattern)
-    return bool(pc.all(matches, min_count=0).as_py())
+    options = pc.MatchSubstringOptions(pattern)
+    matches = pc.call_function("match_substring_regex", [text.drop_null()], options)
+    # All of no values holds, too.
+    least = pc.ScalarAggregateOptions(min_count=0)
+    return bool(pc.call_function("all", [matches], least).as_py())
 
 
 def _explain(path: Path, error: Exception, names: list[str]) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -40,7 +41,7 @@ def figures_of(pairs: Pairs) -> Row:
     return {
         "places": len(own),
         "correlation": float(np.corrcoef(own, other)[0, 1]) if varied else np.nan,
-        "rank correlation": float(spearmanr(own, other).statistic)
+        "rank correlation": float(cast(Any, spearmanr(own, other)).statistic)
         if varied
         else np.nan,
         "slope": float(np.cov(own, other)[0, 1] / other.var(ddof=1))

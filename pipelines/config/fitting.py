@@ -16,6 +16,13 @@ from pipelines.config.base import (
     Settings,
 )
 
+KernelName = Literal["matern12", "matern32", "matern52", "squared-exponential"]
+DensityKind = Literal["lognormal", "gaussian"]
+MeanKind = Literal["constant", "exponential-disc", "zero"]
+Interpolation = Literal["linear", "cubic"]
+EngineName = Literal["full-batch", "svi"]
+Quadrature = Literal["monte-carlo", "gauss-legendre"]
+
 
 class BoxConfig(Settings):
     """Where the map is made, and how finely.
@@ -52,13 +59,11 @@ class BoxConfig(Settings):
 class PriorConfig(Settings):
     """The Gaussian process before it has seen a star."""
 
-    kernel: Auto[Literal["matern12", "matern32", "matern52", "squared-exponential"]] = (
-        Field(
-            default=None,
-            description="covariance function; auto takes matern12 for the logarithm of "
-            "a lognormal density, with a spectrum that falls as k^-4, nearly that of "
-            "turbulence, k^-11/3, and matern32 for a gaussian density",
-        )
+    kernel: Auto[KernelName] = Field(
+        default=None,
+        description="covariance function; auto takes matern12 for the logarithm of "
+        "a lognormal density, with a spectrum that falls as k^-4, nearly that of "
+        "turbulence, k^-11/3, and matern32 for a gaussian density",
     )
     lengthscale: Auto[PerAxis] = Field(
         default=None, description="correlation length, one number or [x, y, z] [pc]"
@@ -102,7 +107,7 @@ class PriorConfig(Settings):
 class ModelConfig(Settings):
     """From the field to what the stars see."""
 
-    density: Auto[Literal["lognormal", "gaussian"]] = Field(
+    density: Auto[DensityKind] = Field(
         default=None,
         description="how the density follows from the field: positive as the "
         "exponential of it, or the field itself; lognormal when auto, with the engine "
@@ -111,7 +116,7 @@ class ModelConfig(Settings):
     refinement: Annotated[int, Field(ge=1, le=4)] = Field(
         default=1, description="points of the quadrature grid per grid point and axis"
     )
-    interpolation: Literal["linear", "cubic"] = Field(
+    interpolation: Interpolation = Field(
         default="linear", description="interpolation between grid points"
     )
     subgrid_noise: bool = Field(
@@ -158,7 +163,7 @@ class ModelConfig(Settings):
 class InferenceConfig(Settings):
     """How the posterior is computed."""
 
-    engine: Literal["full-batch", "svi"] = Field(
+    engine: EngineName = Field(
         default="full-batch", description="full-batch solves, or HIP-GP as published"
     )
     grid: Literal["whole", "slabs"] = Field(
@@ -262,7 +267,7 @@ class SviConfig(Settings):
     max_embedding: Annotated[int, Field(ge=1)] = Field(
         default=20_000_000, description="most points of the circulant embedding"
     )
-    quadrature: Literal["monte-carlo", "gauss-legendre"] = Field(
+    quadrature: Quadrature = Field(
         default="monte-carlo", description="nodes along a ray"
     )
     nodes: Annotated[int, Field(ge=1)] = Field(default=20, description="nodes per ray")
@@ -365,14 +370,14 @@ class FitConfig(Settings):
             )
 
     @property
-    def density(self) -> str:
+    def density(self) -> DensityKind:
         """``lognormal`` or ``gaussian``."""
         if self.model.density is not None:
             return self.model.density
         return "gaussian" if self.inference.engine == "svi" else "lognormal"
 
     @property
-    def kernel(self) -> str:
+    def kernel(self) -> KernelName:
         """The covariance function's name."""
         if self.prior.kernel is not None:
             return self.prior.kernel

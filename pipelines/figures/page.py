@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -107,12 +107,13 @@ def below(axes: Axes, gap: float = 1.0) -> Axes:
 
 def _bar(axes: Axes, away: float, share: float) -> Axes:
     """Axes beyond the upper edge of a panel, or beyond the lower if negative [mm]."""
-    bar = axes.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=f"bar {id(axes)}")
+    page = cast(Figure, axes.figure)
+    bar = page.add_axes((0.0, 0.0, 1.0, 1.0), label=f"bar {id(axes)}")
 
     def place(_bar: Any, _renderer: Any) -> Bbox:
         axes.apply_aspect()
         panel = axes.get_position()
-        height = axes.figure.get_size_inches()[1] * _INCH
+        height = page.get_size_inches()[1] * _INCH
         lower = (panel.y1 if away > 0 else panel.y0) + away / height
         left = panel.x0 + panel.width * (1 - share) / 2
         return Bbox.from_bounds(left, lower, panel.width * share, _BAR / height)

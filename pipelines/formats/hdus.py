@@ -107,14 +107,16 @@ def write_hdus(
 ) -> None:
     """Write the units with checksums, atomically, after astropy's strict check."""
     # Without the count, a file cut between two units would look whole.
-    hdus[0].header["NEXTEND"] = (len(hdus) - 1, "number of extensions")
+    cast(Any, hdus)[0].header["NEXTEND"] = (len(hdus) - 1, "number of extensions")
     with atomic_file(path, overwrite=overwrite) as temporary:
         hdus.writeto(temporary, checksum=True, output_verify="exception")
 
 
 @contextmanager
-def open_checked(path: str | os.PathLike[str]) -> Iterator[fits.HDUList]:
+def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a FITS file whose every unit has checksums that hold.
+
+    Yields astropy's ``HDUList``, whose items have no static type.
 
     Raises
     ------

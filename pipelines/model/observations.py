@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from torch import Tensor
 
 from dustmap.functionals import (
@@ -166,7 +166,7 @@ def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:
         return None
     distance = torch.linalg.vector_norm(ends, dim=1, keepdim=True).clamp(min=1e-9)
     place = torch.cat([ends / distance, 0.25 * distance.log()], dim=1).numpy()
-    _, index = cKDTree(place).query(place, count + 1)
+    index = np.asarray(KDTree(place).query(place, count + 1)[1])
     # Among stars at one place a star need not be the first that is found.
     drop = index == np.arange(len(ends))[:, None]
     drop[~drop.any(axis=1), -1] = True

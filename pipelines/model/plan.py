@@ -15,6 +15,14 @@ from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.whitening import padded_torus
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
+from pipelines.config.fitting import (
+    DensityKind,
+    EngineName,
+    Interpolation,
+    KernelName,
+    MeanKind,
+    Quadrature,
+)
 from pipelines.model import cost
 
 # Distance to the Galactic centre (GRAVITY Collaboration 2019, A&A 625, L10) [pc].
@@ -45,7 +53,7 @@ class MeanPlan:
     Of a lognormal density it is the median.
     """
 
-    kind: str = "zero"
+    kind: MeanKind = "zero"
     value: float = 0.0
     scale_height: float = 0.0
     scale_length: float = SCALE_LENGTH
@@ -70,7 +78,7 @@ class EmbeddingPlan:
     max_points: int = 2**24
     tolerance: float = 1e-6
     max_steps: int = 200
-    quadrature: str = "monte-carlo"
+    quadrature: Quadrature = "monte-carlo"
     nodes: int = 20
     seed: int = 0
 
@@ -89,20 +97,20 @@ class Plan:
 
     grid: Grid
     torus_shape: tuple[int, ...]
-    kernel: str
+    kernel: KernelName
     lengthscale: tuple[float, ...]
     std: float
     mean: MeanPlan
     common_noise: float
-    engine: str = "full-batch"
-    density: str = "gaussian"
+    engine: EngineName = "full-batch"
+    density: DensityKind = "gaussian"
     outliers: bool = False
     degrees: float | None = None
     subgrid_share: float = 1.0
     refinement: int = 1
     residual_refinement: int = 2
     residual_count: int = 16
-    interpolation: str = "linear"
+    interpolation: Interpolation = "linear"
     ray_step: float = 0.5
     subgrid_noise: bool = True
     weights_budget: float | None = None

@@ -42,7 +42,7 @@ def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:
         std = (deviations**2).mean(dim=0).sqrt()
     else:
         std = torch.full_like(mean, float("nan"))
-    offset = model.mean(model.whitening.grid.points())
+    offset = model.mean(model.whitening.points.cpu())
     return Moments(mean=mean.cpu() + offset, std=std.cpu())
 
 

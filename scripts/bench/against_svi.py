@@ -21,6 +21,7 @@ from verbs import Fitted, fit_and_predict
 
 from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.whitening import ToeplitzWhitening
 from pipelines.engines import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import EmbeddingPlan, MeanPlan, Plan
@@ -108,6 +109,7 @@ def row_cost(many: Simulated, shape: list[int], count: int, seed: int) -> Row:
         generator=torch.Generator().manual_seed(seed),
     )
     assert isinstance(model, RowwiseGaussian)
+    assert isinstance(model.whitening, ToeplitzWhitening)
     ready = time.perf_counter()
     for index in torch.arange(count).split(BATCH):
         model.rows(index)

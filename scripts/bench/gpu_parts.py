@@ -219,7 +219,7 @@ def _iteration(
 
     took = seconds(whole, part.device)
     # Two products with A, the entries of W once, the basis twice, some vectors.
-    held = W.bytes if isinstance(getattr(W, "bytes", None), int) else 0
+    held = getattr(W, "bytes", 0)
     size = 4.0 * torus.size
     moved = 2 * PASSES * size + held + 2 * nystrom.basis.numel() * 4.0 + 10 * size
     row: Row = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
@@ -16,8 +16,8 @@ COUNTS = (1, 3, 8)
 def neighbours(fitted: Stars, targets: Stars, count: int) -> np.ndarray:
     """Mean extinction [mag] of the nearest in direction and logarithm of distance."""
     assert fitted.extinction is not None
-    tree = cKDTree(_features(fitted))
-    _, index = tree.query(_features(targets), k=[*range(1, count + 1)])
+    tree = KDTree(_features(fitted))
+    index = np.reshape(tree.query(_features(targets), k=count)[1], (-1, count))
     return fitted.extinction[index].mean(axis=1)
 
 

@@ -256,7 +256,7 @@ def _holds(share: float | str, stated: float) -> bool | None:
 
 def _bound(share: float | str) -> float:
     """A share, or the bound that a text states; 1 where PCG failed."""
-    if isinstance(share, float):
+    if not isinstance(share, str):
         return share
     return float(share.removeprefix("< ")) if share.startswith("<") else 1.0
 
