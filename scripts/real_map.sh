@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A map from real open clusters and stars: ingest, fit, export, plot, a report, a sky
-# slice, and how well it does on stars kept back. Usage: scripts/real_map.sh DATA [FOLDER]
+# slice, and how well it does on held-out stars. Usage: scripts/real_map.sh DATA [FOLDER]
 # DATA holds clusters_hunt2023.csv.gz (Hunt & Reffert 2023) and stars_av.csv.gz (Miglio
 # et al. 2021, Anders et al. 2017, Zinn et al. 2022), which are not part of dustmap.
 # DUSTMAP_REAL_MAP_FIT ("KEY=VALUE ...") overrides keys of scripts/real_map.toml.

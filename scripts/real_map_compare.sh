@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The map that scripts/real_map.sh made, held against stars kept back, published lines of
+# The map that scripts/real_map.sh made, compared with held-out stars, published lines of
 # sight, clouds, and another map. Usage: scripts/real_map_compare.sh DATA [FOLDER]
 # DATA holds bayestar2015_lines_of_sight.csv, cloud_distances.csv and
 # bayestar2019_cart128_20pc.npz, which are not part of dustmap; what is absent is skipped

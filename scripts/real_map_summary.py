@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Holds a map from real stars against those kept back, beside their neighbours."""
+"""Holds a map from real stars against the held-out ones, beside their neighbours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     held_out, _, _ = read_table(folder / "run" / "held_out.parquet")
     held_out = {name: column[held_out["inside"]] for name, column in held_out.items()}
-    lines = ["", "== extinction of the stars kept back (noise included) [mag]"]
+    lines = ["", "== extinction of the held-out stars (noise included) [mag]"]
     mean = held_out["extinction_mean"]
     measured = measured_extinction(folder, held_out)
     for kind, chosen in by_kind(folder, held_out).items():
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measured_extinction(folder: Path, held_out: dict[str, np.ndarray]) -> np.ndarray:
-    """Extinctions [mag] of the stars kept back, found again by their place."""
+    """Extinctions [mag] of the held-out stars, found again by their place."""
     stars = read_stars(folder / "stars.parquet")
     assert stars.extinction is not None
     places = zip(stars.l, stars.b, stars.distance, strict=True)
@@ -51,7 +51,7 @@ def measured_extinction(folder: Path, held_out: dict[str, np.ndarray]) -> np.nda
 
 
 def by_kind(folder: Path, held_out: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Which of the stars kept back are clusters, and which are single stars."""
+    """Which of the held-out stars are clusters, and which are single stars."""
     clusters = read_stars(folder / "clusters.parquet").source_id
     assert clusters is not None
     is_cluster = np.isin(held_out["source_id"], clusters)

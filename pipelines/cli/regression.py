@@ -41,7 +41,7 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     type=float,
     default=0.2,
     show_default=True,
-    help="Share of the rows kept back, at random.",
+    help="Share of the rows held out, at random.",
 )
 @click.option(
     "--split-column", metavar="COLUMN", help="1 for rows to test, 0 to fit, instead."

@@ -150,7 +150,7 @@ def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -
     """In words, what a reference was taken for, and how to choose if nobody did."""
     what = _CALLED[comparison.kind]
     if reference == HELD_OUT:
-        what = "the stars that were kept back from the fit"
+        what = "the stars held out of the fit"
     said = f"{reference} is taken for {what}"
     if options.kind != "auto" or comparison.kind not in ("lines", "clouds"):
         return said

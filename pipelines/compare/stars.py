@@ -73,7 +73,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
 
 
 def compare_held_out(run: Run) -> Comparison:
-    """`compare_stars` for the stars that the fit kept back, as the run has them.
+    """`compare_stars` for the stars held out of the fit, as the run has them.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def compare_held_out(run: Run) -> Comparison:
     held = read_held_out(run.path)
     if held is None:
         raise InputError(
-            f"{run.path} does not hold what was observed of stars it kept back: name "
+            f"{run.path} does not hold what was observed of held-out stars: name "
             "the table that was fitted, in which they are found again, or other stars"
         )
     counts = Counter({"held out": len(held)})

@@ -21,7 +21,7 @@ def not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
     seen = _among(stars, set(_places(named.l, named.b, named.distance)))
     why = "fitted"
     if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
-        # The run names only some of the stars it fitted, but all it kept back.
+        # The run names only some of the stars it fitted, but all it held out.
         seen = ~_among(stars, _kept_back(run))
         why = "fitted, or not known to be held out"
     counts[why] = int(seen.sum())

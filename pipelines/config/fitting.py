@@ -286,7 +286,7 @@ class DataConfig(Settings):
     """Which stars are used for what."""
 
     holdout: Annotated[float, Field(ge=0, lt=0.5)] = Field(
-        default=0.05, description="fraction of the stars kept back to test the map"
+        default=0.05, description="fraction of the stars held out to test the map"
     )
     max_distance: Auto[Positive] = Field(
         default=None, description="stars further away are left out [pc]"

@@ -1,4 +1,4 @@
-"""A catalogue's stars as a fit takes them: those to fit and those kept back."""
+"""A catalogue's stars as a fit takes them: those to fit and the held-out ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipelines.planning.selection import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A catalogue's stars: those to fit and those kept back; counts by reason."""
+    """A catalogue's stars: those to fit and the held-out ones; counts by reason."""
 
     train: Stars
     test: Stars

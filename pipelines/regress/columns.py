@@ -25,7 +25,7 @@ class SplitData:
     row
         Number of every row in the table, from 0.
     test
-        Whether it is kept back.
+        Whether it is held out.
     inputs, target
         Names of the columns.
     classes

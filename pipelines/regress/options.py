@@ -25,7 +25,7 @@ _ABLE = {
 class Options:
     """The choices; what is ``None`` or ``auto`` is chosen from the table.
 
-    ``test_fraction`` of the rows is kept back at random by ``seed``, unless
+    ``test_fraction`` of the rows is held out at random by ``seed``, unless
     ``split_column`` says which (1) and which to fit (0).
 
     Raises

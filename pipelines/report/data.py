@@ -32,7 +32,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """A run, its products, and its stars kept back.
+    """A run, its products, and its held-out stars.
 
     ``columns`` are extinctions through the box by the axis they are integrated along.
     ``z`` (n,) are the z-scores of ``held_out`` and ``judged`` its figures, ``None``
@@ -99,7 +99,7 @@ def _beside(source: RunSource, path: Path) -> Beside:
 
 
 def judge(data: ReportData) -> ReportData:
-    """The same with what its stars kept back say of it."""
+    """The same with the assessment by its held-out stars."""
     run, stars = data.run, data.held_out
     if stars is None:
         return replace(data, unjudged=_why_not(run))
@@ -119,9 +119,9 @@ def _by_residuals(stars: HeldOut) -> Calibration:
 
 def _why_not(run: Run) -> str:
     if not (run.path / FILE).is_file():
-        why = "no star was kept back (data.holdout is 0)"
+        why = "no star was held out (data.holdout is 0)"
     elif not run.summary["counts"].get("held out"):
-        why = "none of the stars kept back lies in the map"
+        why = "none of the held-out stars lies in the map"
     else:
         why = (
             "this run keeps no measured extinctions of its held-out stars, as runs of "

@@ -89,7 +89,7 @@ def _warns(message: str, run: Run) -> bool:
 
 
 def judged_warnings(data: ReportData) -> list[str]:
-    """What the stars kept back found wanting."""
+    """Warnings that follow from the held-out stars."""
     if data.judged is None:
         return [data.unjudged]
     found = []
@@ -138,12 +138,12 @@ def in_words(data: ReportData) -> str:
 
 
 def prediction_in_words(data: ReportData) -> str:
-    """One sentence on the stars kept back."""
+    """One sentence on the held-out stars."""
     judged = data.judged
     if judged is None:
         return data.unjudged
     text = (
-        f"{several(judged.stars, 'star')} were kept back. Their measured extinctions "
+        f"{several(judged.stars, 'star')} were held out. Their measured extinctions "
         f"differ from the predicted ones by {significant(judged.rmse)} mag (root mean "
         "square, measurement noise included)"
     )

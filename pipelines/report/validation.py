@@ -1,4 +1,4 @@
-"""How well stars that were kept back are predicted."""
+"""How well held-out stars are predicted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEWEST = 25
 
 def validation(data: ReportData) -> Section:
     """Errors, z-scores and coverage of the held-out stars, also by bins."""
-    key, title = "held-out", "Stars kept back"
+    key, title = "held-out", "Held-out stars"
     stars, judged = data.held_out, data.judged
     if stars is None or judged is None:
         blocks: list[Block] = [Text(paragraphs=(data.unjudged,))]

@@ -1,4 +1,4 @@
-"""The stars kept back: what was observed of them, and what the map says."""
+"""The held-out stars: what was observed of them, and what the map says."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class HeldOut:
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Error and coverage of the noisy extinctions of the stars kept back.
+    """Error and coverage of the noisy extinctions of the held-out stars.
 
     Coverage is that of `pipelines.base.calibration`, as reports have it.
     """

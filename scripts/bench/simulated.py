@@ -39,7 +39,7 @@ def simulated(
     seed: int,
     settings: Sequence[str] = (),
 ) -> Simulated:
-    """`dustmap simulate` in the box of 4 × 4 × 2 kpc; the last ``targets`` kept back.
+    """`dustmap simulate` in the box of 4 × 4 × 2 kpc; the last ``targets`` held out.
 
     Stars come in random order, so that the last are like the others.
     """

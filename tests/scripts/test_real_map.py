@@ -58,7 +58,7 @@ def test_the_real_map_is_made_of_clusters_and_stars(data_dir, tmp_path):
     for name in ("face_on", "edge_on", "sky", "lines_of_sight", "density_400pc"):
         assert (tmp_path / "map" / "figures" / f"{name}.png").stat().st_size > 10_000
     assert (tmp_path / "map" / "report.html").stat().st_size > 5_000_000
-    summary = done.stdout[done.stdout.index("== extinction of the stars kept back") :]
+    summary = done.stdout[done.stdout.index("== extinction of the held-out stars") :]
     kinds = ["open clusters", "stars in fields"]
     counts = [int(summary.split(f"{k}: ")[1].split(",")[0]) for k in ("all", *kinds)]
     assert counts[0] == counts[1] + counts[2] > 600

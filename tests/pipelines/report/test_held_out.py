@@ -1,4 +1,4 @@
-"""Stars kept back are judged by what was observed of them, in the map alone."""
+"""Held-out stars are judged by what was observed of them, in the map alone."""
 
 import dataclasses
 

@@ -56,7 +56,7 @@ def test_a_fit_without_samples_or_held_out_stars_warns_of_both(tmp_path):
     fit(tmp_path / "stars.parquet", tmp_path / "run", FitConfig.model_validate(plain))
     page = page_of(tmp_path / "run", tmp_path)
     assert "no posterior samples: it states no uncertainty" in page
-    assert "no star was kept back" in page
+    assert "no star was held out" in page
 
 
 def test_another_map_stands_beside_it(positive_run, cloud_run, tmp_path):
