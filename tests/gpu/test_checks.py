@@ -16,8 +16,17 @@ from gpu_checks import CHECKS, CPU, no_waiting
 NAMES = [check.__name__ for check in CHECKS]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("check", CHECKS, ids=NAMES)
+# Places are wrong in both precisions or in none: what takes longest has one.
+DEAR = ("whole_inference", "learnt_scales", "row_by_row")
+WAYS = [
+    pytest.param(check, dtype, id=f"{check.__name__}-{dtype}")
+    for check in CHECKS
+    for dtype in (torch.float32, torch.float64)
+    if dtype == torch.float32 or check.__name__ not in DEAR
+]
+
+
+@pytest.mark.parametrize(("check", "dtype"), WAYS)
 def test_on_a_stand_in_for_a_device(check, dtype):
     with stand_in_device():
         assert check(STAND_IN, dtype) <= 1
