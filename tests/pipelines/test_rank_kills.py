@@ -70,8 +70,10 @@ def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys, 
             shutil.rmtree(tmp_path / "run")
             continue
         table["injected"] += 1
-        # The other one ends with an error, even if they had not met yet.
-        assert told
+        # The other one ends with an error, even if they had not met yet, or had ended:
+        # the first alone writes the run.
+        ended = tmp_path / f"try{number}" / f"{1 - rank}.pt"
+        assert told or (rank == 0 and ended.exists())
         if unfinished(tmp_path / "run") is None:
             continue
         try:
