@@ -207,7 +207,7 @@ def _learnt_table(run: Run) -> Table:
         ("unresolved share", "subgrid_share", significant(plan.subgrid_share)),
     ]
     return Table(
-        caption="The prior, and how well the stars tell it",
+        caption="The prior, and how well the stars constrain it",
         header=("scale", "value", "relative standard error"),
         rows=tuple((name, text, _error(errors, key)) for name, key, text in rows),
     )
@@ -218,7 +218,7 @@ def _error(errors: dict[str, Any], key: str) -> str:
         return "not learnt"
     error = errors[key]
     if error is None or error > 1:
-        return "not told by the stars"
+        return "unconstrained"
     # Of a variance; its root has half the relative error.
     return percent(error / 2 if key == "variance" else error)
 
