@@ -41,8 +41,8 @@ from scipy.special import digamma, gammaln, logsumexp
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid
-from dustmap.inference.svi.direct import direct_optimum
 from dustmap.inference.svi.bound import GaussianData, elbo, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
