@@ -23,12 +23,15 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, NoCheckpoints
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import OnStep
-from dustmap.inference.full_batch.inference import FullBatchInference
-from dustmap.inference.full_batch.noise import Noise
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.gauss_newton import OnStep, quiet
+from dustmap.inference.full_batch.linear_samples import linear_samples
+from dustmap.inference.full_batch.mode import DECREMENT_LIMIT, find_mode, refined_mode
+from dustmap.inference.full_batch.noise import Noise, NoiseState
+from dustmap.inference.full_batch.progress import Mode, Samples
+from dustmap.inference.full_batch.sample_rounds import SampleRounds
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
 from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
+from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel
 
 
@@ -83,12 +86,66 @@ def infer(
     state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
     if noise.learn_share:
         state.held_out = hold_out(len(observations), generator).to(model.device)
+    fit = Fit(
+        model,
+        state,
+        settings,
+        generator,
+        on_step=on_step or quiet,
+        checkpointer=checkpointer or NoCheckpoints(),
+    )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-    if start is not None:
-        eps = start.to(eps)
-    fit = Fit(model, state, settings, generator, on_step=on_step)
-    inference = FullBatchInference(fit, checkpointer or NoCheckpoints())
-    return inference.run(eps)
+    return _run(fit, eps if start is None else start.to(eps))
+
+
+def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
+    """The stages that a restored fit has not finished: the mode, then samples."""
+    if fit.mode is None:
+        fit.save(mode=find_mode(fit, start))
+    assert fit.mode is not None
+    mode = fit.mode
+    if not fit.settings.samples:
+        mode = mode if fit.model.linear else refined_mode(fit, mode)
+        total = fit.tangent(mode.eps)[1]
+        return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
+    if fit.seed < 0:
+        fit.seed = int(torch.randint(2**62, (1,), generator=fit.generator))
+    if fit.model.linear:
+        tangent, total = fit.tangent(mode.eps)
+        solved = linear_samples(fit, tangent, total, mode.eps)
+        return _result(fit, mode, solved.value, total, solved)
+    last = SampleRounds(fit, mode.eps).run()
+    if fit.noise.given.learn_share:
+        # The mode excluded the held-out observations and had other weights.
+        again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
+        mode = replace(again, steps=mode.steps + again.steps)
+    samples = Samples.of(fit.samples, last.decrement, DECREMENT_LIMIT * fit.enough)
+    return _result(fit, mode, samples.value, last.total, samples)
+
+
+def _result(
+    fit: Fit,
+    mode: Mode,
+    samples: Float[Tensor, "s p"],
+    total: Float[Tensor, " n"],
+    solved: Solution | Samples | None,
+) -> FullBatchResult:
+    sampled = solved is None or bool(solved.converged.all())
+    return FullBatchResult(
+        mean=mode.eps,
+        samples=samples,
+        noise_variance=total,
+        prediction=fit.model.linearise(mode.eps).prediction,
+        newton_steps=mode.steps,
+        mean_solution=mode.solution,
+        sample_solution=solved,
+        converged=mode.converged and sampled,
+        weights=fit.noise.weights,
+        degrees=fit.noise.degrees,
+        common_noise=fit.noise.common,
+        subgrid_share=fit.model.subgrid_share,
+        share_settled=fit.share_settled,
+    )
 
 
 def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import replace
 
 import torch
@@ -11,56 +11,47 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import Precision, named
-from dustmap.inference.full_batch.white_noise import White
+from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.full_batch.randomized_map import white_noise
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import Linearisation
 
 
-def draw(
+def linear_samples(
     fit: Fit,
     tangent: Linearisation,
     total: Float[Tensor, " n"],
     mean: Float[Tensor, " p"],
-    white: White,
-    *,
-    save: Callable[[Solution], None],
-    restored: Solution | None = None,
 ) -> Solution:
-    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks; (η, ξ) the white noise's pairs.
+    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
 
-    ``save`` is called with the solves so far after every block.
+    The fit is saved after every block.
 
     Raises
     ------
     FloatingPointError
         If a solve is not finite.
     """
-    settings = fit.settings
+    settings, root = fit.settings, total.sqrt()
     precision = Precision(tangent.operator, total)
-    root = total.sqrt()
-    solved = restored
-    while solved is None or len(solved.value) < settings.samples:
-        first = 0 if solved is None else len(solved.value)
-        count = min(settings.block, settings.samples - first)
-        numbers = range(first, first + count)
-        rhs = torch.stack([_rhs(tangent, root, mean, white, s) for s in numbers])
-        name = f"samples {first + 1}-{first + count}"
+
+    def right_side(number: int) -> Float[Tensor, " p"]:
+        eta, xi = white_noise(fit.seed, number, len(root), len(mean), precision.domain)
+        return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)
+
+    while fit.blocks is None or len(fit.blocks.value) < settings.samples:
+        first = 0 if fit.blocks is None else len(fit.blocks.value)
+        last = min(first + settings.block, settings.samples)
+        name = f"samples {first + 1}-{last}"
         block = settings.sample_solver.solve(
             precision.matvec,
-            rhs,
+            torch.stack([right_side(number) for number in range(first, last)]),
             preconditioner=fit.cache.preconditioner,
-            on_step=named(fit.on_step, name),
+            on_step=functools.partial(fit.on_step, name),
             space=precision.domain,
         )
         require_finite(name, residual=block.residual)
-        solved = block if solved is None else Solution.joined([solved, block])
-        save(solved)
-    return replace(solved, value=mean + solved.value)
-
-
-def _rhs(
-    tangent: Linearisation, root: Tensor, mean: Tensor, white: White, number: int
-) -> Tensor:
-    eta, xi = white.pair(number, len(root), len(mean), tangent.operator.domain)
-    return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)
+        if fit.blocks is not None:
+            block = Solution.joined([fit.blocks, block])
+        fit.save(blocks=block)
+    return replace(fit.blocks, value=mean + fit.blocks.value)

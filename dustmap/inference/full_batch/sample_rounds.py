@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -11,20 +11,14 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import Target
-from dustmap.inference.full_batch.inference_state import Drawn, InferenceState, Round
-from dustmap.inference.full_batch.randomized_map import (
-    DECREMENT_LIMIT,
-    FORCINGS,
-    SampleIterate,
-    Samples,
-    fit_sample,
-    lowest,
-    newton_decrement,
-    perturbed_target,
-)
-from dustmap.inference.full_batch.white_noise import White
+from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
+from dustmap.inference.full_batch.progress import Iterate, Round
+from dustmap.inference.full_batch.randomized_map import fit_sample, perturbed_target
 
+# Tolerance of a solve relative to the gradient: the total cost of a sample is least
+# between 0.1 and 0.5. The next ones follow if the Newton decrement stays too large.
+_FORCINGS = (0.3, 0.1, 0.03)
 # Samples of a rough round, and the factor on their tolerance.
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
@@ -34,30 +28,16 @@ _ROUNDS, _STILL = 3, 1.2
 class SampleRounds:
     """Samples of a non-linear model, from its mode.
 
-    Parameters
-    ----------
-    fit
-        The inference. Its model receives the learnt share of the unresolved variance;
-        ``share_settled`` records whether the share converged inside the trial range.
-    state
-        Progress of the rounds; updated in place.
-    white
-        White noise of the samples.
-    save
-        Called between Gauss–Newton steps, samples and rounds.
+    The fit's model receives the learnt share of the unresolved variance;
+    ``share_settled`` records whether the share converged inside the trial range.
     """
 
-    def __init__(
-        self, fit: Fit, state: InferenceState, white: White, save: Callable[[], None]
-    ) -> None:
+    def __init__(self, fit: Fit, mode: Float[Tensor, " p"]) -> None:
         self._fit = fit
-        self._state = state
-        self._white = white
-        self._save = save
-        self._enough = fit.settings.newton_tolerance * fit.count
+        self._mode = mode
 
-    def run(self, mode: Float[Tensor, " p"]) -> Drawn:
-        """Samples, and the Σ they were fitted with.
+    def run(self) -> Round:
+        """Fit all samples; the last round, with the Σ they were fitted with.
 
         A few rough samples, first with the Σ of the mode, provide the Σ of the final
         ones. If the share of the unresolved variance is learnt, rough samples exclude
@@ -68,112 +48,84 @@ class SampleRounds:
         FloatingPointError
             If a prediction, Σ, an objective or a solve is not finite.
         """
-        at = self._state.round
-        if at is None:
-            tangent, total = self._fit.tangent(mode)
-            self._fit.cache.make(tangent, mode, total)
-            at = self._state.round = Round(total=total)
-        while at.rough:
-            self._rough_round(at, mode)
-            require_finite("samples, rough round", noise_variance=at.total)
-            self._save()
-        return Drawn(samples=self._to_the_end(at, mode), total=at.total)
+        fit = self._fit
+        if fit.round is None:
+            tangent, total = fit.tangent(self._mode)
+            fit.cache.make(tangent, self._mode, total)
+            fit.round = Round(total=total)
+        while not fit.round.finished:
+            after = self._rough if fit.round.rough else self._final
+            fit.save(round=after(fit.round))
+        return fit.round
 
-    def _rough_round(self, at: Round, mode: Float[Tensor, " p"]) -> None:
+    def _rough(self, at: Round) -> Round:
         """A few rough samples and their Σ; the last such round if the share settled."""
-        fit = self._fit
+        fit, learnt = self._fit, self._fit.noise.given.learn_share
         few = min(_FEW, fit.settings.samples)
-        self._fit_all(at, mode, few, _ROUGH * self._enough)
-        before, eps = fit.model.subgrid_share, self._positions()
-        update = fit.noise.update_over(fit.model, eps)
-        at.total = update.total
-        if update.share != before:
-            fit.model = fit.model.with_subgrid_share(update.share)
-        still = abs(math.log(update.share / before)) < math.log(_STILL)
-        fit.share_settled = still and not update.at_edge
-        at.number, at.done = at.number + 1, 0
-        if still or fit.noise.held_out is None or at.number == _ROUNDS:
-            at.rough, at.number = False, 0
-            if fit.noise.held_out is not None:
-                at.total = fit.noise.include_all(fit.model, eps)
+        self._fit_all(at, few, _ROUGH * fit.enough, "rough sample")
+        eps = torch.stack([sample.eps for sample in fit.samples])
+        before = fit.model.subgrid_share
+        total, found = fit.noise.update_over(fit.model, eps)
+        if found.share != before:
+            fit.model = fit.model.with_subgrid_share(found.share)
+        still = abs(math.log(found.share / before)) < math.log(_STILL)
+        fit.share_settled = still and not found.at_edge
+        number = at.number + 1
+        last = still or not learnt or number == _ROUNDS
+        if last and learnt:
+            total = fit.noise.include_all(fit.model, eps)
+        require_finite("samples, rough round", noise_variance=total)
+        return Round(total=total, rough=not last, number=0 if last else number)
 
-    def _to_the_end(self, at: Round, mode: Float[Tensor, " p"]) -> Samples:
-        """All samples, with finer solves until the Newton decrement is small enough."""
-        fit, known = self._fit, self._state.samples
-        while True:
-            forcing = FORCINGS[at.number]
-            self._fit_all(at, mode, fit.settings.samples, self._enough, forcing)
-            decrement = newton_decrement(
-                fit.model,
-                self._target(at, 0, mode),
-                known[0].eps,
-                fit.settings.sample_solver,
-                fit.cache.preconditioner,
-                on_step=fit.on_step,
-            )
-            small = decrement <= DECREMENT_LIMIT * self._enough
-            if small or at.number + 1 == len(FORCINGS):
-                return Samples.of(known, decrement, self._enough)
-            at.number, at.done = at.number + 1, 0
-            self._save()
-
-    def _target(self, at: Round, number: int, mode: Float[Tensor, " p"]) -> Target:
+    def _final(self, at: Round) -> Round:
+        """All samples; solves are finer in the next round if the decrement is large."""
         fit = self._fit
-        return perturbed_target(
-            fit.noise.observations,
-            at.total,
-            self._white,
-            number,
-            len(mode),
-            fit.model.latent_space,
+        self._fit_all(at, fit.settings.samples, fit.enough, "sample")
+        decrement = self._newton(at, 0).decrement(fit.samples[0].eps)
+        small = decrement <= DECREMENT_LIMIT * fit.enough
+        if small or at.number + 1 == len(_FORCINGS):
+            return replace(at, decrement=decrement, finished=True)
+        return replace(at, number=at.number + 1, done=0)
+
+    def _newton(self, at: Round, number: int, stage: str = "") -> GaussNewton:
+        fit = self._fit
+        target = Target(
+            y=fit.noise.observations, total=at.total, space=fit.model.latent_space
+        )
+        return GaussNewton(
+            model=fit.model,
+            target=perturbed_target(target, fit.seed, number, len(self._mode)),
+            solver=fit.settings.sample_solver,
+            forcing=_FORCINGS[0 if at.rough else at.number],
+            preconditioner=fit.cache.preconditioner,
+            on_step=fit.on_step,
+            stage=stage,
         )
 
-    def _fit_all(
-        self,
-        at: Round,
-        mode: Float[Tensor, " p"],
-        count: int,
-        tolerance: float,
-        forcing: float = FORCINGS[0],
-    ) -> None:
+    def _fit_all(self, at: Round, count: int, tolerance: float, name: str) -> None:
         """Fit the first ``count`` samples, from earlier fits or from the mode."""
-        fit, state = self._fit, self._state
-        name = "sample" if count == fit.settings.samples else "rough sample"
-
-        def save(iterate: SampleIterate) -> None:
-            state.iterate = iterate
-            self._save()
-
+        fit = self._fit
         for number in range(at.done, count):
-            target = self._target(at, number, mode)
-            if state.iterate is None:
-                state.iterate = SampleIterate(eps=self._start(target, number, mode))
-            state.samples[number : number + 1] = [
-                fit_sample(
-                    fit.model,
-                    target,
-                    state.iterate,
-                    solver=fit.settings.sample_solver,
-                    steps=fit.settings.newton_steps,
-                    tolerance=tolerance,
-                    forcing=forcing,
-                    preconditioner=fit.cache.preconditioner,
-                    on_step=fit.on_step,
-                    stage=f"{name} {number + 1} of {count}",
-                    save=save,
-                )
-            ]
-            at.done, state.iterate = number + 1, None
-            self._save()
+            newton = self._newton(at, number, f"{name} {number + 1} of {count}")
+            if fit.search is None:
+                fit.search = Iterate(eps=self._start(newton, number), total=at.total)
+            sample = fit_sample(
+                newton,
+                fit.search,
+                steps=fit.settings.newton_steps,
+                tolerance=tolerance,
+                save=lambda iterate: fit.save(search=iterate),
+            )
+            fit.samples[number : number + 1] = [sample]
+            fit.save(search=None, round=replace(at, done=number + 1))
 
-    def _start(self, target: Target, number: int, mode: Float[Tensor, " p"]) -> Tensor:
+    def _start(self, newton: GaussNewton, number: int) -> Float[Tensor, " p"]:
         """Its earlier fit; else the mode, or the reflection of its antithetic twin."""
-        known, starts = self._state.samples, [mode]
+        known, mode = self._fit.samples, self._mode
         if number < len(known):
-            starts = [known[number].eps]
-        elif number % 2:
-            starts.append(2 * mode - known[number - 1].eps)
-        return lowest(self._fit.model, target, starts)
-
-    def _positions(self) -> Float[Tensor, "s p"]:
-        return torch.stack([fit.eps for fit in self._state.samples])
+            return known[number].eps
+        if number % 2 == 0:
+            return mode
+        starts = [mode, 2 * mode - known[number - 1].eps]
+        value, apply = newton.target.value, newton.model.apply
+        return min(starts, key=lambda eps: value(eps, apply(eps)))
