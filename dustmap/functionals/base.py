@@ -70,6 +70,10 @@ class Functionals(ABC):
     def nodes(self) -> Nodes:
         """All nodes of all functionals."""
 
+    def runs(self) -> list[tuple[slice, Functionals]]:
+        """Consecutive rows of one kind."""
+        return [(slice(0, len(self)), self)]
+
     def chunks(self, rows: int) -> Iterator[tuple[slice, Functionals]]:
         """Consecutive batches of at most ``rows`` functionals (bounds memory)."""
         for start in range(0, len(self), rows):

@@ -48,6 +48,13 @@ class Stack(Functionals):
         ]
         return Stack(singles)
 
+    def runs(self) -> list[tuple[slice, Functionals]]:
+        return [
+            (slice(rows.start + start, rows.stop + start), kind)
+            for start, part in zip(self._starts.tolist(), self.parts)
+            for rows, kind in part.runs()
+        ]
+
     def nodes(self) -> Nodes:
         nodes = [p.nodes() for p in self.parts]
         return _joined(nodes, self._starts[:-1].tolist(), len(self))

@@ -183,7 +183,7 @@ def test_a_mean_that_is_not_positive_is_no_hyperparameter():
 
 def test_unknown_and_negative_parameters_are_refused():
     model = model_of(Matern32(lengthscale=1.4), mean=ConstantMean(value=0.4))
-    with pytest.raises(ValueError, match="no hyperparameter length: there are leng"):
+    with pytest.raises(ValueError, match="length"):
         model.with_parameters({"length": torch.tensor(1.0)})
-    with pytest.raises(ValueError, match="the mean's value must be positive"):
+    with pytest.raises(ValueError, match="positive"):
         model.with_parameters({"mean": torch.tensor(-1.0)})
