@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy.optimize
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -94,14 +95,14 @@ class ScaleMixture:
     ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
         """``ln λ`` and the logarithms of its weights.
 
-        The step resolves the mixing density, whose width is √(2/ν) for large ν; an
-        observation ``farthest`` (squared, over s²) away moves the integrand down to
+        The step resolves the mixing density, whose width is √(2/ν) for large ν; for an
+        observation ``farthest`` (squared, over s²) away the integrand is largest at
         ``λ = (ν + 1) / (ν + farthest)``.
         """
         nu = float(self.degrees.detach())
         step = min(0.33, 1.0 / math.sqrt(nu + 1))
-        moved = math.log((nu + 1) / (nu + max(farthest, 1.0)))
-        low = min(_end(nu, -1.0), moved + _end(nu + 1, -1.0))
+        peak = math.log((nu + 1) / (nu + max(farthest, 1.0)))
+        low = min(_end(nu, -1.0), peak + _end(nu + 1, -1.0))
         count = math.ceil((_end(nu, 1.0) - low) / step)
         x = low + step * torch.arange(count + 1).to(self.mean)
         half = self.degrees / 2
@@ -117,18 +118,15 @@ def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def _end(degrees: float, sign: float) -> float:
-    """Where ``(ν/2)(eˣ − 1 − x)`` reaches the depth on one side (bisection)."""
-    low, high = 0.0, 1.0
+    """Where ``(ν/2)(eˣ − 1 − x)`` reaches the depth on one side."""
 
-    def depth(x: float) -> float:
-        return degrees / 2 * (math.expm1(sign * x) - sign * x)
+    def excess(x: float) -> float:
+        return degrees / 2 * (math.expm1(sign * x) - sign * x) - _DEPTH
 
-    while depth(high) < _DEPTH:
+    high = 1.0
+    while excess(high) < 0:
         high *= 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if depth(middle) < _DEPTH else (low, middle)
-    return sign * high
+    return sign * scipy.optimize.brentq(excess, 0.0, high)
 
 
 def _width(ratio: Tensor, x: Tensor) -> Float[Tensor, "n k"]:
