@@ -1,4 +1,4 @@
-r"""A Gaussian variable plus Student-T noise: density, distribution and quantiles.
+r"""A Gaussian variable plus Student-T noise: density and quantiles.
 
 Student's t is a mixture of normals of precision ``λ/s²`` with
 ``λ ~ Gamma(ν/2, ν/2)``, so that
@@ -54,21 +54,11 @@ class ScaleMixture:
         ]
         return torch.cat([shift[:0], *parts]) - self.scale.log()
 
-    def cumulative(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """``P(y_n ≤ y)``, to an absolute error below 1e-10."""
-        shift = (y - self.mean) / self.scale
-        x, weights = self._nodes(0.0)
-        parts = [
-            torch.special.ndtr(u[:, None] / _width(w, x)) @ weights.exp()
-            for u, w in self._blocks(shift, len(x))
-        ]
-        return torch.cat([shift[:0], *parts])
-
     def quantile(self, probability: float) -> Float[Tensor, " n"]:
-        """Where :meth:`cumulative` is ``probability``, by Newton's method.
+        """Where the distribution function is ``probability``, by Newton's method.
 
-        It starts at the mean, above which the distribution function is concave:
-        tangents lie above it, and the iterates climb to the root without passing it.
+        It starts at the mean, above which that function is concave: tangents lie above
+        it, and the iterates climb to the root without passing it.
 
         Raises
         ------

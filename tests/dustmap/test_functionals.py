@@ -385,7 +385,7 @@ def test_an_uncertain_ray_without_length_sees_nothing():
 @pytest.mark.parametrize(("spread", "reach"), [(-0.1, 2.0), (0.1, 0.5)])
 def test_uncertain_distances_that_cannot_be_are_refused(spread, reach):
     end = torch.tensor([[1.0, 0.0, 0.0]])
-    with pytest.raises(ValueError, match="spread must not be negative, reach not"):
+    with pytest.raises(ValueError, match="spread"):
         DistanceMarginalizedIntegrals(
             end, torch.tensor([spread]), torch.tensor([reach]), FixedStep(step=0.1)
         )

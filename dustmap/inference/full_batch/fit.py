@@ -18,7 +18,7 @@ from dustmap.checkpoint import (
     schema_of,
     scoped,
 )
-from dustmap.inference.full_batch.gauss_newton import OnStep
+from dustmap.inference.full_batch.gauss_newton import GaussNewton, OnStep, Target
 from dustmap.inference.full_batch.noise import NoiseState
 from dustmap.inference.full_batch.preconditioner_cache import (
     Origin,
@@ -84,6 +84,21 @@ class Fit:
         """The tangent at ε, and Σ with the current weights."""
         tangent = self.model.linearise(eps)
         return tangent, self.noise.total(eps[None], tangent.variance)
+
+    def target(self, total: Float[Tensor, " n"]) -> Target:
+        """The objective of the mode for this Σ."""
+        space = self.model.latent_space
+        return Target(y=self.noise.observations, total=total, space=space)
+
+    def newton(self, target: Target, **options: Any) -> GaussNewton:
+        """Steps towards a target, with the current preconditioner."""
+        return GaussNewton(
+            model=self.model,
+            target=target,
+            preconditioner=self.cache.preconditioner,
+            on_step=self.on_step,
+            **options,
+        )
 
     def save(self, **progress: Any) -> None:
         """Record progress by name, and save the state."""

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import GaussNewton, Step, Target
+from dustmap.inference.full_batch.gauss_newton import Step
 from dustmap.inference.full_batch.progress import Iterate, Mode
 from dustmap.models.base import Linearisation
 
-# Tolerances of a solve relative to the gradient: of the first search, and of those that
-# follow while the Newton decrement stays above its limit, in units of the tolerance
-# (rough solves underestimate it by a factor of 2–3).
-FORCING, FINER = 0.1, (0.03,)
+# Tolerances of a solve relative to the gradient: of the first search, and of another
+# if the Newton decrement exceeds its limit, in units of the tolerance (rough solves
+# underestimate it by a factor of 2–3).
+_FORCING, _FINER = 0.1, 0.03
 DECREMENT_LIMIT = 5.0
 
 
@@ -25,7 +25,7 @@ def find_mode(
     start: Float[Tensor, " p"],
     *,
     fixed: Float[Tensor, " n"] | None = None,
-    forcing: float = FORCING,
+    forcing: float = _FORCING,
     name: str = "mode",
 ) -> Mode:
     """Gauss–Newton steps to the mode, from ``start`` or from a restored iterate.
@@ -74,30 +74,22 @@ def refined_mode(fit: Fit, mode: Mode) -> Mode:
     """
     allowed = DECREMENT_LIMIT * fit.enough
     # At zero tolerance only the gradient decides.
-    if not allowed or not (mode.converged or mode.refinements):
+    if not allowed or not (mode.converged or mode.refined):
         return mode
-    while True:
-        if fit.search is None:
-            total = fit.tangent(mode.eps)[1]
-            small = _newton(fit, total).decrement(mode.eps) <= allowed
-            if small or mode.refinements == len(FINER):
-                return replace(mode, converged=mode.converged and small)
-        forcing, refinements = FINER[mode.refinements], mode.refinements + 1
-        again = find_mode(fit, mode.eps, name="refined mode", forcing=forcing)
-        mode = replace(again, steps=mode.steps + again.steps, refinements=refinements)
+
+    def small(mode: Mode) -> bool:
+        newton = fit.newton(
+            fit.target(fit.tangent(mode.eps)[1]), solver=fit.settings.solver
+        )
+        return newton.decrement(mode.eps) <= allowed
+
+    if not mode.refined:
+        if fit.search is None and small(mode):
+            return mode
+        again = find_mode(fit, mode.eps, name="refined mode", forcing=_FINER)
+        mode = replace(again, steps=mode.steps + again.steps, refined=True)
         fit.save(mode=mode)
-
-
-def _newton(fit: Fit, total: Tensor, forcing: float = 0.0) -> GaussNewton:
-    target = Target(y=fit.noise.observations, total=total, space=fit.model.latent_space)
-    return GaussNewton(
-        model=fit.model,
-        target=target,
-        solver=fit.settings.solver,
-        forcing=forcing if fit.inexact else 0.0,
-        preconditioner=fit.cache.preconditioner,
-        on_step=fit.on_step,
-    )
+    return replace(mode, converged=mode.converged and small(mode))
 
 
 def _step(
@@ -105,7 +97,12 @@ def _step(
 ) -> Step:
     if fit.cache.worth_it(linear=fit.model.linear):
         fit.cache.make(tangent, at.eps, at.total)
-    step = _newton(fit, at.total, forcing).step(tangent, at.eps, where)
+    newton = fit.newton(
+        fit.target(at.total),
+        solver=fit.settings.solver,
+        forcing=forcing if fit.inexact else 0.0,
+    )
+    step = newton.step(tangent, at.eps, where)
     fit.cache.iterations += int(step.solution.iterations.max())
     return step
 
@@ -116,14 +113,14 @@ def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bo
     Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a
     factor of two allows for the change of the tangent.
     """
-    target = _newton(fit, at.total).target
+    target = fit.target(at.total)
     gradient = target.gradient(tangent, at.eps)
     rhs = target.right_side(tangent, at.eps)
     residual, scale = (target.space.inner(x, x).sqrt() for x in (gradient, rhs))
-    reached, solution = fit.settings.solver.rtol, step.solution
+    reached = fit.settings.solver.rtol
     # If Σ depends on the field, solves stop early by design.
     if not fit.inexact:
-        reached = max(reached, float(solution.residual.max()))
+        reached = max(reached, float(step.solution.residual.max()))
     return float(residual) <= 2 * reached * float(scale)
 
 

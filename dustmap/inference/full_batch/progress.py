@@ -25,14 +25,14 @@ class Iterate:
 class Mode:
     """The end of the Gauss–Newton steps: their number, status and last solve.
 
-    ``refinements`` counts searches with finer solves.
+    ``refined`` says whether its solves were the finer ones.
     """
 
     eps: Float[Tensor, " p"]
     steps: int
     converged: bool
     solution: Solution
-    refinements: int = 0
+    refined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

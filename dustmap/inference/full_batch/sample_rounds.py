@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.gauss_newton import GaussNewton
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.progress import Iterate, Round
 from dustmap.inference.full_batch.randomized_map import fit_sample, perturbed_target
@@ -88,17 +88,11 @@ class SampleRounds:
         return replace(at, number=at.number + 1, done=0)
 
     def _newton(self, at: Round, number: int, stage: str = "") -> GaussNewton:
-        fit = self._fit
-        target = Target(
-            y=fit.noise.observations, total=at.total, space=fit.model.latent_space
-        )
-        return GaussNewton(
-            model=fit.model,
-            target=perturbed_target(target, fit.seed, number, len(self._mode)),
+        fit, target = self._fit, self._fit.target(at.total)
+        return fit.newton(
+            perturbed_target(target, fit.seed, number, len(self._mode)),
             solver=fit.settings.sample_solver,
             forcing=_FORCINGS[0 if at.rough else at.number],
-            preconditioner=fit.cache.preconditioner,
-            on_step=fit.on_step,
             stage=stage,
         )
 
