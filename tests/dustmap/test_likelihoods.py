@@ -191,12 +191,14 @@ def test_derivatives_are_those_of_the_values(kind):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_slope_by_variance_is_half_the_mean_curvature(kind):
+def test_the_gradient_by_variance_is_half_the_mean_curvature(kind):
     likelihood = MAKERS[kind](torch.tensor(0.7, dtype=torch.float64))
     y, mean, variance = one(1.0), one(0.4).requires_grad_(), one(0.6).requires_grad_()
     value = likelihood.expected(y, mean, variance).sum()
-    slope, by_variance = torch.autograd.grad(value, (mean, variance), create_graph=True)
-    (curvature,) = torch.autograd.grad(slope.sum(), mean)
+    gradient, by_variance = torch.autograd.grad(
+        value, (mean, variance), create_graph=True
+    )
+    (curvature,) = torch.autograd.grad(gradient.sum(), mean)
     torch.testing.assert_close(by_variance, curvature / 2)
 
 
@@ -209,8 +211,8 @@ def test_known_variances_add_to_the_common_one():
     np.testing.assert_allclose(likelihood.log_density(y, zero), exact)
     some = likelihood.select(torch.tensor([2, 0]))
     np.testing.assert_allclose(some.log_density(y[[2, 0]], zero[:2]), exact[[2, 0]])
-    moved = some.with_parameters({"variance": torch.tensor(1.0).double()})
-    assert moved.noise.tolist() == pytest.approx([1.4, 1.1])
+    changed = some.with_parameters({"variance": torch.tensor(1.0).double()})
+    assert changed.noise.tolist() == pytest.approx([1.4, 1.1])
 
 
 def test_a_common_variance_of_nothing_is_no_parameter():
@@ -251,13 +253,13 @@ def test_what_cannot_be_is_refused(make, message):
 
 
 @pytest.mark.parametrize("likelihood", ALL, ids=name)
-def test_conjugate_is_who_has_slopes_without_the_variance(likelihood):
-    slopes = []
+def test_conjugate_is_who_has_gradients_without_the_variance(likelihood):
+    gradients = []
     for variance in (0.1, 2.0):
         mean, spread = one(0.4).requires_grad_(), one(variance).requires_grad_()
         value = likelihood.expected(one(1.0), mean, spread).sum()
-        slopes.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
-    same = bool(torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=0.0))
+        gradients.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
+    same = bool(torch.allclose(gradients[0], gradients[1], rtol=1e-9, atol=0.0))
     assert same == likelihood.conjugate
 
 

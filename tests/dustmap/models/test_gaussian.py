@@ -42,8 +42,8 @@ def observed(grid, seed=3):
 
     rays = LineIntegrals(draw(4), MonteCarlo.draw(4, 5, generator), start=draw(4))
     straight = LineIntegrals(draw(3), GaussLegendre(count=6), start=draw(1))
-    slopes = Derivatives(draw(2), torch.arange(2) % d)
-    return Stack([rays, PointValues(draw(3)), straight, slopes])
+    derivatives = Derivatives(draw(2), torch.arange(2) % d)
+    return Stack([rays, PointValues(draw(3)), straight, derivatives])
 
 
 def model_of(

@@ -71,12 +71,12 @@ def worst_error(model: TorusGaussian, step: float = 1e-3) -> float:
         for place in range(value.numel()):
 
             def at(steps, name=name, value=value, place=place):
-                moved = value.clone()
-                moved.view(-1)[place] += steps * step * value.reshape(-1)[place]
-                return weighed(model.with_parameters({name: moved}), eps, a, b)
+                changed = value.clone()
+                changed.view(-1)[place] += steps * step * value.reshape(-1)[place]
+                return weighed(model.with_parameters({name: changed}), eps, a, b)
 
-            slope = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
-            exact = slope / float(value.reshape(-1)[place])
+            derivative = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
+            exact = derivative / float(value.reshape(-1)[place])
             errors.append(abs(float(found[name].reshape(-1)[place]) / exact - 1))
     return max(errors)
 
