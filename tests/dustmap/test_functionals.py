@@ -250,6 +250,7 @@ def test_derivative_nodes_survive_in_a_combination():
     assert nodes.weights.tolist() == [2.0, 3.0] * 3
 
 
+@pytest.mark.wrong_shapes
 def test_what_makes_no_sense_is_refused(generator):
     end = draw_ends(3)
     with pytest.raises(ValueError, match="not finite"):
