@@ -116,7 +116,7 @@ def _end(degrees: float, sign: float) -> float:
     high = 1.0
     while excess(high) < 0:
         high *= 2
-    return sign * scipy.optimize.brentq(excess, 0.0, high)
+    return sign * scipy.optimize.root_scalar(excess, bracket=(0.0, high)).root
 
 
 def _width(ratio: Tensor, x: Tensor) -> Float[Tensor, "n k"]:

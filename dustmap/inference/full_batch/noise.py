@@ -173,7 +173,7 @@ class NoiseState:
         total = self._stated + self.common
         if self.subgrid_noise:
             total = total + variance
-        if self._blurred is not None:
+        if self._blurred is not None and self._scale is not None:
             for one in eps:
                 blur = self._scale * self._blurred.apply(one)
                 total = total + blur**2 / len(eps)
