@@ -48,8 +48,7 @@ class Precision(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         return x + self._features.gram(x, self._weights)
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
+    rmatvec = matvec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
