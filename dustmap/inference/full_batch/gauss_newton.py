@@ -48,7 +48,8 @@ class Precision(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         return x + self._features.gram(x, self._weights)
 
-    rmatvec = matvec
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.matvec(y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
