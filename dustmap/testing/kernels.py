@@ -132,19 +132,19 @@ def _check_derivatives(kernel: Kernel, lags: Tensor, scale: float, rtol: float) 
     zero, step = torch.zeros_like(lags[:1]), 1e-4 * scale
     top = float(kernel(zero).detach().abs().max())
     for a in range(lags.shape[1]):
-        first = kernel.first_derivative(x, a)
+        first = kernel(x, a)
         require_close(first, slopes[:, a], top / scale, rtol, f"∂k/∂Δ_{a}")
-        at_zero = kernel.first_derivative(zero, a)
+        at_zero = kernel(zero, a)
         require_close(at_zero, 0 * at_zero, top / scale, rtol, f"∂k/∂Δ_{a} at 0")
         curvatures = _gradient(first, x)
         for b in range(lags.shape[1]):
             what, size = f"∂²k/∂Δ_{a}∂Δ_{b}", top / scale**2
-            second = kernel.second_derivative(x, a, b)
+            second = kernel(x, a, b)
             require_close(second, curvatures[:, b], size, rtol, what)
             ahead = zero.clone()
             ahead[:, b] += step
-            difference = kernel.first_derivative(ahead, a) / step
-            second = kernel.second_derivative(zero, a, b)
+            difference = kernel(ahead, a) / step
+            second = kernel(zero, a, b)
             require_close(second, difference, size, 1e-2, f"{what} at 0")
 
 
@@ -182,8 +182,8 @@ def _gradient(values: Tensor, x: Tensor) -> Tensor:
 
 def _check_refusals(kernel: Kernel, lags: Tensor) -> None:
     calls = {
-        "first_derivative": lambda: kernel.first_derivative(lags, 0),
-        "second_derivative": lambda: kernel.second_derivative(lags, 0, 0),
+        "∂k": lambda: kernel(lags, 0),
+        "∂²k": lambda: kernel(lags, 0, 0),
         "covariance": lambda: kernel.covariance(lags, 0, None),
     }
     for name, call in calls.items():

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.full_batch import infer
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import NoiseState, infer
 from dustmap.inference.scales.hyperparameters import learn
 from dustmap.inference.scales.learning_settings import Learning, Learnt
 from dustmap.linalg.cg import ConjugateGradients

@@ -22,8 +22,7 @@ from simulated import BOX, simulated
 from torch import Tensor
 from verbs import Fitted, fit_and_predict
 
-from dustmap.inference.full_batch import Precision
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import NoiseState, Precision
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
