@@ -6,7 +6,7 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -30,26 +30,51 @@ _WHOLE = 0xFFFFFFFF
 _BLOCK = 2880 << 12
 
 
-def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
-    """Make a primary unit without data whose HISTORY tells ``summary`` and ``meta``.
-
-    Program, band, conversion, catalogues and inputs have cards of their own.
+def provenance_text(meta: dict[str, Any]) -> str:
+    """Provenance as JSON.
 
     Raises
     ------
     ValueError
-        If ``meta`` is not JSON.
+        If it is not JSON.
     """
     try:
-        text = json.dumps(meta, allow_nan=False, separators=(",", ":"))
+        return json.dumps(meta, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"provenance must be plain JSON: {error}") from error
+
+
+def write_hdus(
+    path: str | os.PathLike[str],
+    units: Sequence[Any],
+    meta: dict[str, Any],
+    summary: str,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write units behind an empty one whose HISTORY has ``summary`` and provenance.
+
+    Program, band, conversion, catalogues and inputs have cards of their own. Every
+    unit has checksums; astropy's strict check comes first.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or cannot be written.
+    ValueError
+        If the provenance is not JSON.
+    """
     primary = fits.PrimaryHDU()
     for keyword, value, comment in _cards(meta):
         primary.header[keyword] = (value, comment)
+    text = provenance_text(meta)
     for line in (summary, _OPENING, *_split(text), _CLOSING):
         primary.header.add_history(line)
-    return primary
+    # Without the count, a file cut between two units would look whole.
+    primary.header["NEXTEND"] = (len(units), "number of extensions")
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        hdus = fits.HDUList([primary, *units])
+        hdus.writeto(temporary, checksum=True, output_verify="exception")
 
 
 def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
@@ -88,28 +113,15 @@ def _ascii(text: str) -> str:
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
-    """Join the provenance that :func:`empty_primary` put into HISTORY."""
+    """Join the provenance that :func:`write_hdus` put into HISTORY."""
     lines = [str(line) for line in cast(Any, header.get("HISTORY", []))]
     try:
         start = lines.index(_OPENING) + 1
-        meta = json.loads("".join(lines[start : lines.index(_CLOSING, start)]))
-    except ValueError as error:
+        return dict(json.loads("".join(lines[start : lines.index(_CLOSING, start)])))
+    except (ValueError, TypeError) as error:
         raise InputError(
             f"{source}: its HISTORY holds no provenance of this program"
         ) from error
-    if not isinstance(meta, dict):
-        raise InputError(f"{source}: the provenance in its HISTORY is no table")
-    return meta
-
-
-def write_hdus(
-    path: str | os.PathLike[str], hdus: fits.HDUList, *, overwrite: bool
-) -> None:
-    """Write the units with checksums, atomically, after astropy's strict check."""
-    # Without the count, a file cut between two units would look whole.
-    cast(Any, hdus)[0].header["NEXTEND"] = (len(hdus) - 1, "number of extensions")
-    with atomic_file(path, overwrite=overwrite) as temporary:
-        hdus.writeto(temporary, checksum=True, output_verify="exception")
 
 
 @contextmanager
@@ -131,49 +143,45 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         if stream.read(9) != b"SIMPLE  =":
             raise InputError(f"{source} is no FITS file: it does not begin with SIMPLE")
         stream.seek(0)
-        yield _load(stream, source)
+        try:
+            hdus = _load(stream)
+        except (
+            Warning,
+            OSError,
+            VerifyError,
+            ValueError,
+            TypeError,
+            KeyError,
+        ) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise InputError(
+                f"{source} is damaged: {reason}. Restore it from a copy or write it "
+                "again"
+            ) from error
+        yield hdus
 
 
-def _load(stream: BinaryIO, source: Path) -> fits.HDUList:
-    try:
-        with warnings.catch_warnings():
-            # astropy only warns of a truncated file.
-            warnings.simplefilter("error")
-            hdus = fits.open(stream, memmap=False, lazy_load_hdus=False)
-            hdus.verify("exception")
-            _check_sums(stream, hdus, source)
-    except InputError:
-        raise
-    except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(
-            f"{source} is damaged: {reason}. Restore it from a copy or write it again"
-        ) from error
-    return hdus
-
-
-def _check_sums(stream: BinaryIO, hdus: Any, source: Path) -> None:
+def _load(stream: BinaryIO) -> Any:
+    """All units; a ValueError says which fails its checks."""
+    with warnings.catch_warnings():
+        # astropy only warns of a truncated file.
+        warnings.simplefilter("error")
+        hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
+        hdus.verify("exception")
     for index, hdu in enumerate(hdus):
-        for keyword in ("CHECKSUM", "DATASUM"):
-            if keyword not in hdu.header:
-                raise InputError(
-                    f"{source}: unit {index} ({hdu.name or 'unnamed'}) has no "
-                    f"{keyword}; expected a file that this program wrote"
-                )
         place = hdu.fileinfo()
         end = place["datLoc"] + place["datSpan"]
+        for keyword in ("CHECKSUM", "DATASUM"):
+            if keyword not in hdu.header:
+                raise ValueError(f"unit {index} has no {keyword}")
         if _ones_complement_sum(stream, place["hdrLoc"], end) != _WHOLE:
-            raise InputError(
-                f"{source} is damaged: the checksum of unit {index} "
-                f"({hdu.name or 'unnamed'}) fails. Restore it from a copy or write it "
-                "again"
-            )
+            raise ValueError(f"the checksum of unit {index} fails")
     expected = hdus[0].header.get("NEXTEND")
     if expected != len(hdus) - 1:
-        raise InputError(
-            f"{source} has {len(hdus) - 1} extensions where its NEXTEND says "
-            f"{expected}. Restore it from a copy or write it again"
+        raise ValueError(
+            f"it has {len(hdus) - 1} extensions where its NEXTEND says {expected}"
         )
+    return hdus
 
 
 def _ones_complement_sum(stream: BinaryIO, start: int, end: int) -> int:

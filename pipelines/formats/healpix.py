@@ -26,23 +26,20 @@ def write_healpix(
 
     Raises
     ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or cannot be written, or there
-        are more maps than the 999 columns that a FITS table has room for.
-    ValueError
-        If the provenance is not JSON.
+    InputError, ValueError
+        As :func:`pipelines.formats.pixels.write_pixels`.
     """
     labels = [distance_label(distance) for distance in skymaps.distances]
-    cards = {
-        f"DIST{number}": (float(distance), f"[pc] of MEAN_{label}PC"[:45])
-        for number, (distance, label) in enumerate(zip(skymaps.distances, labels), 1)
-    }
+    numbered = enumerate(zip(skymaps.distances, labels), start=1)
     write_pixels(
         path,
         TABLE,
         labels,
         skymaps.arrays,
-        cards,
+        {
+            f"DIST{i}": (float(d), f"[pc] of MEAN_{label}PC")
+            for i, (d, label) in numbered
+        },
         unit="mag",
         meta=skymaps.meta,
         summary=_SUMMARY,

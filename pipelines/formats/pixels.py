@@ -13,17 +13,13 @@ from astropy.io import fits
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
-from pipelines.formats.hdus import (
-    empty_primary,
-    open_checked,
-    read_provenance,
-    write_hdus,
-)
+from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 
 _UNSEEN = np.float32(healpy.UNSEEN)
 _ROW = 1024
 # Of one FITS table.
 _MOST_COLUMNS = 999
+_CONVENTION = {"PIXTYPE": "HEALPIX", "ORDERING": "NESTED", "COORDSYS": "G"}
 
 
 class PixelTable(NamedTuple):
@@ -68,11 +64,20 @@ def write_pixels(
         for label, values in zip(labels, maps, strict=True)
     ]
     table = fits.BinTableHDU.from_columns(columns, name=name)
-    _describe(table.header, next(iter(arrays.values())).shape[1])
-    for keyword, card in cards.items():
+    pixels = next(iter(arrays.values())).shape[1]
+    described = {
+        **_CONVENTION,
+        "NSIDE": (healpy.npix2nside(pixels), "resolution parameter"),
+        "FIRSTPIX": (0, "first pixel (0 based)"),
+        "LASTPIX": (pixels - 1, "last pixel (0 based)"),
+        "INDXSCHM": ("IMPLICIT", "indexing: IMPLICIT or EXPLICIT"),
+        "OBJECT": ("FULLSKY", "sky coverage"),
+        "BAD_DATA": (float(_UNSEEN), "value of pixels without a map"),
+        **cards,
+    }
+    for keyword, card in described.items():
         table.header[keyword] = card
-    primary = empty_primary(meta, summary)
-    write_hdus(path, fits.HDUList([primary, table]), overwrite=overwrite)
+    write_hdus(path, [table], meta, summary, overwrite=overwrite)
 
 
 def read_pixels(
@@ -93,7 +98,12 @@ def read_pixels(
         if len(hdus) != 2 or hdus[1].name != name:
             raise InputError(f"{source}: expected one HEALPix table named {name}")
         table = cast(Any, hdus)[1]
-        _require_convention(table.header, source)
+        for card, expected in _CONVENTION.items():
+            found = table.header.get(card)
+            if found != expected:
+                raise InputError(
+                    f"{source}: {card} is {found!r}, expected {expected!r}"
+                )
         numbers = _numbered_cards(table.header, keyword, first=0 if edges else 1)
         names = [column.split("_")[0].lower() for column in table.columns.names]
         units = set(table.columns.units)
@@ -105,9 +115,14 @@ def read_pixels(
                 f"units for {count} maps by {keyword}i; expected a mean and a std for "
                 "each, and maybe p16, p50 and p84"
             )
-        maps = [_values(table, index) for index in range(len(names))]
-    stacks = [np.stack(maps[i : i + count]) for i in range(0, len(maps), count)]
-    return PixelTable(numbers, dict(zip(kinds, stacks)), units.pop(), meta)
+        maps = np.stack([_values(table, index) for index in range(len(names))])
+    arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
+    return PixelTable(numbers, arrays, units.pop(), meta)
+
+
+def distance_label(distance: float) -> str:
+    """A distance [pc] as part of a column's name: ``P`` for the decimal point."""
+    return np.format_float_positional(distance, trim="-").replace(".", "P")
 
 
 def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
@@ -115,51 +130,16 @@ def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
     pixels = np.asarray(values, dtype=np.float32)
     pixels = np.where(np.isnan(pixels), _UNSEEN, pixels)
     # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
-    if pixels.size % _ROW == 0:
-        return fits.Column(
-            name=name, format=f"{_ROW}E", unit=unit, array=pixels.reshape(-1, _ROW)
-        )
-    return fits.Column(name=name, format="E", unit=unit, array=pixels)
-
-
-def _describe(header: fits.Header, npix: int) -> None:
-    """Write the cards that tell pixelisation, ordering and frame."""
-    for keyword, value, comment in (
-        ("PIXTYPE", "HEALPIX", "HEALPix pixelisation"),
-        ("ORDERING", "NESTED", "pixel ordering scheme, RING or NESTED"),
-        ("COORDSYS", "G", "Galactic coordinates"),
-        ("NSIDE", healpy.npix2nside(npix), "resolution parameter"),
-        ("FIRSTPIX", 0, "first pixel (0 based)"),
-        ("LASTPIX", npix - 1, "last pixel (0 based)"),
-        ("INDXSCHM", "IMPLICIT", "indexing: IMPLICIT or EXPLICIT"),
-        ("OBJECT", "FULLSKY", "sky coverage"),
-        ("BAD_DATA", float(_UNSEEN), "value of pixels without a map"),
-    ):
-        header[keyword] = (value, comment)
-
-
-def _require_convention(header: Any, source: Path) -> None:
-    """Raise an `InputError` unless pixels are HEALPix, NESTED and Galactic."""
-    for keyword, expected in (
-        ("PIXTYPE", "HEALPIX"),
-        ("ORDERING", "NESTED"),
-        ("COORDSYS", "G"),
-    ):
-        if header.get(keyword) != expected:
-            raise InputError(
-                f"{source}: {keyword} is {header.get(keyword)!r}, expected {expected!r}"
-            )
+    width = _ROW if pixels.size % _ROW == 0 else 1
+    return fits.Column(
+        name=name, format=f"{width}E", unit=unit, array=pixels.reshape(-1, width)
+    )
 
 
 def _values(table: Any, index: int) -> np.ndarray:
     """The map in a column, NaN where it is UNSEEN."""
     pixels = np.asarray(table.data.field(index), dtype=np.float32).ravel()
     return np.where(pixels == _UNSEEN, np.float32(np.nan), pixels)
-
-
-def distance_label(distance: float) -> str:
-    """A distance [pc] as part of a column's name: ``P`` for the decimal point."""
-    return np.format_float_positional(distance, trim="-").replace(".", "P")
 
 
 def _numbered_cards(header: Any, keyword: str, first: int) -> np.ndarray:

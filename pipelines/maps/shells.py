@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pipelines.base.quantiles import KINDS
+from pipelines.maps.checks import check_arrays, nside_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +35,13 @@ class ShellMaps:
 
     def __post_init__(self) -> None:
         check_edges(self.edges)
-        if tuple(self.arrays) not in (KINDS[:2], KINDS):
-            raise ValueError(
-                f"arrays must be mean, std and maybe p16, p50, p84, got "
-                f"{', '.join(self.arrays)}"
-            )
-        shapes = {array.shape for array in self.arrays.values()}
-        npix = self.arrays["mean"].shape[-1]
-        nside = math.isqrt(npix // 12)
-        if shapes != {(len(self.edges) - 1, 12 * nside**2)} or nside & (nside - 1):
-            raise ValueError(
-                f"arrays have shapes {sorted(shapes)}; expected "
-                f"({len(self.edges) - 1}, 12 nside²) with nside a power of two (NESTED)"
-            )
+        check_arrays(self.arrays, (len(self.edges) - 1, self.arrays["mean"].shape[-1]))
+        nside_of(self.arrays["mean"].shape[-1])
 
     @property
     def nside(self) -> int:
         """HEALPix resolution."""
-        return math.isqrt(self.arrays["mean"].shape[1] // 12)
+        return nside_of(self.arrays["mean"].shape[1])
 
 
 def check_edges(edges: np.ndarray) -> None:
