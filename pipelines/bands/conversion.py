@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines.bands.curves import (
+    CURVES,
+    PACKAGE,
     check_curve,
     package_version,
     relative_extinction,
@@ -44,6 +46,11 @@ class Conversion:
     r_v: float
     wavelengths: dict[str, float]
     package: str
+
+    @property
+    def cited(self) -> list[dict[str, str]]:
+        """Reference, title and DOI of the works that it rests on."""
+        return [CURVES[self.curve], PACKAGE] if self.package else []
 
     def as_dict(self) -> dict[str, Any]:
         """As a file has it."""
@@ -82,8 +89,8 @@ def conversion(
     used: dict[str, float] = {}
     ratio = 1.0
     if start != end:
-        below = _positive(start, curve, r_v, used)
-        ratio = _positive(end, curve, r_v, used) / below
+        below = _relative(start, curve, r_v, used)
+        ratio = _relative(end, curve, r_v, used) / below
     return Conversion(
         source=start.name,
         target=end.name,
@@ -95,18 +102,16 @@ def conversion(
     )
 
 
-def _positive(band: Band, curve: str, r_v: float, used: dict[str, float]) -> float:
-    """``a`` of a band; what the curve is asked for is added to ``used``."""
+def _relative(band: Band, curve: str, r_v: float, used: dict[str, float]) -> float:
+    """``a`` of a band; wavelengths at which the curve is read are added to ``used``."""
+    by_definition = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
     total = 0.0
-    for (key, sign), (name, wavelength) in zip(band.terms, band.wavelengths.items()):
-        if key == "V":
-            ratio = 1.0
-        elif key == "B":
-            ratio = 1.0 + 1.0 / r_v
+    for name, wavelength, sign in band.terms:
+        if name in by_definition:
+            total += sign * by_definition[name]
         else:
-            ratio = relative_extinction(wavelength, curve=curve, r_v=r_v)
+            total += sign * relative_extinction(wavelength, curve=curve, r_v=r_v)
             used[name] = wavelength
-        total += sign * ratio
     if not total > 0:
         raise InputError(
             f"{band.name} is {total:.3g} A_V by the curve {curve}: write an excess as "

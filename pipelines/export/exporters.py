@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated
 from pipelines.products import default_distances, integrated, map_cube, provenance
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.products.reach import checked_distances, checked_nside
-from pipelines.products.rebanding import convert, converted
-from pipelines.products.shells import checked_edges, shell_maps
+from pipelines.products.provenance import convert, converted
+from pipelines.products.reach import checked_distances, checked_edges, checked_nside
+from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
 
@@ -51,15 +51,10 @@ class RunProducts:
     def cube(self) -> Cube:
         """The density, and what is cut out of it noted."""
         cube, options = map_cube(self.run), self.options
-        noted: dict[str, Any] = {}
         if options.box:
             cube = cut_box(cube, **options.box)
-            noted |= cube.meta["cut"]
         if options.sphere is not None:
             cube = cut_sphere(cube, options.sphere)
-            noted |= cube.meta["cut"]
-        if noted:
-            cube = replace(cube, meta={**cube.meta, "cut": noted})
         return self.converted(cube)
 
     def integrated(self, distances: np.ndarray | None = None) -> Integrated:

@@ -113,7 +113,7 @@ class RunSource(Source):
     def columns(
         self, along: str, between: tuple[float, float] | None = None
     ) -> Columns | None:
-        from pipelines.products.columns import columns
+        from pipelines.products import columns
 
         # The published engine would pay a solve for every column.
         if self.run.plan.engine == "svi":

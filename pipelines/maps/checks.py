@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 
 _STATISTICS = {
@@ -24,23 +25,33 @@ def statistic_title(name: str, quantity: str) -> str:
 
 
 def check_distances(distances: np.ndarray) -> None:
-    """Raise a ValueError unless these are positive, increasing distances [pc]."""
+    """Raise an `InputError` unless these are positive, increasing distances [pc]."""
     if distances.ndim != 1 or not len(distances) or not (distances > 0).all():
-        raise ValueError("distances must be a list of positive numbers [pc]")
+        raise InputError("distances must be a list of positive numbers [pc]")
     if not (np.diff(distances) > 0).all():
-        raise ValueError(f"distances must increase, got {distances.tolist()}")
+        raise InputError(f"distances must increase, got {distances.tolist()}")
+
+
+def check_edges(edges: np.ndarray) -> None:
+    """Raise an `InputError` unless these are two or more increasing distances."""
+    sound = edges.ndim == 1 and len(edges) > 1 and bool(np.isfinite(edges).all())
+    if not sound or edges[0] < 0 or not (np.diff(edges) > 0).all():
+        raise InputError(
+            "shells lie between two or more increasing distances from 0 on [pc], got "
+            f"{edges.tolist()}"
+        )
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
-    """Raise a ValueError unless mean, std and maybe quantiles have this shape."""
+    """Raise an `InputError` unless mean, std and maybe quantiles have this shape."""
     if not {"mean", "std"} <= set(arrays) <= set(KINDS):
-        raise ValueError(
+        raise InputError(
             f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
             f"{', '.join(arrays) or 'none'}"
         )
     for name, array in arrays.items():
         if array.shape != shape:
-            raise ValueError(
+            raise InputError(
                 f"array {name!r} has shape {array.shape}, expected {shape}"
             )
 
@@ -50,12 +61,12 @@ def nside_of(pixels: int) -> int:
 
     Raises
     ------
-    ValueError
+    InputError
         If no NESTED map has so many.
     """
     nside = math.isqrt(pixels // 12)
     if not nside or 12 * nside**2 != pixels or nside & (nside - 1):
-        raise ValueError(
+        raise InputError(
             f"got {pixels} pixels, expected 12 nside² with nside a power of two"
         )
     return nside

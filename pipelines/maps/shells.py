@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.maps.checks import check_arrays, nside_of
+from pipelines.maps.checks import check_arrays, check_edges, nside_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,3 @@ class ShellMaps:
     def nside(self) -> int:
         """HEALPix resolution."""
         return nside_of(self.arrays["mean"].shape[1])
-
-
-def check_edges(edges: np.ndarray) -> None:
-    """Raise a ValueError unless these are two or more increasing distances."""
-    sound = edges.ndim == 1 and len(edges) > 1 and bool(np.isfinite(edges).all())
-    if not sound or edges[0] < 0 or not (np.diff(edges) > 0).all():
-        raise ValueError(
-            "shells lie between two or more increasing distances from 0 on [pc], got "
-            f"{np.asarray(edges).tolist()}"
-        )

@@ -1,4 +1,4 @@
-"""How far a map goes and how fine its sky maps are, where nothing is said."""
+"""How far a map goes and how fine its sky maps are: defaults and checks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.maps.checks import check_distances, check_edges
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
@@ -46,15 +47,22 @@ def checked_distances(run: Run, distances: np.ndarray) -> np.ndarray:
     InputError
         If they do not increase from above zero, or end beyond the map.
     """
-    edges = np.asarray(distances, dtype=np.float64)
-    if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
-        raise InputError(f"distances must be positive and increasing, got {edges}")
-    if edges[-1] > farthest(run):
-        raise InputError(
-            f"distances go to {edges[-1]:g} pc, where no sight line is still inside "
-            f"the map: its furthest corner is {farthest(run):.6g} pc away"
-        )
-    return edges
+    distances = np.asarray(distances, dtype=np.float64)
+    check_distances(distances)
+    return _within(run, distances, "distances")
+
+
+def checked_edges(run: Run, edges: np.ndarray) -> np.ndarray:
+    """The edges of shells [pc] as float64.
+
+    Raises
+    ------
+    InputError
+        If they are not two or more, do not increase from 0 on, or end beyond the map.
+    """
+    edges = np.asarray(edges, dtype=np.float64)
+    check_edges(edges)
+    return _within(run, edges, "shells")
 
 
 def checked_nside(nside: int) -> int:
@@ -72,8 +80,7 @@ def pixel_directions(nside: int) -> np.ndarray:
 
 def reach_of(run: Run) -> float:
     """Distance to the furthest face of the box along an axis [pc]."""
-    corners = (*run.plan.grid.lower, *run.plan.grid.upper)
-    return max(abs(edge) for edge in corners)
+    return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
 
 
 def farthest(run: Run) -> float:
@@ -110,3 +117,12 @@ def _nside_at(run: Run, distance: float) -> int:
     while nside < 128 and healpy.nside2resol(nside) > angle:
         nside *= 2
     return nside
+
+
+def _within(run: Run, distances: np.ndarray, what: str) -> np.ndarray:
+    if distances[-1] > farthest(run):
+        raise InputError(
+            f"{what} go to {distances[-1]:g} pc, where no sight line is still inside "
+            f"the map: its furthest corner is {farthest(run):.6g} pc away"
+        )
+    return distances
