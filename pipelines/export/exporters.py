@@ -16,8 +16,7 @@ from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import write_healpix
-from pipelines.formats.shells import write_shells
+from pipelines.formats.healpix import write_healpix, write_shells
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated

@@ -24,8 +24,9 @@ import os
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -33,6 +34,14 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.references import OTHERS, Reference, references_of
 from pipelines.storage.atomic import atomic_file
+
+
+def _person(name: str) -> dict[str, str]:
+    if name == OTHERS:
+        return {"name": "et al."}
+    family, _, given = name.partition(", ")
+    return {"family-names": family, **({"given-names": given} if given else {})}
+
 
 SOFTWARE = {
     "name": "dustmap",
@@ -42,21 +51,15 @@ SOFTWARE = {
     "license": "BSD-3-Clause",
     "authors": ["The dustmap developers"],
 }
+_AUTHORS = (
+    "Wu, Luhuan; Miller, Andrew; Anderson, Lauren; Pleiss, Geoff; Blei, David; "
+    "Cunningham, John"
+)
 METHOD = {
     "type": "conference-paper",
     "title": "Hierarchical Inducing Point Gaussian Process for Inter-domain "
     "Observations",
-    "authors": [
-        {"family-names": family, "given-names": given}
-        for family, given in (
-            ("Wu", "Luhuan"),
-            ("Miller", "Andrew"),
-            ("Anderson", "Lauren"),
-            ("Pleiss", "Geoff"),
-            ("Blei", "David"),
-            ("Cunningham", "John"),
-        )
-    ],
+    "authors": [_person(name) for name in _AUTHORS.split("; ")],
     "collection-title": "Proceedings of the 24th International Conference on "
     "Artificial Intelligence and Statistics",
     "conference": {"name": "AISTATS 2021"},
@@ -66,10 +69,8 @@ _MESSAGE = (
     "If you use this map, please cite the software, the method's paper and the "
     "catalogues that it was made from."
 )
-_UNSTATED = "not stated"
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
-T = TypeVar("T")
 
 
 def citation_block(
@@ -103,21 +104,23 @@ def write_citation(
     InputError
         If the name ends otherwise, or the file exists and ``overwrite`` is false.
     """
+    formats = {".cff": to_cff, ".bib": to_bibtex}
     target = Path(path)
-    if target.suffix not in _FORMATS:
-        raise InputError(
-            f"{path}: a citation is written as CITATION.cff or BibTeX, expected a name "
-            f"that ends in {' or '.join(_FORMATS)}"
-        )
-    text = _FORMATS[target.suffix](block)
+    if target.suffix not in formats:
+        raise InputError(f"{path}: expected a name that ends in {' or '.join(formats)}")
     with atomic_file(target, overwrite=overwrite) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(formats[target.suffix](block), encoding="utf-8")
 
 
 def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
     software = block["software"]
-    papers = [_as_reference(*cited) for cited in cited_papers(block)]
+    references = [*block["references"]]
+    for work, paper in cited_papers(block):
+        reference = _reference(work, paper)
+        # A paper may stand for several catalogues.
+        if reference not in references:
+            references.append(reference)
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
@@ -126,7 +129,7 @@ def to_cff(block: dict[str, Any]) -> str:
         "version": software["version"],
         "license": software["license"],
         "authors": [{"name": name} for name in software["authors"]],
-        "references": [*block["references"], *_distinct(papers)],
+        "references": references,
     }
     # A plain copy, since YAML marks what stands in two places.
     plain = json.loads(json.dumps(content))
@@ -135,27 +138,14 @@ def to_cff(block: dict[str, Any]) -> str:
 
 def to_bibtex(block: dict[str, Any]) -> str:
     """One entry each for the software, the method and every other work."""
-    software = block["software"]
-    fields = {
-        "author": " and ".join(f"{{{name}}}" for name in software["authors"]),
-        "title": f"{{{software['title']}}}",
-        "version": software["version"],
-    }
-    entries = [("software", "dustmap", fields)]
-    for work in block["references"]:
-        names = [f"{a['family-names']}, {a['given-names']}" for a in work["authors"]]
-        fields = {
-            "author": " and ".join(names),
-            "title": f"{{{work['title']}}}",
-            "booktitle": work["collection-title"],
-            "year": str(work["year"]),
-        }
-        key = _key(work["authors"][0]["family-names"], work["year"])
-        entries.append(("inproceedings", key, fields))
-    entries += [_as_entry(*cited) for cited in cited_papers(block)]
     seen: Counter[str] = Counter()
-    texts = []
-    for kind, key, fields in _distinct(entries):
+    texts: list[str] = []
+    written = []
+    for entry in _entries(block):
+        if entry in written:
+            continue
+        written.append(entry)
+        kind, key, fields = entry
         # Other works with the same key get a letter: b, c, ...
         letter = chr(ord("a") + seen[key]) if seen[key] else ""
         seen[key] += 1
@@ -168,33 +158,47 @@ def to_bibtex(block: dict[str, Any]) -> str:
     return "\n".join(texts)
 
 
-def _as_entry(
-    work: dict[str, Any], paper: Reference
-) -> tuple[str, str, dict[str, str]]:
-    """A paper without authors is known by the catalogue it is of."""
-    title = paper.title if paper.authors else work["title"]
-    who = paper.surnames[0] if paper.authors else work.get("name", "map")
-    fields = {
-        "author": " and ".join(paper.authors),
-        "title": f"{{{title}}}" if title else "",
-        "journal": paper.journal,
-        "volume": paper.volume,
-        "pages": paper.pages,
-        "year": str(paper.year or ""),
-        "doi": paper.doi,
-        "note": paper.note,
-    }
-    return "article" if paper.journal else "misc", _key(who, paper.year or ""), fields
+def _entries(block: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Kind, key and fields of each entry; a paper may come several times."""
+    software = block["software"]
+    yield (
+        "software",
+        "dustmap",
+        {
+            "author": " and ".join(f"{{{name}}}" for name in software["authors"]),
+            "title": f"{{{software['title']}}}",
+            "version": software["version"],
+        },
+    )
+    for work in block["references"]:
+        names = [f"{a['family-names']}, {a['given-names']}" for a in work["authors"]]
+        fields = {
+            "author": " and ".join(names),
+            "title": f"{{{work['title']}}}",
+            "booktitle": work["collection-title"],
+            "year": str(work["year"]),
+        }
+        yield "inproceedings", _key(names[0].split(",")[0], work["year"]), fields
+    for work, paper in cited_papers(block):
+        # A paper without authors is known by the catalogue it is of.
+        title = paper.title if paper.authors else work["title"]
+        who = paper.surnames[0] if paper.authors else work.get("name", "map")
+        told = {name: str(getattr(paper, name) or "") for name in _FIELDS}
+        fields = {
+            "author": " and ".join(paper.authors),
+            "title": f"{{{title}}}" if title else "",
+            **told,
+        }
+        yield "article" if paper.journal else "misc", _key(who, told["year"]), fields
 
 
-def _as_reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
+_FIELDS = ("journal", "volume", "pages", "year", "doi", "note")
+
+
+def _reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
     """The format wants a title: that of a paper we have none of is its citation."""
     title = paper.title or (str(paper) if paper.authors else work["title"])
-    reference: dict[str, Any] = {
-        "type": "article" if paper.authors else "data",
-        "title": title,
-        "authors": [_person(name) for name in paper.authors] or [{"name": _UNSTATED}],
-    }
+    authors = [_person(name) for name in paper.authors]
     told = {
         "year": paper.year,
         "journal": paper.journal,
@@ -203,24 +207,14 @@ def _as_reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
         "doi": paper.doi,
         "notes": paper.note,
     }
-    return reference | {key: value for key, value in told.items() if value}
-
-
-def _person(name: str) -> dict[str, str]:
-    if name == OTHERS:
-        return {"name": "et al."}
-    family, _, given = name.partition(", ")
-    return {"family-names": family, **({"given-names": given} if given else {})}
+    return {
+        "type": "article" if paper.authors else "data",
+        "title": title,
+        "authors": authors or [{"name": "not stated"}],
+        **{key: value for key, value in told.items() if value},
+    }
 
 
 def _key(name: str, year: object) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]", "", plain.lower())[:20] + str(year)
-
-
-def _distinct(entries: list[T]) -> list[T]:
-    """Without repetitions: a paper may stand for several catalogues."""
-    return [one for i, one in enumerate(entries) if one not in entries[:i]]
-
-
-_FORMATS = {".cff": to_cff, ".bib": to_bibtex}

@@ -66,7 +66,8 @@ def write_hdus(
     """
     primary = fits.PrimaryHDU()
     for keyword, value, comment in _cards(meta):
-        primary.header[keyword] = (value, comment)
+        if value != "":
+            primary.header[keyword] = (_ascii(value), comment)
     text = provenance_text(meta)
     for line in (summary, _OPENING, *_split(text), _CLOSING):
         primary.header.add_history(line)
@@ -78,38 +79,35 @@ def write_hdus(
 
 
 def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
-    """Cards on origin, band and whom to cite: ASCII, as the standard wants them."""
-    if "program" in meta:
-        yield "CREATOR", _ascii(meta["program"]), "program that made this map"
-    if "extinction_band" in meta:
-        yield "EXTBAND", _ascii(meta["extinction_band"]), "band of the extinction"
+    """Cards on origin, band and whom to cite, where they are known."""
+    yield "CREATOR", meta.get("program", ""), "program that made this map"
+    yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
     change = meta.get("band_conversion")
     if change:
-        yield "BANDFROM", _ascii(change["source"]), "band of the catalogue"
+        yield "BANDFROM", change["source"], "band of the catalogue"
         yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
-        if change["curve"]:
-            yield "EXTCURVE", _ascii(change["curve"]), _ascii(change["package"])
+        yield "EXTCURVE", change["curve"], change["package"]
         yield "R_V", change["r_v"], "A_V / E(B-V)"
         for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
             yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
     citation = meta.get("citation") or {}
-    if citation:
-        software = citation["software"]
-        yield "LICENSE", _ascii(software["license"]), "of the program"
+    yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"
     for number, work in enumerate(citation.get("references", []), start=1):
-        yield f"PAPER{number}", _ascii(work["title"]), "please cite"
+        yield f"PAPER{number}", work["title"], "please cite"
     for number, (_, paper) in enumerate(cited_papers(citation), start=1):
-        yield f"CITE{number}", _ascii(str(paper)), "please cite"
-        if paper.doi:
-            yield f"DOI{number}", _ascii(paper.doi), f"of CITE{number}"
+        yield f"CITE{number}", str(paper), "please cite"
+        yield f"DOI{number}", paper.doi, f"of CITE{number}"
     for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
-        yield f"INPUT{number}", _ascii(item["name"]), "table that was fitted"
-        yield f"SHA{number}", _ascii(item["sha256"]), ""
+        yield f"INPUT{number}", item["name"], "table that was fitted"
+        yield f"SHA{number}", item["sha256"], ""
 
 
-def _ascii(text: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", text)
-    return "".join(c if " " <= c <= "~" else "" for c in decomposed)
+def _ascii(value: str | float) -> str | float:
+    """Text as the standard wants it."""
+    if not isinstance(value, str):
+        return value
+    decomposed = unicodedata.normalize("NFKD", value)
+    return "".join(c for c in decomposed if " " <= c <= "~")
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
