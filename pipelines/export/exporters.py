@@ -85,37 +85,31 @@ def export_run(
     options.check(targets)
     fitted = read_run(run)
     check_targets(targets, overwrite=overwrite)
-    _check_reach(fitted, options)
+    if options.nside is not None:
+        checked_nside(options.nside)
+    if options.distances is not None:
+        checked_distances(fitted, np.asarray(options.distances))
+    if options.shell_edges is not None:
+        checked_edges(fitted, np.asarray(options.shell_edges))
     meta = provenance(fitted)
     change = options.change(meta)
     meta = meta if change is None else converted(meta, change)
     products = RunProducts(run=fitted, options=options, change=change, meta=meta)
     written = []
     for name, exporter in EXPORTERS.items():
-        write = pkgutil.resolve_name(exporter.write)
         for path in targets.get(name, ()):
-            write(products, path, overwrite=overwrite)
+            pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
             written.append(path)
     return Exported(paths=written, band=meta["extinction_band"], change=change)
 
 
-def _check_reach(run: Run, options: ExportOptions) -> None:
-    if options.nside is not None:
-        checked_nside(options.nside)
-    if options.distances is not None:
-        checked_distances(run, np.asarray(options.distances))
-    if options.shell_edges is not None:
-        checked_edges(run, np.asarray(options.shell_edges))
-
-
 def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density, and the integrated extinction as far as it reaches."""
-    found, options = products.integrated(), products.options
-    reach = reach_of_cube(products.cube) if options.box or options.sphere else np.inf
-    reach = min(reach, options.sphere or np.inf)
-    if np.isfinite(reach):
+    cube, found, options = products.cube, products.integrated(), products.options
+    if options.box or options.sphere:
+        reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
-    write_zarr(path, products.cube, found, overwrite=overwrite)
+    write_zarr(path, cube, found, overwrite=overwrite)
 
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:

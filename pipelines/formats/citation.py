@@ -69,6 +69,7 @@ _MESSAGE = (
     "If you use this map, please cite the software, the method's paper and the "
     "catalogues that it was made from."
 )
+_FIELDS = ("journal", "volume", "pages", "year", "doi", "note")
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
 
@@ -190,9 +191,6 @@ def _entries(block: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]
             **told,
         }
         yield "article" if paper.journal else "misc", _key(who, told["year"]), fields
-
-
-_FIELDS = ("journal", "volume", "pages", "year", "doi", "note")
 
 
 def _reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
