@@ -35,10 +35,12 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.references import OTHERS, Reference, references_of
 from pipelines.storage.atomic import atomic_file
 
+_ET_AL, _UNSTATED = "et al.", "not stated"
+
 
 def _person(name: str) -> dict[str, str]:
     if name == OTHERS:
-        return {"name": "et al."}
+        return {"name": _ET_AL}
     family, _, given = name.partition(", ")
     return {"family-names": family, **({"given-names": given} if given else {})}
 
@@ -70,6 +72,9 @@ _MESSAGE = (
     "catalogues that it was made from."
 )
 _FIELDS = ("journal", "volume", "pages", "year", "doi", "note")
+# Names of fields in CITATION.cff, and of types in BibTeX, where they differ.
+_CFF = {"pages": "start", "note": "notes"}
+_KINDS = {"software": "software", "conference-paper": "inproceedings"}
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
 
@@ -115,22 +120,14 @@ def write_citation(
 
 def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
-    software = block["software"]
-    references = [*block["references"]]
-    for work, paper in cited_papers(block):
-        reference = _reference(work, paper)
-        # A paper may stand for several catalogues.
-        if reference not in references:
-            references.append(reference)
+    software, *works = _works(block)
+    references = [reference for reference, _, _ in works]
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
-        "title": software["title"],
-        "type": "software",
-        "version": software["version"],
-        "license": software["license"],
-        "authors": [{"name": name} for name in software["authors"]],
-        "references": references,
+        **software[0],
+        # A paper may stand for several catalogues.
+        "references": [r for i, r in enumerate(references) if r not in references[:i]],
     }
     # A plain copy, since YAML marks what stands in two places.
     plain = json.loads(json.dumps(content))
@@ -139,78 +136,68 @@ def to_cff(block: dict[str, Any]) -> str:
 
 def to_bibtex(block: dict[str, Any]) -> str:
     """One entry each for the software, the method and every other work."""
+    entries = [_entry(*work) for work in _works(block)]
     seen: Counter[str] = Counter()
-    texts: list[str] = []
-    written = []
-    for entry in _entries(block):
-        if entry in written:
-            continue
-        written.append(entry)
-        kind, key, fields = entry
+    texts = []
+    for kind, key, lines in (e for i, e in enumerate(entries) if e not in entries[:i]):
         # Other works with the same key get a letter: b, c, ...
         letter = chr(ord("a") + seen[key]) if seen[key] else ""
         seen[key] += 1
-        lines = [
-            f"  {name} = {{{text if name == 'doi' else _SPECIAL.sub(_ESCAPED, text)}}},"
-            for name, text in fields.items()
-            if text
-        ]
         texts.append("\n".join([f"@{kind}{{{key}{letter},", *lines, "}", ""]))
     return "\n".join(texts)
 
 
-def _entries(block: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Kind, key and fields of each entry; a paper may come several times."""
+def _works(block: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Every work as CITATION.cff has it, its key in BibTeX, and its own title."""
     software = block["software"]
-    yield (
-        "software",
-        "dustmap",
-        {
-            "author": " and ".join(f"{{{name}}}" for name in software["authors"]),
-            "title": f"{{{software['title']}}}",
-            "version": software["version"],
-        },
-    )
+    reference = {name: software[name] for name in ("title", "version", "license")}
+    reference["authors"] = [{"name": name} for name in software["authors"]]
+    yield {"type": "software", **reference}, "dustmap", software["title"]
     for work in block["references"]:
-        names = [f"{a['family-names']}, {a['given-names']}" for a in work["authors"]]
-        fields = {
-            "author": " and ".join(names),
-            "title": f"{{{work['title']}}}",
-            "booktitle": work["collection-title"],
-            "year": str(work["year"]),
-        }
-        yield "inproceedings", _key(names[0].split(",")[0], work["year"]), fields
+        key = _key(work["authors"][0]["family-names"], work["year"])
+        yield work, key, work["title"]
     for work, paper in cited_papers(block):
-        # A paper without authors is known by the catalogue it is of.
-        title = paper.title if paper.authors else work["title"]
-        who = paper.surnames[0] if paper.authors else work.get("name", "map")
-        told = {name: str(getattr(paper, name) or "") for name in _FIELDS}
-        fields = {
-            "author": " and ".join(paper.authors),
-            "title": f"{{{title}}}" if title else "",
-            **told,
-        }
-        yield "article" if paper.journal else "misc", _key(who, told["year"]), fields
+        told = {name: getattr(paper, name) for name in _FIELDS}
+        reference = {_CFF.get(name, name): said for name, said in told.items() if said}
+        if paper.authors:
+            who, kind, title = paper.surnames[0], "article", paper.title
+            authors = [_person(name) for name in paper.authors]
+        else:
+            # It is known by the catalogue it is of.
+            who, kind, title = work.get("name", "map"), "data", work["title"]
+            authors = [{"name": _UNSTATED}]
+        # The format wants a title: that of a paper we have none of is its citation.
+        about = {"type": kind, "title": title or str(paper), "authors": authors}
+        yield {**about, **reference}, _key(who, paper.year or ""), title
 
 
-def _reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
-    """The format wants a title: that of a paper we have none of is its citation."""
-    title = paper.title or (str(paper) if paper.authors else work["title"])
-    authors = [_person(name) for name in paper.authors]
-    told = {
-        "year": paper.year,
-        "journal": paper.journal,
-        "volume": paper.volume,
-        "start": paper.pages,
-        "doi": paper.doi,
-        "notes": paper.note,
+def _entry(
+    reference: dict[str, Any], key: str, title: str
+) -> tuple[str, str, list[str]]:
+    """Kind, key and lines of a work in BibTeX."""
+    kind = _KINDS.get(reference["type"]) or (
+        "article" if "journal" in reference else "misc"
+    )
+    fields = {
+        "author": " and ".join(filter(None, map(_author, reference["authors"]))),
+        "title": f"{{{title}}}" if title else "",
+        "version": reference.get("version"),
+        "booktitle": reference.get("collection-title"),
+        **{name: reference.get(_CFF.get(name, name)) for name in _FIELDS},
     }
-    return {
-        "type": "article" if paper.authors else "data",
-        "title": title,
-        "authors": authors or [{"name": "not stated"}],
-        **{key: value for key, value in told.items() if value},
-    }
+    lines = []
+    for name, said in fields.items():
+        if said:
+            text = said if name == "doi" else _SPECIAL.sub(_ESCAPED, str(said))
+            lines.append(f"  {name} = {{{text}}},")
+    return kind, key, lines
+
+
+def _author(person: dict[str, str]) -> str:
+    names = {_ET_AL: "others", _UNSTATED: ""}
+    if "name" in person:
+        return names.get(person["name"], f"{{{person['name']}}}")
+    return ", ".join(person.values())
 
 
 def _key(name: str, year: object) -> str:

@@ -20,7 +20,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
 from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 from pipelines.maps.cube import SkyMaps
-from pipelines.maps.shells import ShellMaps
+from pipelines.maps.integrated import ShellMaps
 
 SHELLS = "SHELLS"
 _UNSEEN = np.float32(healpy.UNSEEN)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -26,18 +26,10 @@ _VERSION = 2
 _READABLE = (1, 2)
 _PREFIX = "extinction_"
 _RAY_NAMES = ("distance", "pixel", "last_star")
+_DISTANCE = "distance from the observer"
 _INTEGRAL = "extinction integrated from the observer"
 # Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
 _RAY_CHUNK = 2**18
-
-
-class _Variable(NamedTuple):
-    name: str
-    data: np.ndarray
-    dimensions: tuple[str, ...]
-    units: str
-    title: str
-    chunks: tuple[int, ...] | None = None
 
 
 def write_zarr(
@@ -75,23 +67,13 @@ def write_zarr(
                 f"array name {name!r} must be an identifier other than "
                 f"{', '.join((*AXES, *_RAY_NAMES))} and {_PREFIX}..."
             )
-    variables = [*_cube_variables(cube)]
-    if integrated is not None:
-        variables += _ray_variables(integrated)
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
-        for name, data, dimensions, units, title, chunks in variables:
-            about = {"units": units, "long_name": title}
-            write_array(
-                group,
-                name,
-                data,
-                dimensions=dimensions,
-                attributes=about,
-                chunks=chunks,
-            )
+        _write_cube(group, cube)
+        if integrated is not None:
+            _write_rays(group, integrated)
         consolidate(temporary)
         write_manifest(temporary)
 
@@ -221,39 +203,48 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
     return attributes
 
 
-def _cube_variables(cube: Cube) -> Iterator[_Variable]:
+def _write_cube(group: zarr.Group, cube: Cube) -> None:
     for axis in AXES:
         centres = np.asarray(getattr(cube, axis), dtype=np.float64)
-        yield _Variable(axis, centres, (axis,), "pc", FRAME["axes"][axis])
+        about = {"units": "pc", "long_name": FRAME["axes"][axis]}
+        write_array(group, axis, centres, dimensions=(axis,), attributes=about)
     for name, array in cube.arrays.items():
-        unit = field_unit(name, cube.unit) or "1"
-        yield _Variable(name, np.asarray(array), AXES[::-1], unit, field_title(name))
+        units = field_unit(name, cube.unit) or "1"
+        about = {"units": units, "long_name": field_title(name)}
+        values = np.asarray(array)
+        write_array(group, name, values, dimensions=AXES[::-1], attributes=about)
 
 
-def _ray_variables(rays: Integrated) -> Iterator[_Variable]:
+def _write_rays(group: zarr.Group, rays: Integrated) -> None:
     pixels, distances = len(rays.last_star), len(rays.distance)
-    for name, values, dimension, units, title in (
-        ("distance", rays.distance, "distance", "pc", "distance from the observer"),
-        ("pixel", np.arange(pixels), "pixel", "1", "HEALPix pixel (NESTED, Galactic)"),
-        (
-            "last_star",
-            rays.last_star.astype(np.float32),
-            "pixel",
-            "pc",
-            "end of the last stretch that a star looks through",
-        ),
-    ):
-        chunks = (min(_RAY_CHUNK, len(values)),)
-        yield _Variable(name, values, (dimension,), units, title, chunks)
     # A power of four: one square patch of the sky in NESTED order.
     room = max(_RAY_CHUNK // distances, 1)
     patch = 4 ** ((room.bit_length() - 1) // 2)
-    for name, array in rays.arrays.items():
-        yield _Variable(
-            _PREFIX + name,
-            np.asarray(array, dtype=np.float32),
-            ("pixel", "distance"),
-            rays.unit,
-            statistic_title(name, _INTEGRAL),
-            (min(patch, pixels), distances),
+    long = (min(_RAY_CHUNK, pixels),)
+    far = "end of the last stretch that a star looks through"
+    healpix = "HEALPix pixel (NESTED, Galactic)"
+    last = rays.last_star.astype(np.float32)
+    for name, values, dimensions, units, title, chunks in (
+        ("distance", rays.distance, ("distance",), "pc", _DISTANCE, (distances,)),
+        ("pixel", np.arange(pixels), ("pixel",), "1", healpix, long),
+        ("last_star", last, ("pixel",), "pc", far, long),
+        *(
+            (
+                _PREFIX + name,
+                np.asarray(array, dtype=np.float32),
+                ("pixel", "distance"),
+                rays.unit,
+                statistic_title(name, _INTEGRAL),
+                (min(patch, pixels), distances),
+            )
+            for name, array in rays.arrays.items()
+        ),
+    ):
+        write_array(
+            group,
+            name,
+            values,
+            dimensions=dimensions,
+            attributes={"units": units, "long_name": title},
+            chunks=chunks,
         )

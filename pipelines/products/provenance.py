@@ -12,8 +12,7 @@ from pipelines.catalog.provenance import surveys
 from pipelines.catalog.references import parse_references, plain
 from pipelines.formats.citation import citation_block
 from pipelines.maps.cube import Cube, field_unit
-from pipelines.maps.integrated import Integrated
-from pipelines.maps.shells import ShellMaps
+from pipelines.maps.integrated import Integrated, ShellMaps
 from pipelines.run.folder import Run
 
 Product = TypeVar("Product", Cube, Integrated, ShellMaps)

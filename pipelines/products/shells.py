@@ -12,7 +12,7 @@ from torch import Tensor
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import Progress
 from pipelines.base.quantiles import summaries
-from pipelines.maps.shells import ShellMaps
+from pipelines.maps.integrated import ShellMaps
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import (
     checked_edges,
