@@ -23,7 +23,7 @@ from pipelines.maps.integrated import Integrated
 from pipelines.products import default_distances, integrated, map_cube, provenance
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.products.provenance import convert, converted
-from pipelines.products.reach import checked_distances, checked_edges, checked_nside
+from pipelines.products.reach import checked_distances, checked_nside
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
@@ -88,9 +88,9 @@ def export_run(
     if options.nside is not None:
         checked_nside(options.nside)
     if options.distances is not None:
-        checked_distances(fitted, np.asarray(options.distances))
+        checked_distances(fitted, options.distances)
     if options.shell_edges is not None:
-        checked_edges(fitted, np.asarray(options.shell_edges))
+        checked_distances(fitted, options.shell_edges, edges=True)
     meta = provenance(fitted)
     change = options.change(meta)
     meta = meta if change is None else converted(meta, change)

@@ -24,22 +24,20 @@ def statistic_title(name: str, quantity: str) -> str:
     return f"{_STATISTICS[name]} of the {quantity}" if name in _STATISTICS else name
 
 
-def check_distances(distances: np.ndarray) -> None:
-    """Raise an `InputError` unless these are positive, increasing distances [pc]."""
-    if distances.ndim != 1 or not len(distances) or not (distances > 0).all():
-        raise InputError("distances must be a list of positive numbers [pc]")
-    if not (np.diff(distances) > 0).all():
-        raise InputError(f"distances must increase, got {distances.tolist()}")
+def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
+    """Raise an `InputError` unless these are positive, increasing distances [pc].
 
-
-def check_edges(edges: np.ndarray) -> None:
-    """Raise an `InputError` unless these are two or more increasing distances."""
-    sound = edges.ndim == 1 and len(edges) > 1 and bool(np.isfinite(edges).all())
-    if not sound or edges[0] < 0 or not (np.diff(edges) > 0).all():
-        raise InputError(
-            "shells lie between two or more increasing distances from 0 on [pc], got "
-            f"{edges.tolist()}"
-        )
+    Edges of shells are two or more and may begin at 0.
+    """
+    rising = distances.ndim == 1 and bool((np.diff(distances) > 0).all())
+    if edges:
+        sound = rising and len(distances) > 1 and distances[0] >= 0
+        expected = "shells lie between two or more distances that increase from 0 on"
+    else:
+        sound = rising and len(distances) > 0 and distances[0] > 0
+        expected = "distances must be positive and increase"
+    if not sound:
+        raise InputError(f"{expected} [pc], got {distances.tolist()}")
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:

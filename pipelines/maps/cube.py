@@ -199,13 +199,3 @@ class LineOfSight:
     inner: Band | None = None
     outer: Band | None = None
     last_star: float | None = None
-
-    def __post_init__(self) -> None:
-        along = (self.distance, self.mean, self.std, self.truth)
-        beside = (self.star_distance, self.star_extinction, self.star_error)
-        for what, arrays in (("ray", along), ("star", beside)):
-            shapes = {array.shape for array in arrays if array is not None}
-            if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
-                raise ValueError(
-                    f"{what} arrays must be 1-D and equally long, got {sorted(shapes)}"
-                )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.maps.checks import check_arrays, check_distances, check_edges, nside_of
+from pipelines.maps.checks import check_arrays, check_distances, nside_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class ShellMaps:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_edges(self.edges)
+        check_distances(self.edges, edges=True)
         check_arrays(self.arrays, (len(self.edges) - 1, self.arrays["mean"].shape[-1]))
         nside_of(self.arrays["mean"].shape[-1])
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.maps.checks import check_distances, check_edges
+from pipelines.maps.checks import check_distances
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
@@ -39,30 +40,26 @@ def ray_distances(run: Run) -> np.ndarray:
     return step * np.arange(1, math.floor(farthest(run) / step * (1 + 1e-12)) + 1)
 
 
-def checked_distances(run: Run, distances: np.ndarray) -> np.ndarray:
-    """The distances [pc] as float64.
+def checked_distances(
+    run: Run, distances: Sequence[float] | np.ndarray, *, edges: bool = False
+) -> np.ndarray:
+    """Distances, or edges of shells, [pc] as float64.
 
     Raises
     ------
     InputError
-        If they do not increase from above zero, or end beyond the map.
+        If they do not increase from above zero (edges: from zero), or end beyond the
+        map.
     """
-    distances = np.asarray(distances, dtype=np.float64)
-    check_distances(distances)
-    return _within(run, distances, "distances")
-
-
-def checked_edges(run: Run, edges: np.ndarray) -> np.ndarray:
-    """The edges of shells [pc] as float64.
-
-    Raises
-    ------
-    InputError
-        If they are not two or more, do not increase from 0 on, or end beyond the map.
-    """
-    edges = np.asarray(edges, dtype=np.float64)
-    check_edges(edges)
-    return _within(run, edges, "shells")
+    checked = np.asarray(distances, dtype=np.float64)
+    check_distances(checked, edges=edges)
+    if checked[-1] > farthest(run):
+        raise InputError(
+            f"{'shells' if edges else 'distances'} go to {checked[-1]:g} pc, where no "
+            "sight line is still inside the map: its furthest corner is "
+            f"{farthest(run):.6g} pc away"
+        )
+    return checked
 
 
 def checked_nside(nside: int) -> int:
@@ -117,12 +114,3 @@ def _nside_at(run: Run, distance: float) -> int:
     while nside < 128 and healpy.nside2resol(nside) > angle:
         nside *= 2
     return nside
-
-
-def _within(run: Run, distances: np.ndarray, what: str) -> np.ndarray:
-    if distances[-1] > farthest(run):
-        raise InputError(
-            f"{what} go to {distances[-1]:g} pc, where no sight line is still inside "
-            f"the map: its furthest corner is {farthest(run):.6g} pc away"
-        )
-    return distances

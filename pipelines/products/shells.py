@@ -15,7 +15,7 @@ from pipelines.base.quantiles import summaries
 from pipelines.maps.integrated import ShellMaps
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import (
-    checked_edges,
+    checked_distances,
     checked_nside,
     default_distances,
     default_nside,
@@ -51,7 +51,7 @@ def shell_maps(
     """
     if edges is None:
         edges = np.concatenate([[0.0], default_distances(run)])
-    edges = checked_edges(run, edges)
+    edges = checked_distances(run, edges, edges=True)
     nside = checked_nside(default_nside(run) if nside is None else nside)
     segments = SegmentMoments(run)
     shells = []
