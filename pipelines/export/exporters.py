@@ -54,16 +54,12 @@ class RunProducts:
             cube = cut_box(cube, **options.box)
         if options.sphere is not None:
             cube = cut_sphere(cube, options.sphere)
-        return self.converted(cube)
+        return convert(cube, self.change)
 
     def integrated(self, distances: np.ndarray | None = None) -> Integrated:
         """Extinction along the rays of pixels, at every grid step unless given."""
         found = integrated(self.run, nside=self.options.nside, distances=distances)
-        return self.converted(found)
-
-    def converted(self, product: Any) -> Any:
-        """A product in the band that is wanted."""
-        return product if self.change is None else convert(product, self.change)
+        return convert(found, self.change)
 
 
 def export_run(
@@ -93,7 +89,7 @@ def export_run(
         checked_distances(fitted, options.shell_edges, edges=True)
     meta = provenance(fitted)
     change = options.change(meta)
-    meta = meta if change is None else converted(meta, change)
+    meta = converted(meta, change)
     products = RunProducts(run=fitted, options=options, change=change, meta=meta)
     written = []
     for name, exporter in EXPORTERS.items():
@@ -130,7 +126,7 @@ def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     options = products.options
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
-    write_shells(path, products.converted(found), overwrite=overwrite)
+    write_shells(path, convert(found, products.change), overwrite=overwrite)
 
 
 def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:

@@ -100,7 +100,7 @@ def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
 
 def _columns(
     arrays: dict[str, np.ndarray], labels: list[str], unit: str
-) -> list[fits.Column]:
+) -> list[Any]:
     if len(arrays) * len(labels) > _MOST_COLUMNS:
         raise InputError(
             f"a FITS table has room for {_MOST_COLUMNS // len(arrays)} maps of "
@@ -126,7 +126,7 @@ def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
 def _write(
     path: str | os.PathLike[str],
     layout: _Layout,
-    columns: list[fits.Column],
+    columns: list[Any],
     distances: np.ndarray,
     meta: dict[str, Any],
     *,

@@ -36,12 +36,14 @@ def provenance(run: Run) -> dict[str, Any]:
     }
 
 
-def convert(product: Product, change: Conversion) -> Product:
+def convert(product: Product, change: Conversion | None) -> Product:
     """Multiply what is an extinction or its density; lengths and places stay.
 
     Band and conversion are in the provenance of the result, those of `Integrated` in
     that of the cube it is written with.
     """
+    if change is None:
+        return product
     arrays = {
         name: values * change.factor if field_unit(name, product.unit) else values
         for name, values in product.arrays.items()
@@ -51,8 +53,10 @@ def convert(product: Product, change: Conversion) -> Product:
     return replace(product, arrays=arrays, meta=converted(product.meta, change))
 
 
-def converted(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
+def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
     """A provenance that tells of the conversion, and whom to cite for it."""
+    if change is None:
+        return meta
     changed = {
         **meta,
         "extinction_band": change.target,
