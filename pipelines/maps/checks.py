@@ -35,7 +35,7 @@ def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
         expected = "shells lie between two or more distances that increase from 0 on"
     else:
         sound = rising and len(distances) > 0 and distances[0] > 0
-        expected = "distances must be positive and increase"
+        expected = "distances must be positive and increasing"
     if not sound:
         raise InputError(f"{expected} [pc], got {distances.tolist()}")
 
