@@ -98,9 +98,7 @@ def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
     return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
 
 
-def _columns(
-    arrays: dict[str, np.ndarray], labels: list[str], unit: str
-) -> list[Any]:
+def _columns(arrays: dict[str, np.ndarray], labels: list[str], unit: str) -> list[Any]:
     if len(arrays) * len(labels) > _MOST_COLUMNS:
         raise InputError(
             f"a FITS table has room for {_MOST_COLUMNS // len(arrays)} maps of "

@@ -105,15 +105,15 @@ class Cube:
         -------
         Values of shape ``(...,)``; NaN beyond the outermost centres.
         """
-        array = self.arrays[name]
-        index = np.empty((3, *points.shape[:-1]))
-        inside = np.ones(points.shape[:-1], dtype=bool)
+        array, flat = self.arrays[name], points.reshape(-1, 3)
+        index = np.empty((3, len(flat)))
+        inside = np.ones(len(flat), dtype=bool)
         for row, axis in enumerate((self.z, self.y, self.x)):
             step = (axis[-1] - axis[0]) / (len(axis) - 1)
-            index[row] = (points[..., 2 - row] - axis[0]) / step
+            index[row] = (flat[:, 2 - row] - axis[0]) / step
             inside &= (index[row] >= -_EDGE) & (index[row] <= len(axis) - 1 + _EDGE)
         values = map_coordinates(array, index, output=float, order=1, mode="nearest")
-        return np.where(inside, values, np.nan)
+        return np.where(inside, values, np.nan).reshape(points.shape[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
