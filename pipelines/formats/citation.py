@@ -150,9 +150,14 @@ def to_bibtex(block: dict[str, Any]) -> str:
 def _works(block: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Every work as CITATION.cff has it, its key in BibTeX, and its own title."""
     software = block["software"]
-    reference = {name: software[name] for name in ("title", "version", "license")}
-    reference["authors"] = [{"name": name} for name in software["authors"]]
-    yield {"type": "software", **reference}, "dustmap", software["title"]
+    reference = {
+        "title": software["title"],
+        "type": "software",
+        "version": software["version"],
+        "license": software["license"],
+        "authors": [{"name": name} for name in software["authors"]],
+    }
+    yield reference, "dustmap", software["title"]
     for work in block["references"]:
         key = _key(work["authors"][0]["family-names"], work["year"])
         yield work, key, work["title"]
