@@ -162,7 +162,7 @@ def _works(block: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
         key = _key(work["authors"][0]["family-names"], work["year"])
         yield work, key, work["title"]
     for work, paper in cited_papers(block):
-        told = {name: getattr(paper, name) for name in _FIELDS}
+        told = {name: getattr(paper, name) for name in ("year", *_FIELDS)}
         reference = {_CFF.get(name, name): said for name, said in told.items() if said}
         if paper.authors:
             who, kind, title = paper.surnames[0], "article", paper.title
