@@ -15,8 +15,7 @@ from pipelines.base.errors import InputError
 from pipelines.checksum import verify_checksum
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
-from pipelines.formats.healpix import read_healpix
-from pipelines.formats.shells import TABLE, read_shells
+from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
 from pipelines.formats.zarr_arrays import is_samples
 from pipelines.maps.cube import Cube
@@ -125,7 +124,7 @@ def _verify_zarr(path: Path) -> str:
 def _verify_fits(path: Path) -> str:
     with open_checked(path) as hdus:
         is_table = any(isinstance(hdu, fits.BinTableHDU) for hdu in hdus)
-        is_shells = any(hdu.name == TABLE for hdu in hdus)
+        is_shells = any(hdu.name == SHELLS for hdu in hdus)
         units = len(hdus)
     if not is_table:
         cube = read_fits(path)

@@ -15,8 +15,7 @@ from pipelines.figures.labels import band_of
 from pipelines.figures.stored_rays import Rays, informed_rays, ray_of
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
-from pipelines.formats.healpix import read_healpix
-from pipelines.formats.shells import TABLE as SHELLS
+from pipelines.formats.healpix import SHELLS, read_healpix
 from pipelines.formats.zarr import holds_integrated, is_zarr, read_integrated, read_zarr
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
@@ -113,7 +112,7 @@ class RunSource(Source):
     def columns(
         self, along: str, between: tuple[float, float] | None = None
     ) -> Columns | None:
-        from pipelines.products.columns import columns
+        from pipelines.products import columns
 
         # The published engine would pay a solve for every column.
         if self.run.plan.engine == "svi":

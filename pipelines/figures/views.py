@@ -38,7 +38,7 @@ def face_on(
     cube
         The map: its axes, ``support``, and its density where there are no columns.
     columns
-        The integral and its std from posterior samples (`pipelines.products.columns`).
+        The integral and its std from posterior samples (`pipelines.products.density`).
         Without it the value is the integral of the median density where the cube has
         one (the mean of a lognormal grows without bound where no star looks), and
         beside it stands the sum of the cells' std: an upper bound of the integral's.

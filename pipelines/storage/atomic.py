@@ -256,7 +256,8 @@ def _name_some(kind: str, names: list[str]) -> str:
     return f"{kind}: {shown}{more}"
 
 
-def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
+def check_output(target: Path, *, overwrite: bool) -> None:
+    """Raise an `InputError` if a file or folder cannot be written at ``target``."""
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists: choose another output or pass --overwrite")
     folder = target.parent
@@ -264,6 +265,11 @@ def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
         raise InputError(f"{folder} is not a folder: make it first (output {target})")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is read-only: cannot write {target.name} there")
+
+
+def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
+    check_output(target, overwrite=overwrite)
+    folder = target.parent
     name = tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=folder)
     return Path(name)
 

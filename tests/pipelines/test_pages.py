@@ -31,8 +31,8 @@ from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
+from pipelines.products import columns
 from pipelines.products import lines_of_sight as find_lines
-from pipelines.products.columns import columns
 
 
 def make_cube(**arrays):
