@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 import numpy as np
+from astropy import units as u
 
 from pipelines.bands.source import SEPARATOR
-from pipelines.figures.style import density_unit
 
 # A letter and an index, as in A_V or A_Ks, or a colour excess.
 _BAND = re.compile(r"A_\w+(?:\(\w+\))?|E\(\w+-\w+\)|A\([\d.]+ nm\)")
+# Densities whose 99th percentile is below this are shown in mag/kpc.
+_FROM_MAG_PER_PC = 0.1
 
 
 def band_of(meta: dict[str, Any]) -> str:
@@ -35,15 +37,13 @@ def extinction_label(band: str, what: str = "extinction") -> str:
     return " ".join(word for word in (what, band_symbol(band), "[mag]") if word)
 
 
-def density_label(values: np.ndarray, unit: str, band: str, what: str = "density"):
-    """Factor and label that show a density in mag/pc or mag/kpc.
-
-    Returns
-    -------
-    factor, label
-        By which ``values`` [unit] are multiplied, and what stands at the colour bar.
-    """
-    factor, shown = density_unit(values, unit)
-    symbol = band_symbol(band)
-    named = f"{what} of {symbol}" if symbol else what
-    return factor, f"{named} {shown}"
+def density_label(
+    values: np.ndarray, unit: str, band: str, what: str = "density"
+) -> tuple[float, str]:
+    """Factor that brings ``values`` [unit] to mag/pc or mag/kpc, and the label."""
+    finite = np.abs(values[np.isfinite(values)])
+    native: Any = u.Unit(unit)
+    high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
+    shown: Any = u.Unit("mag pc-1" if high >= _FROM_MAG_PER_PC else "mag kpc-1")
+    named = f"{what} of {band_symbol(band)}" if band else what
+    return native.to(shown), f"{named} [{shown.to_string('latex_inline')}]"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-from astropy import units as u
 from matplotlib import patheffects
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
@@ -22,7 +21,6 @@ SKY_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY_BLUE, YELLOW, BLACK)
 SMALL, NORMAL = 7.0, 8.0
 _FROM_KPC = 2000.0
-_FROM_MAG_PER_PC = 0.1
 HATCH = 0.3
 _DPI = 200
 _FORMATS = ("png", "pdf", "svg")
@@ -39,15 +37,6 @@ def length_text(value: float) -> str:
     return f"{value * factor:.4g} {unit}"
 
 
-def density_unit(values: np.ndarray, unit: str) -> tuple[float, str]:
-    """Factor and label that turn ``unit`` into mag/pc, or mag/kpc for small values."""
-    finite = np.abs(values[np.isfinite(values)])
-    native: Any = u.Unit(unit)
-    high = np.percentile(finite, 99) * native.to("mag pc-1") if finite.size else 0.0
-    shown: Any = u.Unit("mag pc-1" if high >= _FROM_MAG_PER_PC else "mag kpc-1")
-    return native.to(shown), f"[{shown.to_string('latex_inline')}]"
-
-
 def signed_text(value: float, digits: int = 4) -> str:
     """A number with a proper minus sign."""
     return f"{value:.{digits}g}".replace("-", "\N{MINUS SIGN}")
@@ -58,24 +47,32 @@ def outline(width: float = 2.0) -> list[Any]:
     return [patheffects.withStroke(linewidth=width, foreground="white", alpha=0.85)]
 
 
-def save_figure(
-    figure: Figure,
-    path: str | os.PathLike[str],
-    *,
-    overwrite: bool = True,
-    dpi: float = _DPI,
-) -> None:
-    """Save as PNG, PDF or SVG by the ending of ``path``, whole or not at all.
+def legend_above(axes: Axes, size: float | str = SMALL) -> None:
+    """A legend above the panel, where it covers no point."""
+    axes.legend(
+        fontsize=size,
+        frameon=False,
+        ncols=5,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.1,
+        handletextpad=0.2,
+        columnspacing=1.2,
+    )
 
-    Fonts are embedded as outlines that stay text (PDF) or become paths (SVG); no file
-    holds the time, so that the same figure is the same file. A `Page` keeps its width;
-    any other figure is cropped to what is drawn.
+
+def save_figure(
+    figure: Figure, path: str | os.PathLike[str], *, dpi: float = _DPI
+) -> None:
+    """Save as PNG, PDF or SVG by the ending of ``path``, replacing it as a whole.
+
+    Text stays text in a PDF; no file holds the time, so that the same figure gives the
+    same file. A `Page` keeps its width; any other figure is cropped to what is drawn.
 
     Raises
     ------
     InputError
-        If ``path`` ends otherwise, exists and ``overwrite`` is false, or cannot be
-        written.
+        If ``path`` has another ending or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
     if kind not in _FORMATS:
@@ -84,19 +81,13 @@ def save_figure(
             "these endings"
         )
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    cropped = None if isinstance(figure, Page) else "tight"
     settings: Any = {
         "pdf.fonttype": 42,
         "svg.hashsalt": "dustmap",
         "hatch.linewidth": HATCH,
     }
-    with (
-        atomic_file(path, overwrite=overwrite) as temporary,
-        mpl.rc_context(settings),
-    ):
+    with atomic_file(path, overwrite=True) as temporary, mpl.rc_context(settings):
         figure.savefig(
-            temporary,
-            format=kind,
-            dpi=dpi,
-            bbox_inches=None if isinstance(figure, Page) else "tight",
-            metadata=metadata,
+            temporary, format=kind, dpi=dpi, bbox_inches=cropped, metadata=metadata
         )

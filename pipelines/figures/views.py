@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from pipelines.figures.box import Panel, Plane, draw_panels
-from pipelines.figures.integrals import Through, density_name, near_the_sun
+from pipelines.figures.integrals import (
+    Ends,
+    crossed,
+    density_name,
+    integral,
+    near_the_sun,
+)
 from pipelines.figures.labels import band_of, extinction_label
 from pipelines.figures.page import DOUBLE, Page
-from pipelines.figures.scales import (
-    Scale,
-    error_scale,
-    log_scale,
-    scale_where,
-    signed_scale,
-    spans_decades,
-)
+from pipelines.figures.scales import colour_scale, spans_decades
 from pipelines.figures.style import signed_text
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
@@ -49,8 +46,8 @@ def face_on(
     band
         Name of the extinction; that of the provenance if ``None``.
     """
-    through = Through.of(cube, "z", columns)
-    return _integrated(through, columns, width=width, log=log, band=band)
+    ends = float(cube.z[0]), float(cube.z[-1])
+    return _through(cube, columns, "z", ends, width=width, log=log, band=band)
 
 
 def edge_on(
@@ -69,63 +66,57 @@ def edge_on(
     linear ones would show the plane alone. Without columns a box that is wider than
     2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
-    ends = columns or near_the_sun(cube, along, within)
-    through = Through.of(cube, along, ends)
-    return _integrated(through, columns, width=width, log=log, band=band)
+    ends = near_the_sun(cube, along, within)
+    return _through(cube, columns, along, ends, width=width, log=log, band=band)
 
 
-def _integrated(
-    through: Through,
+def _through(
+    cube: Cube,
     columns: Columns | None,
+    along: str,
+    ends: Ends,
     *,
     width: float,
     log: bool | None,
     band: str | None,
 ) -> Page:
-    cube, along, seen = through.cube, through.along, through.seen
+    if columns is None:
+        images = _of_cube(cube, along, ends)
+    else:
+        images, ends = _of_columns(columns, along), (columns.low, columns.high)
+    seen = crossed(cube, along, ends)
     named = band_of(cube.meta) if band is None else band
-    images = _of_cube(through) if columns is None else _of_columns(columns, along)
-    notes = [
-        f"{signed_text(through.low)} pc < ${along}$ < {signed_text(through.high)} pc"
-    ]
+    notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
     if log is None and (log := spans_decades(images[0][0], seen)):
         notes.append("logarithmic colours")
     panels = [
         Panel(
-            plane=Plane.of(cube, along),
+            plane=Plane(cube=cube, along=along),
             image=image,
-            scale=_scale(image, seen, number > 0, log),
+            scale=colour_scale(kind, image, seen=seen, log=log),
             label=extinction_label(named, what),
             seen=seen,
         )
-        for number, (image, what) in enumerate(images)
+        for (image, what), kind in zip(images, ("value", "error"))
     ]
-    return draw_panels(panels, notes, width=width, across=len(panels))
+    return draw_panels(panels, notes, width=width, columns=len(panels))
 
 
 def _of_columns(columns: Columns, along: str) -> list[tuple[np.ndarray, str]]:
     if columns.along != along:
         raise ValueError(f"expected columns along {along}, got {columns.along}")
-    value = "p50" if "p50" in columns.arrays else "mean"
-    what = {"p50": "median extinction", "mean": "mean extinction"}[value]
-    panels = [(columns.arrays[value], what)]
+    name, what = ("p50", "median") if "p50" in columns.arrays else ("mean", "mean")
+    images = [(columns.arrays[name], f"{what} extinction")]
     if np.isfinite(columns.arrays["std"]).any():
-        panels.append((columns.arrays["std"], "std of the extinction"))
-    return panels
+        images.append((columns.arrays["std"], "std of the extinction"))
+    return images
 
 
-def _of_cube(through: Through) -> list[tuple[np.ndarray, str]]:
-    name = density_name(through.cube)
+def _of_cube(cube: Cube, along: str, ends: Ends) -> list[tuple[np.ndarray, str]]:
+    name = density_name(cube)
     what = "extinction of the median density" if name == "p50" else "extinction"
-    panels = [(through.integral(name), what)]
-    if "std" in through.cube.arrays:
-        panels.append((through.integral("std"), "std of the extinction at most"))
-    return panels
-
-
-def _scale(
-    image: np.ndarray, seen: np.ndarray | None, spread: bool, log: bool
-) -> Scale:
-    if log:
-        return scale_where(partial(log_scale, spread=spread), seen, image)
-    return scale_where(error_scale if spread else signed_scale, seen, image)
+    images = [(integral(cube, name, along, ends), what)]
+    if "std" in cube.arrays:
+        bound = integral(cube, "std", along, ends)
+        images.append((bound, "std of the extinction at most"))
+    return images
