@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.figures.images import STEPS, Extent, add_bar, veil
 from pipelines.figures.page import BOX, NARROW, Page, sheet
-from pipelines.figures.scales import Scale
+from pipelines.figures.scales import STEPS, Extent, Scale, add_bar, veil
 from pipelines.figures.style import NORMAL, SMALL, length_unit, outline
 from pipelines.maps.cube import Cube
 
@@ -44,12 +43,13 @@ class Plane:
     @property
     def extent(self) -> Extent:
         """Left, right, bottom and top edges of the outermost cells [pc]."""
-        ends: list[float] = []
-        for name in self.names:
-            centres = getattr(self.cube, name)
-            half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
-            ends += [float(centres[0] - half), float(centres[-1] + half)]
-        return tuple(ends)
+        (left, right), (bottom, top) = map(self._edges, self.names)
+        return left, right, bottom, top
+
+    def _edges(self, name: str) -> tuple[float, float]:
+        centres = getattr(self.cube, name)
+        half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2
+        return float(centres[0] - half), float(centres[-1] + half)
 
     @property
     def aspect(self) -> float:
@@ -136,7 +136,7 @@ def draw_panels(
         columns = 1
     if not small and any(p.seen is not None and not p.seen.all() for p in drawn):
         notes = [*notes, _UNSEEN]
-    margins = BOX._replace(top=13.5) if small else BOX
+    margins = BOX._replace(top=13.5, between=11.0) if small else BOX
     page, every = sheet(
         len(panels), aspect, margins, columns=columns, width=width, notes=notes
     )
@@ -156,7 +156,8 @@ def _draw(axes: Axes, panel: Panel, small: bool) -> None:
     """Draw the image with its bar above, the Sun and circles; hatch what is unseen."""
     plane = panel.plane
     factor, _ = plane.unit
-    left, right, bottom, top = extent = tuple(edge * factor for edge in plane.extent)
+    left, right, bottom, top = (edge * factor for edge in plane.extent)
+    extent = left, right, bottom, top
     drawn = panel.scale.draw(axes, panel.image, extent)
     axes.plot(0, 0, "o", mfc="white", mec="black", ms=4.5, mew=0.7)
     axes.plot(0, 0, "o", color="black", ms=1.2)

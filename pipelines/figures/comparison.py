@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipelines.figures.box import Panel, Plane, draw_panels, nearest, plane_of
-from pipelines.figures.integrals import crossed, density_name, integral, ratio
-from pipelines.figures.labels import band_of, density_label, extinction_label
+from pipelines.figures.integrals import (
+    Ends,
+    crossed,
+    density_name,
+    integral,
+    ratio,
+)
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
-from pipelines.figures.style import signed_text
+from pipelines.figures.style import (
+    band_of,
+    density_label,
+    extinction_label,
+    signed_text,
+)
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
 from pipelines.products.cuts import cut_box
@@ -61,7 +71,6 @@ def compare(
     ValueError
         If the maps have no cells in common, or the columns have other ends.
     """
-    named = band_of(cube.meta) if band is None else band
     shared = {name: shared_range(cube, other, name) for name in "xyz"}
     low, high = shared["z"]
     if columns is not None and (columns.low, columns.high) != (low, high):
@@ -70,94 +79,89 @@ def compare(
             f"{columns.low:g} to {columns.high:g} pc"
         )
     part = cut_box(cube, **{name: shared[name] for name in "xyz" if name != axis})
+    on_grid = regridded(other, part, factor)
+    named = band_of(cube.meta) if band is None else band
+    above = _through(part, on_grid, shared["z"], extinction_label(named))
     if columns is not None:
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
-        arrays = {name: array[kept] for name, array in columns.arrays.items()}
-        columns = replace(columns, arrays=arrays)
-    on_grid = regridded(other, part, factor)
-    median = density_name(other) == "p50"
-    short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
-    above = _through(part, on_grid, columns, (low, high), median=median)
-    below = _in_plane(part, on_grid, axis, at)
-    planes = [Plane(cube=part, along="z"), Plane(cube=part, along=axis)]
-    factor_text = f" × {factor:g}" if factor != 1.0 else ""
+        above = replace(above, std=columns.arrays["std"][kept])
+        if density_name(other.arrays) != "p50":
+            value = columns.arrays.get("p50", columns.arrays["mean"])
+            above = replace(above, first=value[kept])
+    below = _in_plane(part, on_grid, axis, at, named)
     place = getattr(part, axis)[nearest(part, axis, at)]
-    steps = " and ".join(dict.fromkeys(plane.step_text for plane in planes))
+    steps = dict.fromkeys(pair.plane.step_text for pair in (above, below))
+    times = f" × {factor:g}" if factor != 1.0 else ""
     notes = [
-        f"differences: {names[0]} minus {names[1]}{factor_text}",
+        f"differences: {names[0]} minus {names[1]}{times}",
         f"σ: std of {names[0]}",
         f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
         f"below: ${axis}$ = {signed_text(place)} pc",
-        f"circles every {steps}",
+        f"circles every {' and '.join(steps)}",
     ]
-    scale, label = density_label(below[0], cube.unit, named)
-    panels = [
-        *_row(planes[0], *above, short, extinction_label(named), log=log),
-        *_row(planes[1], *below, short, label, log=log, factor=scale),
-    ]
+    short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
+    panels = [*_row(above, short, log), *_row(below, short, log)]
     return draw_panels(panels, notes, width=width, columns=_COLUMNS, small=True)
 
 
-_Row = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Two images of one plane: ``seen`` is where sight lines of the first pass."""
+
+    plane: Plane
+    first: np.ndarray
+    second: np.ndarray
+    std: np.ndarray | None = None
+    seen: np.ndarray | None
+    label: str
 
 
-def _through(
-    cube: Cube,
-    other: Cube,
-    columns: Columns | None,
-    ends: tuple[float, float],
-    *,
-    median: bool,
-) -> _Row:
-    """Both maps along z between the centres of cells, the std, and what is seen."""
-    cube, other = cut_box(cube, z=ends), cut_box(other, z=ends)
-    first = integral(cube, density_name(cube), "z")
-    if columns is not None and not median:
-        first = columns.arrays.get("p50", columns.arrays["mean"])
-    std = None if columns is None else columns.arrays["std"]
-    return first, integral(other, "density", "z"), std, crossed(cube, "z", ends)
+def _through(cube: Cube, other: Cube, ends: Ends, label: str) -> _Pair:
+    """Both maps along z between the centres of cells."""
+    return _Pair(
+        plane=Plane(cube=cube, along="z"),
+        first=integral(cut_box(cube, z=ends), density_name(cube.arrays), "z"),
+        second=integral(cut_box(other, z=ends), "density", "z"),
+        seen=crossed(cut_box(cube, z=ends), "z", ends),
+        label=label,
+    )
 
 
-def _in_plane(cube: Cube, other: Cube, axis: str, at: float) -> _Row:
-    """Both maps in a plane, the std, and what is seen."""
+def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair:
+    first = plane_of(cube, density_name(cube.arrays), axis, at)
+    factor, label = density_label(first, cube.unit, band)
+    known = {
+        name: plane_of(cube, name, axis, at)
+        for name in ("std", "support")
+        if name in cube.arrays
+    }
+    return _Pair(
+        plane=Plane(cube=cube, along=axis),
+        first=first * factor,
+        second=plane_of(other, "density", axis, at) * factor,
+        std=known["std"] * factor if "std" in known else None,
+        seen=known["support"] > 0 if "support" in known else None,
+        label=label,
+    )
 
-    def take(name: str) -> np.ndarray | None:
-        return plane_of(cube, name, axis, at) if name in cube.arrays else None
 
-    first, support = plane_of(cube, density_name(cube), axis, at), take("support")
-    seen = None if support is None else support > 0
-    return first, plane_of(other, "density", axis, at), take("std"), seen
-
-
-def _row(
-    plane: Plane,
-    first: np.ndarray,
-    second: np.ndarray,
-    std: np.ndarray | None,
-    seen: np.ndarray | None,
-    names: list[str],
-    label: str,
-    *,
-    log: bool,
-    factor: float = 1.0,
-) -> list[Panel | str]:
-    """Panels of two images, times ``factor``, their difference, and that over std."""
-    first, second = first * factor, second * factor
-    difference = first - second
-    value = colour_scale("value", first, second, seen=seen, log=log)
+def _row(pair: _Pair, names: list[str], log: bool) -> list[Panel | str]:
+    """Panels of two images, their difference, and that over the std."""
+    seen, label = pair.seen, pair.label
+    difference = pair.first - pair.second
+    value = colour_scale("value", pair.first, pair.second, seen=seen, log=log)
     apart = colour_scale("difference", difference, seen=seen)
-    unit = label[label.rindex("[") :]
     shown = [
-        (first, value, f"{names[0]}\n{label}"),
-        (second, value, f"{names[1]}\n{label}"),
-        (difference, apart, f"difference\n{unit}"),
+        (pair.first, value, f"{names[0]}\n{label}"),
+        (pair.second, value, f"{names[1]}\n{label}"),
+        (difference, apart, f"difference\n{label[label.rindex('[') :]}"),
     ]
-    if std is not None and np.isfinite(std).any():
-        sigmas = ratio(difference, std * factor)
+    if pair.std is not None and np.isfinite(pair.std).any():
+        sigmas = ratio(difference, pair.std)
         limits = colour_scale("deviation", sigmas)
         shown.append((sigmas, limits, "difference / $\\sigma$"))
     panels: list[Panel | str] = [
-        Panel(plane=plane, image=image, scale=scale, label=text, seen=seen)
+        Panel(plane=pair.plane, image=image, scale=scale, label=text, seen=seen)
         for image, scale, text in shown
     ]
     if len(panels) < _COLUMNS:

@@ -13,10 +13,9 @@ from astropy import units as u
 from pipelines.base.errors import InputError
 from pipelines.figures.cuts import Cut, cut_sky
 from pipelines.figures.integrals import ratio
-from pipelines.figures.labels import density_label, extinction_label
 from pipelines.figures.skypanels import Sky, SkyPanel
 from pipelines.figures.sources import MissingError, Source
-from pipelines.figures.style import length_text
+from pipelines.figures.style import density_label, extinction_label, length_text
 
 # Fine enough to know a map's reach and range of values.
 _COARSE = 16

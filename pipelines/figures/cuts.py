@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import healpy
@@ -11,6 +12,7 @@ import torch
 from dustmap.functionals import Functionals, PointValues
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.base.quantiles import summaries
 from pipelines.figures.integrals import density_name, relative_error
 from pipelines.figures.rays import extinction_at
 from pipelines.figures.skypanels import Sky, healpix_sky
@@ -56,11 +58,6 @@ class Cut:
     nside: int = 64
 
     def __post_init__(self) -> None:
-        if self.quantity not in QUANTITIES or self.show not in SHOWS:
-            raise ValueError(
-                f"expected one of {QUANTITIES} and one of {SHOWS}, got "
-                f"{self.quantity!r} and {self.show!r}"
-            )
         if not 0 <= self.near < self.distance < np.inf:
             raise InputError(
                 "a distance interval begins at zero or later and ends after that "
@@ -109,18 +106,15 @@ def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
 def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
     """The density on the sphere, or its error."""
     cube = source.cube()
-    name = density_name(cube)
-    statistic = {"p50": "median", "mean": "mean", "density": ""}[name]
+    statistic = {"p50": "median", "mean": "mean", "density": ""}
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
         points = cut.distance * unit_vectors(l, b)
-        if cut.show == "relative-error":
-            return relative_error(lambda one: cube.sample(one, points), cube.arrays)
-        return cube.sample("std" if cut.show == "std" else name, points)
+        return _shown(cut, lambda name: cube.sample(name, points), cube.arrays)
 
     if cut.show != "value" and "std" not in cube.arrays:
         raise MissingError(f"{source.path} has no std")
-    return values, statistic
+    return values, statistic[density_name(cube.arrays)]
 
 
 def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
@@ -140,11 +134,7 @@ def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
     def at(name: str) -> np.ndarray:
         return extinction_at(maps, name, np.array([cut.distance]))[0]
 
-    if cut.show == "relative-error":
-        return relative_error(at, maps.arrays)
-    if cut.show == "std":
-        return at("std")
-    return at("mean" if maps.median is None else "p50")
+    return _shown(cut, at, maps.arrays)
 
 
 def _integrated(source: Source, cut: Cut) -> tuple[Sky, str]:
@@ -196,23 +186,24 @@ def _towards(run: Run, cut: Cut, directions: np.ndarray) -> np.ndarray:
     return full
 
 
-def _moment(run: Run, cut: Cut, seen: Functionals) -> torch.Tensor:
+def _moment(run: Run, cut: Cut, seen: Functionals) -> np.ndarray:
     posterior = run.posterior
     if cut.show == "sample":
         sample = posterior.samples[cut.sample]
         chunks = seen.chunks(_ROWS)
         parts = [posterior.model.at(part).apply(sample) for _, part in chunks]
-        return torch.cat(parts).to(torch.float64).cpu()
-    moments = posterior.moments(seen, rows=_ROWS)
-    if cut.show == "std":
-        return moments.std
-    if cut.show == "value":
-        positive = moments.log_mean is not None
-        return moments.quantile(0.5) if positive else moments.mean
-    if moments.log_std is not None:
-        return moments.log_std
-    known = moments.mean > 0
-    return torch.where(known, moments.std / moments.mean, float("nan"))
+        return torch.cat(parts).to(torch.float64).numpy(force=True)
+    arrays = summaries(posterior.moments(seen, rows=_ROWS))
+    return _shown(cut, arrays.__getitem__, arrays)
+
+
+def _shown(
+    cut: Cut, take: Callable[[str], np.ndarray], names: Collection[str]
+) -> np.ndarray:
+    """Value, std or relative error of the arrays ``names``, which ``take`` reads."""
+    if cut.show == "relative-error":
+        return relative_error(take, names)
+    return take("std" if cut.show == "std" else density_name(names))
 
 
 def _no_joint(source: Source) -> MissingError:

@@ -61,11 +61,6 @@ def history(records: Records) -> Figure:
     return figure
 
 
-def has_tolerance(records: Records) -> bool:
-    """Whether `history` draws a tolerance."""
-    return any("tolerance" in record for record in records)
-
-
 def part_of(record: Mapping[str, Any]) -> str:
     """A record's stage without the numbers of the samples it solved for."""
     return re.sub(r" \d+(-| of )\d+$", "", record["stage"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 
 import numpy as np
 from astropy import units as u
@@ -17,13 +17,13 @@ _WIDE, _NEAR = 2000.0, 500.0
 Ends = tuple[float, float]
 
 
-def density_name(cube: Cube) -> str:
-    """The array that is shown as a cube's density: median, mean or truth."""
+def density_name(names: Collection[str]) -> str:
+    """The array that is shown as a map's value: median, mean or truth."""
     for name in ("p50", "mean", "density"):
-        if name in cube.arrays:
+        if name in names:
             return name
     raise ValueError(
-        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
+        f"the map has arrays {sorted(names)}; expected p50, mean or density"
     )
 
 
@@ -34,7 +34,7 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 
 def relative_error(
-    take: Callable[[str], np.ndarray], names: Container[str]
+    take: Callable[[str], np.ndarray], names: Collection[str]
 ) -> np.ndarray:
     """Relative error of the arrays ``names``, which ``take`` reads.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ class Margins(NamedTuple):
 
 # A plane of a box with a colour bar above it, curves under a title, the whole sky with
 # a bar below it, and a field of the sky with numbers at its edges.
-BOX = Margins(left=14.0, right=4.0, between=8.5, top=10.5, bottom=9.5)
+BOX = Margins(left=14.0, right=4.0, between=9.5, top=10.5, bottom=9.5)
 CURVES = Margins(left=14.0, right=4.0, between=9.5, top=5.0, bottom=9.5)
 SKY = Margins(left=7.0, right=7.0, between=12.0, top=5.0, bottom=13.0)
 FIELD = Margins(left=9.0, right=4.0, between=11.0, top=5.0, bottom=15.5)
@@ -108,7 +108,7 @@ def bar_axes(axes: Axes, away: float, share: float = 1.0) -> Axes:
     It lies ``away`` [mm] above the panel, or below it if negative.
     """
     axes.apply_aspect()
-    page = axes.get_figure()
+    page = cast(Figure, axes.figure)
     tall = axes.get_position().height * page.get_figheight() * INCH
     lower = 1 + away / tall if away > 0 else (away - _BAR) / tall
     return axes.inset_axes(((1 - share) / 2, lower, share, _BAR / tall))

@@ -46,27 +46,18 @@ class Projection:
         width, height = self.half
         return -width, width, -height, height
 
-    def project(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
-        """Place of a direction; NaN where it is not shown."""
-        x, y = self._wcs().wcs_world2pix(l, b, 0)
-        return x, y
-
-    def unproject(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Direction of a place; NaN beyond the rim."""
-        l, b = self._wcs().wcs_pix2world(x, y, 0)  # noqa: E741
-        return l, b
-
     def pixels(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Directions of ``count`` pixels across the panel, and of as many rows."""
+        """Directions of ``count`` pixels across the panel; NaN beyond the rim."""
         width, height = self.half
         rows = round(count * height / width)
         across = ((np.arange(count) + 0.5) / count * 2 - 1) * width
         up = ((np.arange(rows) + 0.5) / rows * 2 - 1) * height
-        return self.unproject(*np.meshgrid(across, up))
+        l, b = self.wcs.wcs_pix2world(*np.meshgrid(across, up), 0)  # noqa: E741
+        return l, b
 
     def add_axes(self, page: Page, place: tuple[float, ...]) -> WCSAxes:
         """Axes at a place of a page, with meridians and parallels numbered."""
-        axes = WCSAxes(page, place, wcs=self._wcs(), frame_class=self.frame)
+        axes = WCSAxes(page, place, wcs=self.wcs, frame_class=self.frame)
         page.add_axes(axes)
         axes.set_xlim(self.extent[:2])
         axes.set_ylim(self.extent[2:])
@@ -89,7 +80,9 @@ class Projection:
             coordinate.set_ticklabel(path_effects=outline(1.5))
             coordinate.set_major_formatter("d")
 
-    def _wcs(self) -> WCS:
+    @property
+    def wcs(self) -> WCS:
+        """Its world coordinates: places in the panel are pixels, from 0."""
         wcs = WCS(naxis=2)
         wcs.wcs.ctype = [f"GLON-{self.code}", f"GLAT-{self.code}"]
         wcs.wcs.crval = [self.l, self.b]

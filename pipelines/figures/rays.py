@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import healpy
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.base.quantiles import log_normal
 from pipelines.maps.cube import LineOfSight, SkyMaps
+
+_DISTANCES = 6
 
 
 def extinction_at(maps: SkyMaps, name: str, distances: np.ndarray) -> np.ndarray:
@@ -22,11 +27,28 @@ def extinction_at(maps: SkyMaps, name: str, distances: np.ndarray) -> np.ndarray
     return np.where(part == 1, high, low + part * (high - low))
 
 
-def maps_at(maps: SkyMaps, distances: np.ndarray) -> SkyMaps:
-    """The same maps out to other distances, interpolated."""
-    arrays = {name: extinction_at(maps, name, distances) for name in maps.arrays}
+def maps_at(maps: SkyMaps, distances: Sequence[float] | None) -> SkyMaps:
+    """The same maps out to other distances [pc]; six of their own if ``None``.
+
+    Raises
+    ------
+    InputError
+        If a distance lies beyond the last of the maps.
+    """
+    known = maps.distances
+    if distances is None:
+        last = np.linspace(0, len(known), _DISTANCES + 1)[1:].astype(int)
+        wanted = known[np.unique(last) - 1]
+    else:
+        wanted = np.array(sorted(distances))
+    if wanted[-1] > known[-1] or wanted[0] <= 0:
+        raise InputError(
+            f"the map knows extinctions out to {known[-1]:g} pc: choose distances up "
+            f"to that, got {wanted.tolist()}"
+        )
+    arrays = {name: extinction_at(maps, name, wanted) for name in maps.arrays}
     return SkyMaps(
-        distances=distances,
+        distances=wanted,
         mean=arrays.pop("mean"),
         std=arrays.pop("std"),
         quantiles=arrays,
@@ -69,20 +91,16 @@ def informed_rays(maps: SkyMaps, count: int = 6) -> list[tuple[float, float]]:
     """Directions ``l, b`` [deg] of much extinction that stars look far along.
 
     One of every stretch of longitude: where the extinction out to the last star, times
-    its distance, is largest; ``b = 0`` in the middle where no star looks.
+    its distance, is largest; in the Galactic plane where no star looks.
     """
     assert maps.last_star is not None
     pixels = np.arange(len(maps.last_star))
-    nside = healpy.npix2nside(len(pixels))
-    l, b = healpy.pix2ang(nside, pixels, nest=True, lonlat=True)  # noqa: E741
+    l, b = healpy.pix2ang(  # noqa: E741
+        healpy.npix2nside(len(pixels)), pixels, nest=True, lonlat=True
+    )
     upper = np.searchsorted(maps.distances, maps.last_star)
     upper = np.minimum(upper, len(maps.distances) - 1)
     worth = np.nan_to_num(maps.last_star * maps.mean[upper, pixels])
-    width = 360.0 / count
-    chosen = []
-    for number in range(count):
-        own = np.flatnonzero((l // width).astype(int) % count == number)
-        best = own[np.argmax(worth[own])]
-        found = (float(l[best]), float(b[best]))
-        chosen.append(found if worth[best] > 0 else ((number + 0.5) * width, 0.0))
-    return chosen
+    order = np.lexsort((-np.abs(b), worth))
+    best = dict(zip((l * count // 360)[order].astype(int), order.tolist()))
+    return [(float(l[best[i]]), float(b[best[i]])) for i in range(count)]

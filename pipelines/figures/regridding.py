@@ -39,7 +39,7 @@ def regridded(other: Cube, cube: Cube, factor: float = 1.0) -> Cube:
     other's cells are finer their mean over a cell of the first is taken before, so that
     what the first cannot resolve is no difference.
     """
-    values = np.asarray(other.arrays[density_name(other)], dtype=np.float64)
+    values = np.asarray(other.arrays[density_name(other.arrays)], dtype=np.float64)
     axes = {}
     for axis in "xyz":
         count, axes[axis] = _averaged(other, cube, axis)

@@ -9,9 +9,15 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pipelines.base.quantiles import WIDTH_95
-from pipelines.figures.labels import extinction_label
 from pipelines.figures.page import CURVES, DOUBLE, NARROW, Page, sheet
-from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, length_unit
+from pipelines.figures.style import (
+    BLUE,
+    NORMAL,
+    ORANGE,
+    SMALL,
+    extinction_label,
+    length_unit,
+)
 from pipelines.maps.cube import Band, LineOfSight
 
 # Height kept free for the legend [mm].

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelines.figures.labels import band_of, extinction_label
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.skypanels import Sky, SkyPanel, healpix_sky, sky_panels
-from pipelines.figures.style import length_text
+from pipelines.figures.style import band_of, extinction_label, length_text
 from pipelines.maps.cube import SkyMaps
 
 _DISTANCES = 3
@@ -35,7 +34,7 @@ def sky(
         Those of the maps to draw [pc]; at most three of them if ``None``, with the
         last.
     width, log, band
-        As in `pipelines.figures.views.face_on`.
+        As in `pipelines.figures.planes.face_on`.
     dpi
         How finely the sky is sampled.
 
@@ -90,7 +89,7 @@ def _chosen(present: np.ndarray, wanted: Sequence[float] | None) -> list[int]:
         spread = np.linspace(0, count - 1, min(count, _DISTANCES))
         return [int(i) for i in np.unique(spread.round())]
     near = np.isclose(present, np.asarray(wanted)[:, None])
-    if absent := [d for d, found in zip(wanted, near.any(axis=1)) if not found]:
+    if absent := [d for d, found in zip(wanted, near) if not found.any()]:
         raise ValueError(
             f"there is no map out to {absent[0]:g} pc: there are those to "
             f"{', '.join(f'{d:g}' for d in present)} pc"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import healpy
 import numpy as np
 
-from pipelines.figures.images import add_bar, veil
 from pipelines.figures.page import (
     DOUBLE,
     FIELD,
@@ -20,7 +19,7 @@ from pipelines.figures.page import (
     rectangles,
 )
 from pipelines.figures.projections import Gnomonic, Mollweide, Projection
-from pipelines.figures.scales import UNMAPPED, colour_scale
+from pipelines.figures.scales import UNMAPPED, add_bar, colour_scale, veil
 from pipelines.figures.style import NORMAL
 
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]

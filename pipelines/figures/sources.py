@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.figures.labels import band_of
 from pipelines.figures.rays import informed_rays, maps_at, ray_of
+from pipelines.figures.style import band_of
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import read_healpix
@@ -24,7 +24,6 @@ from pipelines.saving.workspace import unfinished
 from pipelines.storage.metrics import Record, read_metrics
 
 Directions = Sequence[tuple[float, float]]
-_SKY_DISTANCES = 6
 
 
 class MissingError(InputError):
@@ -92,24 +91,21 @@ class Source:
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:
         """Cumulative extinction over the sky."""
         if self.run is not None:
-            return self._maps_of_run(self.run, distances, nside)
-        where = "a run, map.healpix.fits or a newer map.zarr"
-        maps = self._integrated("integrated extinctions", where)
+            from pipelines.products import sky_maps
+
+            stored = self.path / "map.healpix.fits"
+            if stored.exists() and nside is None and distances is None:
+                return read_healpix(stored)
+            wanted = None if distances is None else np.array(distances)
+            return sky_maps(self.run, distances=wanted, nside=nside)
+        if self.maps is None:
+            where = "a run, map.healpix.fits or a newer map.zarr"
+            raise self._lacks("integrated extinctions", where)
         if self.density is None:
-            return maps
-        if nside not in (None, own := int(np.sqrt(maps.mean.shape[1] / 12))):
+            return self.maps
+        if nside not in (None, own := int(np.sqrt(self.maps.mean.shape[1] / 12))):
             raise InputError(f"{self.path} has sky maps of nside {own} only")
-        known = maps.distances
-        if distances is None:
-            last = np.linspace(0, len(known), _SKY_DISTANCES + 1)[1:].astype(int)
-            return maps_at(maps, known[np.unique(last) - 1])
-        wanted = np.array(sorted(distances))
-        if wanted[-1] > known[-1] or wanted[0] <= 0:
-            raise InputError(
-                f"{self.path} knows extinctions out to {known[-1]:g} pc: choose "
-                f"distances up to that, got {wanted.tolist()}"
-            )
-        return maps_at(maps, wanted)
+        return maps_at(self.maps, distances)
 
     def lines(self, directions: Directions | None) -> list[LineOfSight]:
         """Extinction along lines of sight."""
@@ -117,10 +113,9 @@ class Source:
             from pipelines.products import lines_of_sight
 
             return lines_of_sight(self.run, directions)
-        what, where = "extinctions along rays", "a run or a newer map.zarr"
-        if self.density is None:
-            raise self._lacks(what, where)
-        maps = self._integrated(what, where)
+        if self.density is None or self.maps is None:
+            raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
+        maps = self.maps
         return [ray_of(maps, *one) for one in directions or informed_rays(maps)]
 
     def records(self) -> list[Record]:
@@ -131,22 +126,6 @@ class Source:
         if not any("seconds" in record for record in records):
             raise self._lacks("times in the records of its fit", "another run")
         return records
-
-    def _maps_of_run(
-        self, run: Run, distances: Sequence[float] | None, nside: int | None
-    ) -> SkyMaps:
-        from pipelines.products import sky_maps
-
-        stored = self.path / "map.healpix.fits"
-        if stored.exists() and nside is None and distances is None:
-            return read_healpix(stored)
-        wanted = None if distances is None else np.array(distances)
-        return sky_maps(run, distances=wanted, nside=nside)
-
-    def _integrated(self, what: str, where: str) -> SkyMaps:
-        if self.maps is None:
-            raise self._lacks(what, where)
-        return self.maps
 
     def _lacks(self, what: str, where: str) -> MissingError:
         return MissingError(f"{self.path} has no {what}: name {where}")

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.calibration import Calibration, calibrate
-from pipelines.base.errors import InputError
 from pipelines.figures.integrals import near_the_sun
-from pipelines.figures.regridding import shared_range
-from pipelines.figures.sources import Source, open_source
+from pipelines.figures.sources import Source
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.products import provenance
@@ -27,8 +25,6 @@ class ReportData:
     """A run, its products, and its held-out stars.
 
     ``columns`` are extinctions through the box by the axis they are integrated along.
-    ``other`` is a second map by its name, with the run's own columns through what both
-    cover.
     """
 
     run: Run
@@ -39,7 +35,6 @@ class ReportData:
     records: list[Record]
     origin: dict[str, Any]
     held_out: HeldOut | None = None
-    other: tuple[str, Cube, Columns | None] | None = None
 
     @property
     def band(self) -> str:
@@ -80,12 +75,8 @@ class ReportData:
         return f"Nothing tells how well the map predicts: {why}."
 
 
-def gather(
-    path: Path, *, nside: int | None = None, other: Path | None = None
-) -> ReportData:
+def gather(path: Path, *, nside: int | None = None) -> ReportData:
     """Read a run; exports that lie in its folder are used, the rest is computed.
-
-    ``other`` is a map to set beside it: a run or an export.
 
     Raises
     ------
@@ -105,14 +96,4 @@ def gather(
         records=read_metrics(run.path / "metrics.jsonl"),
         origin=provenance(run),
         held_out=read_held_out(run.path),
-        other=None if other is None else _beside(source, other),
     )
-
-
-def _beside(source: Source, path: Path) -> tuple[str, Cube, Columns | None]:
-    other = open_source(path).cube()
-    try:
-        heights = shared_range(source.cube(), other, "z")
-    except ValueError as error:
-        raise InputError(f"{path} cannot stand beside the run: {error}") from error
-    return path.name, other, source.columns("z", heights)

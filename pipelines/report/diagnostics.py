@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.figures.history import PANELS, has_tolerance, history, part_of
+from pipelines.figures.history import PANELS, history, part_of
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, duration, several, significant, size
@@ -24,19 +24,18 @@ def diagnostics(data: ReportData) -> Section:
     blocks: list[Block] = [Text((_in_words(summary, len(resumed)),))]
     timed = [record for record in data.records if "seconds" in record]
     if any(record.get(name) is not None for record in timed for name in PANELS):
-        dashed = "; a dashed line is the tolerance that was asked for"
         blocks += [
             picture(
                 history(data.records),
                 alt="Residuals of the solves, misfit of the stars and expected gains "
                 "against the time since the fit began",
-                caption="Every iteration that was reported"
-                f"{dashed if has_tolerance(timed) else ''}.",
+                caption="Every iteration that was reported; a dashed line is the "
+                "tolerance of a solve that has its own.",
             ),
             _stages(timed),
         ]
     seconds = summary["seconds"]
-    rows = [(_PARTS.get(name, name), duration(s)) for name, s in seconds.items()]
+    rows = [(_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()]
     rows.append(("in all", duration(sum(seconds.values()))))
     rows.append(("peak memory of the process", size(summary["peak_memory_bytes"])))
     blocks.append(facts("Time and memory", rows))

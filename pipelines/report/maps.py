@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipelines.figures import (
-    compare,
     density_slice,
     edge_on,
     face_on,
@@ -55,22 +54,6 @@ def maps(data: ReportData) -> Section:
     )
     drawn = (picture(one, alt=alt, caption=caption) for one, alt, caption in pictures)
     return Section(key="maps", title="Maps", blocks=(Text((text,)), *drawn))
-
-
-def beside(data: ReportData) -> Section:
-    """Another map, the difference, and that in standard deviations."""
-    assert data.other is not None
-    name, cube, columns = data.other
-    drawn = picture(
-        compare(data.cube, cube, columns=columns, names=("this map", name)),
-        alt=f"This map and {name}: extinction, density in a plane, and their "
-        "differences",
-        caption=f"This map and {name} where both have cells. The other one's "
-        "units are taken as they are: if it is of another band, a factor is part of "
-        "every difference. Which of the two is right this does not tell; "
-        "`dustmap compare` holds both against stars.",
-    )
-    return Section(key="beside", title=f"Beside {name}", blocks=(drawn,))
 
 
 def sight_lines(data: ReportData) -> Section:

@@ -38,7 +38,6 @@ def origin(data: ReportData) -> Section:
     run = data.run
     recorded, cited = run.provenance, data.origin["citation"]
     blocks: list[Block] = [
-        facts("The run", _run_rows(data)),
         Table(
             caption="Inputs",
             header=("file", "SHA-256"),
@@ -60,19 +59,6 @@ def origin(data: ReportData) -> Section:
         ),
     ]
     return Section(key="origin", title="Where it comes from", blocks=tuple(blocks))
-
-
-def _run_rows(data: ReportData) -> list[tuple[str, str]]:
-    recorded = data.run.provenance
-    machine = recorded.get("machine") or {}
-    return [
-        ("run", data.run.path.name),
-        ("fit", str(recorded.get("fit", "unknown"))),
-        ("program", f"{recorded['program']} {recorded['version']}"),
-        ("seed", str(recorded["seed"])),
-        ("system", str(machine.get("system", "unknown"))),
-        ("threads", str(machine.get("threads", "unknown"))),
-    ]
 
 
 def _catalogue(recorded: dict[str, Any]) -> list[Block]:

@@ -11,7 +11,7 @@ from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section, View
 from pipelines.report.data import ReportData, gather
 from pipelines.report.diagnostics import diagnostics
-from pipelines.report.maps import beside, maps, sight_lines
+from pipelines.report.maps import maps, sight_lines
 from pipelines.report.numbers import count
 from pipelines.report.origin import limits, origin
 from pipelines.report.summary import summary
@@ -28,12 +28,9 @@ def write_report(
     *,
     three_d: bool = True,
     nside: int | None = None,
-    other: Path | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the report of a run; with the 3-D view it is some 5 MB larger.
-
-    ``other`` is a map to set beside it: a run or an export.
 
     Raises
     ------
@@ -45,7 +42,7 @@ def write_report(
         raise InputError(f"{output} exists: choose another output or pass --overwrite")
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
         _optional(name)
-    page = _compose(gather(run, nside=nside, other=other), three_d=three_d)
+    page = _compose(gather(run, nside=nside), three_d=three_d)
     with atomic_file(output, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return output
@@ -55,14 +52,9 @@ def _compose(data: ReportData, *, three_d: bool) -> str:
     """The page of what was gathered."""
     sections = [summary(data), validation(data), diagnostics(data), maps(data)]
     if three_d:
-        seen = (view(data.cube),)
-        sections.append(
-            Section(key="three-d", title="In three dimensions", blocks=seen)
-        )
-    sections.append(sight_lines(data))
-    if data.other is not None:
-        sections.append(beside(data))
-    sections += [limits(data), origin(data)]
+        title, blocks = "In three dimensions", (view(data.cube),)
+        sections.append(Section(key="three-d", title=title, blocks=blocks))
+    sections += [sight_lines(data), limits(data), origin(data)]
     recorded = data.run.provenance
     stars = count(data.run.summary["counts"]["fitted"])
     names = ", ".join(one["name"] for one in recorded["inputs"])

@@ -35,7 +35,7 @@ def summary(data: ReportData) -> Section:
     counts = [(name, count(number)) for name, number in run.summary["counts"].items()]
     blocks: list[Block] = [
         Notice(title=title, lines=tuple(warnings), loud=bool(warnings)),
-        Text((_in_words(data), _prediction_in_words(data))),
+        Text((_in_words(data),)),
         facts("The map", _map_rows(data)),
         facts("Stars", counts),
         _learnt_table(run),
@@ -118,24 +118,6 @@ def _in_words(data: ReportData) -> str:
         f"It is a Gaussian process on a grid, with {_DENSITIES[plan.density]}. The "
         f"engine {plan.engine} gave a mean and {samples}; the fit {converged}."
     )
-
-
-def _prediction_in_words(data: ReportData) -> str:
-    """One sentence on the held-out stars."""
-    judged = data.judged
-    if judged is None:
-        return data.unjudged
-    text = (
-        f"{several(judged.stars, 'star')} were held out. Their measured extinctions "
-        f"differ from the predicted ones by {significant(judged.rmse)} mag (root mean "
-        "square, measurement noise included)"
-    )
-    held = [
-        f"the {c.level:.0%} intervals hold {percent(c.held, c.error)} of them"
-        for c in judged.coverage
-        if round(c.level, 2) in (0.68, 0.95)
-    ]
-    return f"{'; '.join([text, *held])}."
 
 
 def _map_rows(data: ReportData) -> list[tuple[str, str]]:

@@ -83,4 +83,4 @@ def test_rays_are_chosen_where_stars_look_far_through_dust():
     chosen = informed_rays(SkyMaps.of(stored, {}))
     expected = [(L[p], B[p]) for p in wanted]
     np.testing.assert_allclose([chosen[0], chosen[3]], expected)
-    assert chosen[1] == (90.0, 0.0)
+    assert 60.0 <= chosen[1][0] < 120.0 and abs(chosen[1][1]) < 5.0

@@ -22,11 +22,11 @@ from pipelines.figures import (
     lines_of_sight,
     save_figure,
 )
-from pipelines.figures.labels import band_of, band_symbol
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, plot
 from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
+from pipelines.figures.style import band_of, band_symbol
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns
@@ -238,12 +238,13 @@ def test_a_comparison_has_differences_in_standard_deviations():
 def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
     rng = np.random.default_rng(1)
     x, y = (rng.uniform(-0.6, 0.6, 200) * projection.half[0] for _ in range(2))
-    l, b = projection.unproject(x, y)  # noqa: E741
-    np.testing.assert_allclose(projection.project(l, b), (x, y), atol=1e-9)
+    wcs = projection.wcs
+    l, b = wcs.wcs_pix2world(x, y, 0)  # noqa: E741
+    np.testing.assert_allclose(wcs.wcs_world2pix(l, b, 0), (x, y), atol=1e-9)
     centre = np.array(projection.l), np.array(projection.b)
-    np.testing.assert_allclose(projection.project(*centre), 0.0, atol=1e-12)
-    left = projection.project(centre[0] + 1.0, centre[1])
-    up = projection.project(centre[0], centre[1] + 1.0)
+    np.testing.assert_allclose(wcs.wcs_world2pix(*centre, 0), 0.0, atol=1e-12)
+    left = wcs.wcs_world2pix(centre[0] + 1.0, centre[1], 0)
+    up = wcs.wcs_world2pix(centre[0], centre[1] + 1.0, 0)
     assert left[0] < 0 < up[1]
     # A degree is a degree around the centre.
     assert up[1] == pytest.approx(np.radians(1.0), rel=1e-3)
@@ -254,9 +255,9 @@ def test_projections_lead_back_and_longitude_grows_to_the_left(projection):
 
 def test_what_lies_behind_is_not_shown():
     behind = np.array(310.0), np.array(35.0)
-    assert np.isnan(Orthographic(l=130.0, b=-35.0).project(*behind)).all()
-    assert np.isnan(Gnomonic(l=130.0, b=-35.0).project(*behind)).all()
-    assert np.isfinite(Mollweide().project(*behind)).all()
+    assert np.isnan(Orthographic(l=130.0, b=-35.0).wcs.wcs_world2pix(*behind, 0)).all()
+    assert np.isnan(Gnomonic(l=130.0, b=-35.0).wcs.wcs_world2pix(*behind, 0)).all()
+    assert np.isfinite(Mollweide().wcs.wcs_world2pix(*behind, 0)).all()
 
 
 @pytest.mark.parametrize(

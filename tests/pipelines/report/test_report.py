@@ -147,7 +147,7 @@ def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = dataclasses.replace(material, held_out=None)
     _, text = read(summary(none), validation(none))
     assert "Nothing tells how well the map predicts" in text
-    assert text.count("fit again to have them") == 3
+    assert text.count("fit again to have them") == 2
 
 
 def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
@@ -158,7 +158,7 @@ def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
     found = dataclasses.replace(material, held_out=stars)
     assert found.judged.coverage == ()
     page, text = read(summary(found), validation(found))
-    assert text.count(f"{significant(found.judged.rmse)} mag") == 2
+    assert f"{significant(found.judged.rmse)} mag" in text
     assert "interval" not in text.split("Errors of coverages")[1]
     assert page.count("<img") == 1
 
