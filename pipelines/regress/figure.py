@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.figures.scales import spread_scale
+from pipelines.figures.scales import colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
 from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
@@ -112,7 +112,7 @@ def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
         rasterized=True,
     )
     left.set_title("mean, and the rows", fontsize="medium")
-    scale = spread_scale(std)
+    scale = colour_scale("spread", std)
     image = right.imshow(std, cmap=scale.cmap, norm=scale.norm, **shared)
     label = "half the 68% interval" if classes else f"std of the mean of {data.target}"
     figure.colorbar(image, ax=right, label=label, extend=scale.extend)
