@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
-from dustmap.linalg.compiled_merge import merged
 from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import SparseMatrix
@@ -232,13 +232,31 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
 
     def task(part: int) -> None:
         for rows in parts[part]():
-            pieces[part].append(merged(rows, values_type))
+            pieces[part].append(_merged(rows, projection.shape[1], values_type))
 
     in_parallel(task, len(parts))
     flat = [rows for piece in pieces for rows in piece]
     pieces.clear()
     rows = _joined(flat, projection.shape[0], values_type)
     return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
+
+
+def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
+    """The same rows with each column once, in ascending order."""
+    count = int(rows.pointers[rows.count])
+    # Index types of one width: SciPy copies both otherwise.
+    index = (rows.columns[:count].view(np.int32), rows.pointers.astype(np.int32))
+    matrix = scipy.sparse.csr_matrix(
+        (rows.values[:count], *index), shape=(rows.count, columns)
+    )
+    matrix.sum_duplicates()
+    return Rows(
+        pointers=matrix.indptr.astype(np.uint64),
+        columns=matrix.indices.astype(np.int32).view(np.uint32),
+        values=matrix.data.astype(values_type),
+        first=rows.first,
+        count=rows.count,
+    )
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:
