@@ -24,7 +24,6 @@ from jaxtyping import Float, Int
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from dustmap.linalg.nystrom_root import NystromRoot
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
 
@@ -224,9 +223,15 @@ def _preconditioned(
     """``P^{-1/2} A P^{-1/2}`` on float64 rows, and ``log det P``."""
     if preconditioner is None or not len(preconditioner.eigenvalues):
         return lambda x: product(x.to(dtype)).to(torch.float64), 0.0
-    root = NystromRoot(preconditioner)
+    basis = preconditioner.basis.to(torch.float64)
+    values = preconditioner.eigenvalues.to(torch.float64)
+    # P⁻¹ is this on the basis, and the identity beside it.
+    shrink = (values[-1:] + 1) / (values + 1)
+
+    def root(x: Tensor) -> Tensor:
+        return x + ((x @ basis.mT) * (shrink.sqrt() - 1)) @ basis
 
     def scaled(x: Tensor) -> Tensor:
         return root(product(root(x).to(dtype)).to(torch.float64))
 
-    return scaled, root.log_determinant
+    return scaled, -float(shrink.log().sum())

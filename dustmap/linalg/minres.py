@@ -31,8 +31,8 @@ from dustmap.linalg.cg import Solution
 from dustmap.linalg.lanczos import Lanczos, Product
 from dustmap.linalg.operator import inner
 
-# How much of a row's tolerance its residuals (q, b) use, at most 1 when it is done. Other
-# arguments: ``‖b‖``, ``√(bᵀ K b)`` and ``√(bᵀ K⁻¹ b)`` (3, b), the smallest eigenvalue.
+# What residuals (q, b) use of the rows' tolerances, at most 1 when a row is done. Other
+# arguments: ‖b‖, √(bᵀ K b) and √(bᵀ K⁻¹ b) as (3, b), and the smallest eigenvalue.
 Goal = Callable[
     [Float[Tensor, "q b"], Float[Tensor, "3 b"], float], Float[Tensor, " b"]
 ]

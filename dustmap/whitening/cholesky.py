@@ -87,7 +87,7 @@ class CholeskyWhitening:
         self._factor, self.report = _factorised(plain, max_jitter)
         self.covariance = plain
         if self.report.jitter:
-            unit = float(plain.matrix().detach().diagonal().mean())
+            unit = float(plain.to_dense().detach().diagonal().mean())
             total = nugget + self.report.jitter * unit
             self.covariance = KernelMatrix(kernel, points, nugget=total)
         self._detached = self._factor.detach()
@@ -151,7 +151,7 @@ class CholeskyWhitening:
 def _factorised(
     covariance: KernelMatrix, max_jitter: float | None
 ) -> tuple[Tensor, CholeskyReport]:
-    K = covariance.matrix()
+    K = covariance.to_dense()
     jitters = [0.0]
     if max_jitter is not None:
         decades = math.floor(math.log10(max_jitter / _FIRST) + 1e-9)
