@@ -34,15 +34,6 @@ EXACT = CIQ(solver=MultiShiftMinres(rtol=1e-10))
 CASE = (2, "matern32", 2.0)
 
 
-def circulant_like(points, kernel):
-    """``P^{-1/2}`` of a P that is K of a shorter correlation."""
-    short = Matern32(lengthscale=kernel.lengthscale / 3, variance=kernel.variance)
-    K = point_covariance(short, points, points)
-    values, vectors = torch.linalg.eigh(K)
-    root = (vectors * values**-0.5) @ vectors.mT
-    return lambda x: x @ root
-
-
 def toeplitz(kernel, grid):
     scales = kernel.lengthscale.detach().expand(grid.dimension).tolist()
     return ToeplitzWhitening(kernel, grid, lengthscales=scales, solver=TIGHT)
