@@ -6,13 +6,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel
 from dustmap.models.mean_parameters import mean_parameters
 from dustmap.models.means import Mean
 from dustmap.projection import Interpolation, Projection, projection
+from dustmap.projection.slabs import SlabColumns
 from dustmap.whitening import TorusWhitening
 
 
