@@ -6,32 +6,25 @@ import itertools
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator, SizedOperator
+from dustmap.linalg.operator import OpaqueOperator, SizedOperator
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096
 
 
-class ShardedRows(LinearOperator):
+class ShardedRows(OpaqueOperator):
     """All rows of a matrix of which every rank holds a run.
 
     Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
     ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
     operator's precision.
 
-    Parameters
-    ----------
-    own
-        This rank's rows, on the rank's device.
-    cuts
-        Row numbers, ``size + 1`` of them, between which ranks hold rows.
-    group
-        The ranks. All make this object, and every product, together.
+    ``own`` are this rank's rows, and ``cuts`` the ``size + 1`` row numbers between
+    which ranks hold theirs. All ranks make this object, and every product, together.
     """
 
     def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
@@ -56,42 +49,14 @@ class ShardedRows(LinearOperator):
         """Whether this rank's weights are kept, not computed anew in every product."""
         return self.own.stored
 
-    def matvec(self, x: Tensor) -> Tensor:
-        """``A x``; differentiable in ``x``."""
-        return _Product.apply(x, self, False)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        """``Aᵀ y``; differentiable in ``y``."""
-        return _Product.apply(y, self, True)
-
-    def gram(
-        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
-    ) -> Float[Tensor, "*batch columns"]:
-        """``Aᵀ diag(weights) A x``: one sum over ranks and no gathering."""
-        if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
-            return super().gram(x, weights)
-        return self.group.sum(self.own.gram(x, weights[self._rows]))
-
-    def _gathered(self, x: Tensor) -> Tensor:
+    def _matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)
 
-    def _summed(self, y: Tensor) -> Tensor:
+    def _rmatvec(self, y: Tensor) -> Tensor:
         return self.group.sum(self.own.rmatvec(y[..., self._rows]))
 
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, operator: ShardedRows, transposed: bool) -> Tensor:
-        ctx.operator, ctx.transposed = operator, transposed
-        return operator._summed(x) if transposed else operator._gathered(x)
-
-    @staticmethod
-    def backward(ctx, *gradients: Tensor):
-        return (
-            _Product.apply(gradients[0], ctx.operator, not ctx.transposed),
-            None,
-            None,
-        )
+    def _gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        return self.group.sum(self.own.gram(x, weights[self._rows]))
 
 
 def row_cuts(functionals: Functionals, size: int) -> list[int]:

@@ -9,9 +9,15 @@ loop 170 ms; of a single column both take 23 ms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
+
+# In compiled code the first parameter is not passed.
+_operation: Callable[[Callable], Callable[..., Any]] = intrinsic
 
 
 class Lanes(types.Type):
@@ -57,7 +63,7 @@ def _row(context, builder, array_type, array, row, width):
     return builder.bitcast(start, vector.as_pointer()), array_type.dtype.bitwidth // 8
 
 
-@intrinsic
+@_operation
 def zeros(typing, like):
     """Lanes of zeros, as many and as precise as the members of the tuple ``like``."""
     lanes = Lanes(like.dtype, like.count)
@@ -68,7 +74,7 @@ def zeros(typing, like):
     return lanes(like), generate
 
 
-@intrinsic
+@_operation
 def load(typing, array, row, like):
     """Row ``row`` of an (n, width) array; the width is that of the tuple ``like``."""
     lanes = Lanes(array.dtype, like.count)
@@ -81,7 +87,7 @@ def load(typing, array, row, like):
     return lanes(array, types.uint64, like), generate
 
 
-@intrinsic
+@_operation
 def store(typing, lanes, array, row):
     """Write lanes to row ``row`` of an (n, width) array, in its precision."""
 
@@ -95,7 +101,7 @@ def store(typing, lanes, array, row):
     return types.void(lanes, array, types.uint64), generate
 
 
-@intrinsic
+@_operation
 def multiply_add(typing, factor, lanes, total):
     """``factor * lanes + total``, in the precision of ``total``."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dustmap.linalg import compiled_products as loops
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.operator import SizedOperator
+from dustmap.linalg.operator import OpaqueOperator, SizedOperator
 
 # Bytes of a vector beyond which sixteen columns at once are slower than twice eight.
 _WIDE = 2**26
@@ -46,48 +46,32 @@ class Rows:
 Blocks = Callable[[], Iterator[Rows]]
 
 
-class RowOperator(SizedOperator):
-    """A matrix whose rows come in blocks, on the CPU."""
+class RowOperator(OpaqueOperator, SizedOperator):
+    """A matrix whose rows come in blocks, on the CPU; one pass over them a product."""
 
     @abstractmethod
     def _parts(self, count: int) -> list[Blocks]:
         """All rows in so many parts of about equal work."""
 
-    def matvec(self, x: Tensor) -> Tensor:
-        """``A x``; differentiable in ``x``."""
-        return _Product.apply(x, self, False)
+    def _matvec(self, x: Tensor) -> Tensor:
+        self._require(x, self.shape[1])
+        return self._product(x, self.shape[0], loops.gather)
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        """``Aᵀ y``; differentiable in ``y``."""
-        return _Product.apply(y, self, True)
+    def _rmatvec(self, y: Tensor) -> Tensor:
+        self._require(y, self.shape[0])
+        return self._product(y, self.shape[1], loops.scatter)
 
-    def gram(
+    def _gram(
         self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
     ) -> Float[Tensor, "*batch columns"]:
-        """``Aᵀ diag(weights) A x`` in one pass over the entries.
-
-        Differentiable, then by the two products one after another.
-        """
         self._require(x, self.shape[1])
         if weights.shape != (self.shape[0],) or weights.dtype != self.dtype:
             raise ValueError(
                 f"weights must be {self.shape[0]} numbers of {self.dtype}, one for "
                 f"each row, got {tuple(weights.shape)} of {weights.dtype}"
             )
-        if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
-            return self.rmatvec(weights * self.matvec(x))
         w = weights.detach().contiguous().numpy()
         return self._product(x, self.shape[1], loops.gather_scatter, w)
-
-    def _gathered(self, x: Tensor) -> Tensor:
-        """``A x``: every row's own sum."""
-        self._require(x, self.shape[1])
-        return self._product(x, self.shape[0], loops.gather)
-
-    def _scattered(self, y: Tensor) -> Tensor:
-        """``Aᵀ y``: every row added to its columns."""
-        self._require(y, self.shape[0])
-        return self._product(y, self.shape[1], loops.scatter)
 
     def _product(
         self,
@@ -100,7 +84,7 @@ class RowOperator(SizedOperator):
         batch = math.prod(x.shape[:-1])
         flat = x.detach().reshape(batch, x.shape[-1]).contiguous().numpy()
         result = np.empty((batch, length), flat.dtype)
-        bytes_each = max(1, flat.itemsize * length)
+        bytes_each = max(1, flat.itemsize * self.shape[1])
         for group, width in _groups(flat, bytes_each):
             source = _interleaved(flat[group], width)
             threads = thread_count(self.nonzeros * width)
@@ -139,21 +123,6 @@ class RowOperator(SizedOperator):
                 f"expected (…, {length}) numbers of {self.dtype}, got "
                 f"{tuple(x.shape)} of {x.dtype}"
             )
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, operator: RowOperator, transposed: bool) -> Tensor:
-        ctx.operator, ctx.transposed = operator, transposed
-        return operator._scattered(x) if transposed else operator._gathered(x)
-
-    @staticmethod
-    def backward(ctx, *gradients: Tensor):
-        return (
-            _Product.apply(gradients[0], ctx.operator, not ctx.transposed),
-            None,
-            None,
-        )
 
 
 def precision(dtype: torch.dtype) -> type:

@@ -111,7 +111,8 @@ class Lanczos:
                 "products with the matrix are not finite: check its entries"
             )
         diagonal, off = entries.cpu().numpy()
-        return eigh_tridiagonal(diagonal, off[:-1])
+        values, vectors = eigh_tridiagonal(diagonal, off[:-1])
+        return values, vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
