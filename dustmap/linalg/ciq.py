@@ -34,7 +34,8 @@ from torch.autograd.function import once_differentiable
 
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.lanczos import Product
-from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution, ratio
+from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution
+from dustmap.linalg.operator import ratio
 from dustmap.linalg.root_quadrature import RootQuadrature
 from dustmap.linalg.spectral_bounds import SpectralBounds, spectral_bounds
 

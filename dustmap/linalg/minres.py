@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.lanczos import Lanczos, Product
-from dustmap.linalg.operator import inner
+from dustmap.linalg.operator import inner, ratio
 
 # What residuals (q, b) use of the rows' tolerances, at most 1 when a row is done. Other
 # arguments: ‖b‖, √(bᵀ K b) and √(bᵀ K⁻¹ b) as (3, b), and the smallest eigenvalue.
@@ -245,9 +245,3 @@ def _joined(parts: list[ShiftedSolution]) -> ShiftedSolution:
         by_shift = field.name in ("value", "images", "residual", "scales")
         whole[field.name] = torch.cat(pieces, dim=1 if by_shift else 0)
     return ShiftedSolution(**whole)
-
-
-def ratio(value: Tensor, scale: Tensor) -> Tensor:
-    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.linalg.space import WHOLE, VectorSpace, inner
+from dustmap.linalg.space import WHOLE, VectorSpace, inner, ratio
 
-__all__ = ["FunctionOperator", "LinearOperator", "SizedOperator", "inner"]
+__all__ = ["FunctionOperator", "LinearOperator", "SizedOperator", "inner", "ratio"]
 
 
 class LinearOperator(ABC):
