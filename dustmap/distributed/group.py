@@ -154,7 +154,7 @@ class Group:
         digest = 0
         for tensor in tensors:
             content = tensor.detach().cpu().contiguous().reshape(-1)
-            digest = zlib.crc32(content.view(torch.uint8).numpy(), digest)
+            digest = zlib.crc32(content.view(torch.uint8).numpy().data, digest)
         found = self.numbers(digest)
         apart = [rank for rank, value in enumerate(found) if value != found[0]]
         if apart:

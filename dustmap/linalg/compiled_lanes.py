@@ -16,8 +16,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
-# In compiled code the first parameter is not passed.
-_operation: Callable[[Callable], Callable[..., Any]] = intrinsic
+
+def _operation(function: Callable) -> Callable[..., Any]:
+    """For use in compiled code, where the first parameter is not passed."""
+    return intrinsic(function)
 
 
 class Lanes(types.Type):

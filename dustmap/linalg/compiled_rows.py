@@ -80,29 +80,23 @@ class RowOperator(OpaqueOperator, SizedOperator):
         loop: Callable,
         weights: np.ndarray | None = None,
     ) -> Tensor:
-        """A product of all rows; those that are added up by a vector per thread."""
+        """Some columns of the batch after others; the loop says how rows add up."""
         batch = math.prod(x.shape[:-1])
         flat = x.detach().reshape(batch, x.shape[-1]).contiguous().numpy()
         result = np.empty((batch, length), flat.dtype)
-        bytes_each = max(1, flat.itemsize * self.shape[1])
-        for group, width in _groups(flat, bytes_each):
+        for group, width in _groups(flat, flat.itemsize * self.shape[1]):
             source = _interleaved(flat[group], width)
-            threads = thread_count(self.nonzeros * width)
             # float64 costs a single column 5%, and several 10% to 40%.
             like = (np.float64(0) if width == 1 else flat.dtype.type(0),) * width
+            threads = thread_count(self.nonzeros * width)
             if loop is loops.gather:
-                parts = self._parts(threads)
                 totals = np.empty((1, length, width), flat.dtype)
             else:
-                room = _VECTORS // (bytes_each * width)
-                parts = self._parts(max(1, min(threads, room)))
-                # float64 costs a single column 5% where the vector fits the cache, 20%
-                # where it does not, and several columns 60%.
-                exact = width == 1 and 8 * length <= _CACHE
-                precise = np.float64 if exact else flat.dtype
-                totals = np.zeros((len(parts), length, width), precise)
+                totals = _accumulators(threads, length, width, flat.dtype)
+                threads = len(totals)
+            parts = self._parts(threads)
 
-            def task(part: int, source=source, totals=totals, parts=parts, like=like):
+            def task(part: int, parts=parts, source=source, totals=totals, like=like):
                 for rows in parts[part]():
                     own = slice(rows.first, rows.first + rows.count)
                     entries = (rows.pointers, rows.columns, rows.values)
@@ -113,7 +107,7 @@ class RowOperator(OpaqueOperator, SizedOperator):
                     else:
                         loop(*entries, source, weights[own], totals[part], like)
 
-            in_parallel(task, len(parts))
+            in_parallel(task, threads)
             _separated(totals, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
@@ -143,6 +137,18 @@ def even_parts(pointers: np.ndarray, count: int) -> np.ndarray:
     goals = np.linspace(0, float(pointers[-1]), count + 1)[1:-1]
     inner = np.searchsorted(pointers, goals.astype(pointers.dtype))
     return np.concatenate([[0], inner, [len(pointers) - 1]]).astype(np.int64)
+
+
+def _accumulators(threads: int, length: int, width: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros for each thread's sums along columns, of no more threads than memory has.
+
+    float64 costs a single column 5% where the vector fits the cache, 20% where it does
+    not, and several columns 60%.
+    """
+    room = _VECTORS // max(1, dtype.itemsize * length * width)
+    exact = width == 1 and 8 * length <= _CACHE
+    shape = (max(1, min(threads, room)), length, width)
+    return np.zeros(shape, np.float64 if exact else dtype)
 
 
 def _groups(x: np.ndarray, bytes_each: int) -> Iterator[tuple[slice, int]]:

@@ -15,7 +15,6 @@ eigenvalues θ_i of T and the first entries τ_i of its eigenvectors (Ubaru, Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +23,9 @@ from jaxtyping import Float, Int
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
+from dustmap.linalg.cg import Product
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
-
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 # A new vector below this part of K v is rounding: the space of the row is exhausted.
 _BREAKDOWN = 1e-14

@@ -100,8 +100,7 @@ class TorusWhitening:
         self.coarse, self.fine = coarse, fine
         self._keep(coarse, fine, wrap_gap(kernel, torus.grid, column))
         if refinement > 1:
-            inverse_root = coarse.power(-0.5).to(torch.float64, self.device)
-            self._full_inverse_root = _full_spectrum(inverse_root).to(dtype)
+            self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
             self._fine_spectrum = fine.spectrum.to(dtype)
 
     def _column(self, refinement: int) -> Float[Tensor, "*n"]:
