@@ -111,13 +111,6 @@ class RowOperator(OpaqueOperator, SizedOperator):
             _separated(totals, result[group])
         return torch.from_numpy(result).reshape(*x.shape[:-1], length)
 
-    def _require(self, x: Tensor, length: int) -> None:
-        if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
-            raise ValueError(
-                f"expected (…, {length}) numbers of {self.dtype}, got "
-                f"{tuple(x.shape)} of {x.dtype}"
-            )
-
 
 def precision(dtype: torch.dtype) -> type:
     """NumPy's type for the operator's numbers.

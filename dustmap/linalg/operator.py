@@ -62,6 +62,13 @@ class SizedOperator(LinearOperator):
     def bytes(self) -> int:
         """What the operator holds in memory [bytes]."""
 
+    def _require(self, x: Tensor, length: int) -> None:
+        if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
+            raise ValueError(
+                f"expected (…, {length}) numbers of {self.dtype}, got "
+                f"{tuple(x.shape)} of {x.dtype}"
+            )
+
 
 class OpaqueOperator(LinearOperator):
     """An operator whose products autograd cannot see into, and need not.

@@ -135,11 +135,7 @@ class NodeProjection(SizedOperator):
         return _joined(sums, flat).reshape(*y.shape[:-1], self.shape[1])
 
     def _flat(self, x: Tensor, length: int) -> Tensor:
-        if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
-            raise ValueError(
-                f"expected (…, {length}) numbers of {self.dtype}, got "
-                f"{tuple(x.shape)} of {x.dtype}"
-            )
+        self._require(x, length)
         return x.reshape(math.prod(x.shape[:-1]), length)
 
     def _corners(self, block: _Block) -> list[tuple[Tensor, Tensor]]:

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dustmap.distributed.rows import SharedMatrix
 from dustmap.distributed.slabs import Slabs, SlabSpace
 from dustmap.functionals import Functionals
 from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_rows import Rows
-from dustmap.linalg.operator import LinearOperator, SizedOperator
+from dustmap.linalg.operator import SizedOperator
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.matrix import lattice_of, stored_within
 from dustmap.projection.weight_rows import NodeRun, RecomputedProjection
@@ -50,34 +51,18 @@ def slab_projection(
     return SlabColumns(own, slabs)
 
 
-class SlabColumns(LinearOperator):
+class SlabColumns(SharedMatrix):
     """All rows of a matrix; of its columns those of this rank's slab of a grid.
 
     Vectors over rows are whole on every rank, vectors over columns in slabs. ``matvec``
     adds up the ranks' vectors over rows in the operator's precision, ``rmatvec`` sends
-    nothing, ``gram`` as much as ``matvec``. Products are not differentiable. All ranks
-    make this object, and every product, together.
+    nothing, ``gram`` as much as ``matvec``. Products are not differentiable.
     """
 
     def __init__(self, own: SizedOperator, slabs: Slabs) -> None:
+        super().__init__(own, slabs.group)
         self.shape = own.shape
-        self.dtype = own.dtype
-        self.device = own.device
         self.domain = SlabSpace(slabs)
-        self.own = own
-        # The ranks may have been at this for long: they wait for each other first.
-        slabs.group.meet()
-        self.nonzeros = sum(slabs.group.numbers(own.nonzeros))
-
-    @property
-    def bytes(self) -> int:
-        """What this rank holds [bytes]."""
-        return self.own.bytes
-
-    @property
-    def stored(self) -> bool:
-        """Whether this rank's weights are kept, not computed anew in every product."""
-        return self.own.stored
 
     def matvec(self, x: Tensor) -> Tensor:
         return self.domain.total(self.own.matvec(x.detach()))
