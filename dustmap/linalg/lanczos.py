@@ -15,20 +15,17 @@ eigenvalues θ_i of T and the first entries τ_i of its eigenvectors (Ubaru, Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from dustmap.linalg.nystrom_root import NystromRoot
+from dustmap.linalg.cg import Product
 from dustmap.linalg.operator import inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
-
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 # A new vector below this part of K v is rounding: the space of the row is exhausted.
 _BREAKDOWN = 1e-14
@@ -93,13 +90,17 @@ class Lanczos:
             image = torch.baddbmm(image[:, None], along.mT, basis, alpha=-1)[:, 0]
         return image
 
-    def entries(self, row: int, most: int | None = None) -> tuple[np.ndarray, ...]:
-        """Diagonal of one row's T, and what stands beside it, the last β included.
+    def eigenpairs(
+        self, row: int, most: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ritz values of one row, increasing, and T's eigenvectors as columns.
+
+        ``most`` limits the steps that are used.
 
         Raises
         ------
         ValueError
-            If an entry is not finite.
+            If an entry of T is not finite.
         """
         count = min(int(self.steps[row]), most or self.diagonal.shape[1])
         entries = torch.stack([self.diagonal[row, :count], self.off[row, :count]])
@@ -107,20 +108,9 @@ class Lanczos:
             raise ValueError(
                 "products with the matrix are not finite: check its entries"
             )
-        return tuple(entries.cpu().numpy())
-
-    def eigenvalues(self, row: int) -> np.ndarray:
-        """Ritz values of one row, increasing."""
-        diagonal, off = self.entries(row)
-        return np.asarray(eigvalsh_tridiagonal(diagonal, off[:-1]))
-
-    def quadrature(
-        self, row: int, most: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Ritz values, increasing, and their weights ``τ²`` in Gauss' quadrature."""
-        diagonal, off = self.entries(row, most)
+        diagonal, off = entries.cpu().numpy()
         values, vectors = eigh_tridiagonal(diagonal, off[:-1])
-        return values, vectors[0] ** 2
+        return values, vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +193,8 @@ class LanczosQuadrature:
             krylov = Lanczos(start, steps)
             krylov.run(scaled, steps)
             for row in range(count):
-                whole.append(size * _log_quadrature(*krylov.quadrature(row)))
-                shorter.append(size * _log_quadrature(*krylov.quadrature(row, early)))
+                whole.append(size * _log_quadrature(*krylov.eigenpairs(row)))
+                shorter.append(size * _log_quadrature(*krylov.eigenpairs(row, early)))
         # A quadrature of as many steps as A has rows is exact.
         change = float(np.mean(whole) - np.mean(shorter)) if steps < size else 0.0
         return LogDeterminant(
@@ -215,7 +205,7 @@ class LanczosQuadrature:
         )
 
 
-def _log_quadrature(values: np.ndarray, weights: np.ndarray) -> float:
+def _log_quadrature(values: np.ndarray, vectors: np.ndarray) -> float:
     """``Σ_i τ_i² log θ_i``."""
     if not (values > 0).all():
         raise ValueError(
@@ -223,7 +213,7 @@ def _log_quadrature(values: np.ndarray, weights: np.ndarray) -> float:
             f"eigenvalue of {values.min():.2g} in a largest of {values.max():.2g}: "
             "give a positive definite product, or one in higher precision"
         )
-    return float((weights * np.log(values)).sum())
+    return float(vectors[0] ** 2 @ np.log(values))
 
 
 def _preconditioned(
@@ -232,9 +222,15 @@ def _preconditioned(
     """``P^{-1/2} A P^{-1/2}`` on float64 rows, and ``log det P``."""
     if preconditioner is None or not len(preconditioner.eigenvalues):
         return lambda x: product(x.to(dtype)).to(torch.float64), 0.0
-    root = NystromRoot(preconditioner)
+    basis = preconditioner.basis.to(torch.float64)
+    values = preconditioner.eigenvalues.to(torch.float64)
+    # P⁻¹ is this on the basis, and the identity beside it.
+    shrink = (values[-1:] + 1) / (values + 1)
+
+    def root(x: Tensor) -> Tensor:
+        return x + ((x @ basis.mT) * (shrink.sqrt() - 1)) @ basis
 
     def scaled(x: Tensor) -> Tensor:
         return root(product(root(x).to(dtype)).to(torch.float64))
 
-    return scaled, root.log_determinant
+    return scaled, -float(shrink.log().sum())

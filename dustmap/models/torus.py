@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel
 from dustmap.models.means import Mean
 from dustmap.projection import Interpolation, Projection, projection
+from dustmap.projection.slabs import SlabColumns
 from dustmap.whitening import TorusWhitening
 
 

@@ -34,24 +34,9 @@ EXACT = CIQ(solver=MultiShiftMinres(rtol=1e-10))
 CASE = (2, "matern32", 2.0)
 
 
-def circulant_like(points, kernel):
-    """``P^{-1/2}`` of a P that is K of a shorter correlation."""
-    short = Matern32(lengthscale=kernel.lengthscale / 3, variance=kernel.variance)
-    K = point_covariance(short, points, points)
-    values, vectors = torch.linalg.eigh(K)
-    root = (vectors * values**-0.5) @ vectors.mT
-    return lambda x: x @ root
-
-
 def toeplitz(kernel, grid):
     scales = kernel.lengthscale.detach().expand(grid.dimension).tolist()
     return ToeplitzWhitening(kernel, grid, lengthscales=scales, solver=TIGHT)
-
-
-def preconditioned(kernel, grid):
-    points = grid.points()
-    change = circulant_like(points, kernel)
-    return CiqWhitening(kernel, points, ciq=EXACT, preconditioner=change)
 
 
 WHITENINGS = {
@@ -59,7 +44,6 @@ WHITENINGS = {
     "cholesky": lambda kernel, grid: CholeskyWhitening(kernel, grid.points()),
     "ciq-points": lambda kernel, grid: CiqWhitening(kernel, grid.points(), ciq=EXACT),
     "ciq-grid": lambda kernel, grid: CiqWhitening(kernel, grid, ciq=EXACT),
-    "ciq-preconditioned": preconditioned,
 }
 
 
@@ -336,32 +320,3 @@ def test_points_that_make_no_sense_are_refused():
         CiqWhitening(kernel, grid, nugget=float("nan"))
     with pytest.raises(ValueError, match="do not fit"):
         RowwiseGaussian(CholeskyWhitening(kernel, points[:2]), PointValues(free(3)[1]))
-
-
-def test_a_nystrom_sketch_makes_roots_cheaper(generator):
-    points, others = free(2, 150)
-    kernel = Matern52(lengthscale=0.5)
-    plain = CiqWhitening(kernel, points, nugget=1e-4, ciq=EXACT)
-    sketched = plain.preconditioned(60, generator)
-    cross = point_covariance(kernel, others, points)
-    before, status = plain.features(cross)
-    after, cheaper = sketched.features(cross)
-    torch.testing.assert_close(after @ after.mT, before @ before.mT)
-    assert int(cheaper.iterations.max()) < 0.6 * int(status.iterations.max())
-    assert status.converged.all() and cheaper.converged.all()
-    # No eigenvalue is below the floor that the error bound takes.
-    K = plain.covariance.to_dense()
-    root = sketched.preconditioner(torch.eye(150).double())
-    assert torch.linalg.eigvalsh(root @ K @ root)[0] >= 1e-4 * (1 - 1e-6)
-    eye = torch.eye(150).double()
-    R = sketched.colour(eye).mT
-    torch.testing.assert_close(R @ R.mT, K, rtol=0, atol=1e-8)
-    torch.testing.assert_close(sketched.colour_transpose(eye), R, rtol=0, atol=1e-7)
-    moved = sketched.with_kernel(Matern52(lengthscale=0.4))
-    again = plain.with_kernel(moved.kernel).features(cross)[0]
-    found, status = moved.features(cross)
-    torch.testing.assert_close(found @ found.mT, again @ again.mT, rtol=1e-5, atol=1e-7)
-    assert status.bounds.source == "lanczos"
-    bare = CiqWhitening(kernel, points)
-    with pytest.raises(ValueError, match="is for K with a nugget"):
-        bare.preconditioned(40, generator)

@@ -29,7 +29,7 @@ def test_full_lanczos_has_the_matrix_spectrum():
     krylov = Lanczos(start, 30)
     krylov.run(lambda x: x @ A, 30)
     for row in range(2):
-        np.testing.assert_allclose(krylov.eigenvalues(row), values, rtol=1e-9)
+        np.testing.assert_allclose(krylov.eigenpairs(row)[0], values, rtol=1e-9)
 
 
 @pytest.mark.parametrize("rank", [0, 40])
@@ -93,14 +93,14 @@ def test_one_step_per_row_is_a_diagonal_matrix_exactly():
 
 def test_an_indefinite_matrix_is_refused():
     A = with_spectrum(torch.linspace(-1, 5, 30, dtype=torch.float64))
-    with pytest.raises(ValueError, match="positive definite matrix; Lanczos found"):
+    with pytest.raises(ValueError, match="positive definite"):
         LanczosQuadrature(probes=2, steps=30).estimate(
             lambda x: x @ A, 30, torch.Generator().manual_seed(1)
         )
 
 
 def test_senseless_settings_are_refused():
-    with pytest.raises(ValueError, match="at least 2 probes"):
+    with pytest.raises(ValueError, match="probes"):
         LanczosQuadrature(probes=1)
-    with pytest.raises(ValueError, match="steps must be at least 1"):
+    with pytest.raises(ValueError, match="steps"):
         LanczosQuadrature(steps=0)
