@@ -417,11 +417,19 @@ class RowwiseGaussian(ForwardModel):
         copy.report = self.report
         return copy
 
-    def _copy(self, whitening: Whitening, functionals: Functionals) -> RowwiseGaussian:
+    def about(self, mean: Mean) -> RowwiseGaussian:
+        """The same data and features around another mean function."""
+        copy = self._copy(self.whitening, self._functionals, mean)
+        copy._nodes, copy.kept, copy.report = self._nodes, self.kept, self.report
+        return copy
+
+    def _copy(
+        self, whitening: Whitening, functionals: Functionals, mean: Mean | None = None
+    ) -> RowwiseGaussian:
         return RowwiseGaussian(
             whitening,
             functionals,
-            mean=self.mean,
+            mean=self.mean if mean is None else mean,
             tolerance=self.tolerance,
             dense_limit=self.dense_limit,
             group=self.group,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from dustmap.inference.svi.blocks import BlockGaussian
-from dustmap.inference.svi.bound import GaussianData
-from dustmap.inference.svi.fit import initial_family
+from dustmap.inference.svi.bound import Observations
+from dustmap.inference.svi.families import initial_family
 from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
 # A row with its derivative: a solve forward, one backward, and autograd's bookkeeping.
 _LEARNING_FACTOR = 3.0
@@ -22,7 +22,7 @@ _SAMPLE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Seconds and bytes of a run, and what they were reckoned from."""
+    """Seconds and bytes of a run, and how they were estimated."""
 
     seconds_per_row: float
     seconds_per_step: float
@@ -57,9 +57,9 @@ def _duration(seconds: float) -> str:
 
 
 def estimate_cost(
-    model: RowwiseGaussian, data: GaussianData, settings: SvgpSettings
+    model: RowwiseGaussian, data: Observations, settings: SvgpSettings
 ) -> CostEstimate:
-    """Time a few rows and one step of q, and reckon the run from them.
+    """Time a few rows and one step of q, and scale to the run.
 
     Raises
     ------
@@ -74,10 +74,9 @@ def estimate_cost(
     started = time.perf_counter()
     rows = sample.rows(torch.arange(len(index)))
     per_row = (time.perf_counter() - started) / len(index)
-    repeats = -(-size // len(index))
-    features = rows.features.repeat(repeats, 1)[:size]
-    variance = rows.variance.repeat(repeats)[:size]
-    batch = data.batch(index.repeat(repeats)[:size], type(rows)(features, variance))
+    again = torch.arange(size) % len(index)
+    repeated = FeatureRows(rows.features[again], rows.variance[again])
+    batch = data.select(index[again]).batch(repeated)
     started = time.perf_counter()
     assert isinstance(q, BlockGaussian | LowRankGaussian)
     moved = q.safe_step(batch, 0.5)[0]

@@ -4,7 +4,7 @@ Only the precision is kept, once and in place: α and β need ``k_nᵀ S k_n`` (
 solve with S⁻¹ by conjugate gradients), the step of m one solve more: ``O(J P²)`` for J
 iterations and each of the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS,
 section 5.1). A factorisation takes ``P³/3`` operations, fewer than those for P below
-some ``6 J |B|``: then take :func:`dustmap.inference.svi.blocks.full_rank`.
+some ``6 J |B|``: then take one block of all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.svi.blocks import BlockGaussian, full_rank
-from dustmap.inference.svi.gaussian import (
-    Batch,
-    Estimate,
-    NaturalGaussian,
-    divergence_from_prior,
-)
+from dustmap.inference.svi.blocks import BlockGaussian
+from dustmap.inference.svi.gaussian import Batch, Estimate, NaturalGaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.lanczos import LanczosQuadrature
 from dustmap.models.row_report import RowReport
@@ -97,11 +92,13 @@ class PrecisionGaussian(NaturalGaussian):
 
     def dense(self) -> BlockGaussian:
         """The same distribution, apart from this one, by a factorisation: ``O(P³)``."""
-        prior = full_rank((len(self.mean),), self.mean.device)
-        return prior.with_precision(self.precision[None].clone()).with_mean(self.mean)
+        index = torch.arange(len(self.mean), device=self.mean.device)
+        return BlockGaussian(
+            mean=self.mean, precision=self.precision[None].clone(), index=index[None]
+        )
 
-    def frozen(self) -> BlockGaussian | PrecisionGaussian:
-        """What to predict with: dense if P is within ``dense_limit``."""
+    def frozen(self) -> NaturalGaussian:
+        """Dense if P is within ``dense_limit``, else itself."""
         return self.dense() if len(self.mean) <= self.dense_limit else self
 
     def divergence(self, generator: torch.Generator | None = None) -> Estimate:
@@ -117,7 +114,7 @@ class PrecisionGaussian(NaturalGaussian):
         """
         size = len(self.mean)
         if size <= self.dense_limit:
-            return Estimate(float(divergence_from_prior(self.dense())))
+            return self.dense().divergence()
         if generator is None:
             raise ValueError(
                 f"the divergence of {size} parameters is estimated at random beyond "
@@ -140,11 +137,9 @@ class PrecisionGaussian(NaturalGaussian):
         )
 
     def trace(self) -> Float[Tensor, ""]:
-        """``tr S``. Cost: ``O(P³)``."""
         return self.dense().trace()
 
     def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``. Cost: ``O(P³)``."""
         return self.dense().log_determinant()
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:

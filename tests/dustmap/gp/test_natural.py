@@ -9,19 +9,20 @@ import torch
 from reference import woodbury_posterior
 from torch import Tensor
 
-from dustmap.inference.svi.blocks import BlockGaussian, full_rank
+from dustmap.inference.svi.blocks import BlockGaussian, block_prior
+from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.gaussian import Batch, StepReport
 from dustmap.inference.svi.precision import PrecisionGaussian
-from dustmap.inference.svi.training import minibatch
 from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
 from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.rowwise import FeatureRows
 
 SIZE, COUNT = 12, 30
 TIGHT = ConjugateGradients(rtol=1e-12, max_steps=500)
 
 
 def factorised() -> BlockGaussian:
-    return full_rank((SIZE,))
+    return block_prior((SIZE,), SIZE)
 
 
 def iterative(**keys) -> PrecisionGaussian:
@@ -52,11 +53,11 @@ class Problem:
 
     def batch(self, q, scale: float = 1.0) -> Batch:
         variance = q.quadratic(self.features) + self.variance
-        return minibatch(
-            self.likelihood,
-            self.values,
-            self.features,
-            self.offset,
+        data = Observations(
+            values=self.values, likelihood=self.likelihood, offset=self.offset
+        )
+        return data.batch(
+            FeatureRows(self.features, self.variance),
             (self.offset + self.features @ q.mean, variance),
             scale=scale,
         )
@@ -276,7 +277,7 @@ def test_rates_that_lose_the_covariance_are_refused(rate, generator):
 
 
 def test_a_precision_that_is_none_is_refused():
-    q = full_rank((3,))
+    q = block_prior((3,), 3)
     q.precision[0, 1, 1] = -1.0
     with pytest.raises(ValueError, match="not positive definite"):
         q.quadratic(torch.ones(1, 3, dtype=torch.float64))

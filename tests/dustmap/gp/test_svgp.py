@@ -32,13 +32,14 @@ from dustmap.functionals import (
 )
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
-from dustmap.inference.svi.blocks import full_rank, mean_field
+from dustmap.inference.svi.blocks import block_prior
 from dustmap.inference.svi.gaussian import Batch
-from dustmap.inference.svi.low_rank import low_rank
+from dustmap.inference.svi.low_rank import low_rank_prior
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.ciq import CIQ
 from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.models.means import ConstantMean
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import CholeskyWhitening, CiqWhitening
@@ -167,7 +168,11 @@ def test_contour_quadrature_whitens_to_the_same_posterior(generator):
 
 def families(generator: torch.Generator, size: int):
     """One of each, away from the prior."""
-    members = [full_rank((size,)), mean_field((size,)), low_rank((size,), 3)]
+    members = [
+        block_prior((size,), size),
+        block_prior((size,), 1),
+        low_rank_prior(size, 3),
+    ]
     batch = Batch(
         features=normal(generator, 9, size),
         weight=uniform(generator, 9),
@@ -205,8 +210,10 @@ def test_the_bound_is_the_formula(number, generator):
     y = normal(generator, 15)
     likelihood = StudentT(scale=0.3, degrees=4.0)
     q = families(generator, 6)[number]
-    forward = RowwiseGaussian(whitening(z), PointValues(x))
-    model = Svgp(forward=forward, q=q, likelihood=likelihood, mean=0.2)
+    forward = RowwiseGaussian(
+        whitening(z), PointValues(x), mean=ConstantMean(value=0.2)
+    )
+    model = Svgp(forward=forward, q=q, likelihood=likelihood)
     K_uu = COVARIANCE.matrix(z.numpy(), z.numpy())
     K_nu = COVARIANCE.matrix(x.numpy(), z.numpy())
     features = np.linalg.solve(np.linalg.cholesky(K_uu), K_nu.T).T
