@@ -344,7 +344,7 @@ def _run_svi(
         facts={
             "embedding_shape": list(whitening.report.shape),
             "embedding_covariance_error": whitening.report.covariance_error,
-            "bound": result.bound.value,
+            "bound": result.bound,
         },
     )
 

@@ -106,7 +106,7 @@ def fit_variational(problem: Problem) -> FittedModel:
         messages=tuple(messages),
         facts={
             "inducing_points": len(points),
-            "bound": result.bound.value,
+            "bound": result.bound,
             "late_rise_per_row": rise.value,
             "late_rise_error": rise.error,
         },

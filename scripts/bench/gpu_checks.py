@@ -448,7 +448,7 @@ def _findings(result: SvgpResult) -> dict[str, Tensor]:
     return {
         "the mean of q": result.q.mean,
         "a draw from q": result.q.sample(1, rng(7)),
-        "the bound": torch.tensor(result.bound.value, dtype=torch.float64),
+        "the bound": torch.tensor(result.bound, dtype=torch.float64),
         "predictions": torch.stack(moments),
         **result.hyperparameter_trace,
     }

@@ -282,7 +282,7 @@ class HierarchicalMap(Engine):
         with _stopwatch() as taken:
             generator = torch.Generator().manual_seed(3)
             run = fit_svi(self._model, data, settings, generator=generator)
-        facts = {"bound": run.bound.value, "cut_steps": run.steps.limited}
+        facts = {"bound": run.bound, "cut_steps": run.steps.limited}
         with _stopwatch() as finish:
             mean = solve_mean(
                 self._model, data, solver=_MEAN_SOLVER, start=run.q.mean

@@ -114,7 +114,7 @@ def test_hyperparameters_are_learnt_by_either_whitening(root, generator):
     fixed = HipSettings(family="full", batch_size=4, epochs=12, rate=0.05)
     learning = replace(fixed, learn=("kernel", "likelihood"))
     bounds = [
-        fit_svi(MODELS[root](problem), data, chosen, generator=generator).bound.value
+        fit_svi(MODELS[root](problem), data, chosen, generator=generator).bound
         for chosen in (fixed, learning)
     ]
     assert bounds[1] > bounds[0] + 1

@@ -61,12 +61,7 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         solver = ConjugateGradients(
             rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
         )
-        return PrecisionGaussian(
-            size,
-            solver=solver,
-            dense_limit=settings.dense_limit,
-            device=forward.device,
-        )
+        return PrecisionGaussian(size, solver=solver, device=forward.device)
     return prior(
         settings.family,
         shape,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.functionals import Functionals
-from dustmap.inference.svi.bound import Observations, bound
+from dustmap.inference.svi.bound import Observations, elbo
 from dustmap.inference.svi.hyperparameters import widened
 from dustmap.inference.svi.plateau import PlateauCheck
 from dustmap.inference.svi.precision import PrecisionGaussian
@@ -97,9 +97,8 @@ def fit_svgp(
     )
     likelihood.check(data.values)
     seed = int(torch.randint(2**62, (), generator=generator))
-    estimates = torch.Generator().manual_seed(seed)
-    trainer = Trainer(forward, data, settings, generator, estimates=estimates)
-    return _trained(trainer, on_step, None, None)
+    trainer = Trainer(forward, data, settings, generator)
+    return _trained(trainer, on_step, None, None, seed)
 
 
 def fit_svi(
@@ -160,6 +159,7 @@ def _trained(
     on_step: OnStep | None,
     on_progress: OnProgress | None,
     checkpointer: Checkpointer | None,
+    seed: int = 0,
 ) -> SvgpResult:
     """The steps that are left, the mean solved, and the bound on all data."""
     settings, solution = trainer.settings, None
@@ -171,9 +171,13 @@ def _trained(
 
     if not trainer.hyperparameters.moves_features:
         keep_rows(trainer.forward)
-    check = _plateau_check(trainer)
+    check = PlateauCheck(
+        len(trainer.data), rows=settings.watch_rows, steps=trainer.count, seed=seed
+    )
+    if trainer.steps == check.begin:
+        check.look(trainer.model(), trainer.observations())
     for step in trainer.run():
-        if check is not None and step == check.begin:
+        if step == check.begin:
             check.look(trainer.model(), trainer.observations())
         if on_step is not None:
             on_step(step, trainer.count, trainer.bounds[-1])
@@ -193,11 +197,11 @@ def _trained(
         )
         require_finite("svi, the mean", residual=solution.residual)
         model = replace(model, q=model.q.with_mean(solution.value[0]))
-    value = bound(model.forward, data, model.q, trainer.estimates)
-    require_finite("svi, the end", bound=value.value)
+    bound = elbo(model.forward, data, model.q)
+    require_finite("svi, the end", bound=bound)
     return SvgpResult(
         model=model,
-        bound=value,
+        bound=bound,
         count=trainer.count,
         recorded=torch.tensor(trainer.recorded),
         bound_trace=torch.tensor(trainer.bounds, dtype=torch.float64),
@@ -207,20 +211,8 @@ def _trained(
         bounded_steps=trainer.hyperparameters.bounded_steps,
         solves=q.solves if isinstance(q, PrecisionGaussian) else None,
         mean_solution=solution,
-        rise=None if check is None else check.rise(model, data),
+        rise=check.rise(model, data),
     )
-
-
-def _plateau_check(trainer: Trainer) -> PlateauCheck | None:
-    rows = trainer.settings.watch_rows
-    if not rows:
-        return None
-    check = PlateauCheck(
-        len(trainer.data), rows=rows, steps=trainer.count, generator=trainer.estimates
-    )
-    if trainer.steps == check.begin:
-        check.look(trainer.model(), trainer.observations())
-    return check
 
 
 def solve_mean(

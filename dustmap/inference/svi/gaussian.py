@@ -27,7 +27,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -36,13 +36,6 @@ from torch import Tensor
 _HALVINGS = 10
 # Rounding alone must not count as a cut.
 _ROUNDING = 1e-9
-
-
-class Estimate(NamedTuple):
-    """A number [nats] and its standard error, 0 where it is exact."""
-
-    value: float
-    error: float = 0.0
 
 
 class Gaussian(ABC):
@@ -66,11 +59,11 @@ class Gaussian(ABC):
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draws of ε."""
 
-    def divergence(self, generator: torch.Generator | None = None) -> Estimate:
+    def divergence(self) -> float:
         """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
         squares = (self.mean**2).sum()
         twice = self.trace() + squares - self.log_determinant() - len(self.mean)
-        return Estimate(0.5 * float(twice))
+        return 0.5 * float(twice)
 
 
 def white_noise(

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from dustmap.functionals import Functionals
-from dustmap.inference.svi.bound import LatentMoments, Observations, bound, predict
-from dustmap.inference.svi.gaussian import Estimate, NaturalGaussian
+from dustmap.inference.svi.bound import LatentMoments, predict
+from dustmap.inference.svi.gaussian import NaturalGaussian
 from dustmap.kernels import Kernel
 from dustmap.likelihoods import Likelihood
 from dustmap.models.means import ConstantMean
@@ -55,17 +51,3 @@ class Svgp:
     def predict(self, functionals: Functionals) -> LatentMoments:
         """Moments of the latent ``L_* (μ + f)``, block by block."""
         return predict(self.forward.at(functionals), self.q)
-
-    def bound(
-        self,
-        functionals: Functionals,
-        values: Float[Tensor, " n"],
-        generator: torch.Generator | None = None,
-    ) -> Estimate:
-        """The bound on these data; a generator where the KL term is an estimate."""
-        at = self.forward.at(functionals)
-        self.likelihood.check(values)
-        data = Observations(
-            values=values.to(at.offset), likelihood=self.likelihood, offset=at.offset
-        )
-        return bound(at, data, self.q, generator)

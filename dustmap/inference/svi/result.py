@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Estimate, NaturalGaussian, StepReport
+from dustmap.inference.svi.gaussian import NaturalGaussian, StepReport
 from dustmap.inference.svi.model import Svgp
 from dustmap.inference.svi.plateau import LateRise
 from dustmap.linalg.cg import Solution
@@ -47,7 +47,7 @@ class SvgpResult:
     """
 
     model: Svgp
-    bound: Estimate
+    bound: float
     count: int
     recorded: Int[Tensor, " t"]
     bound_trace: Float[Tensor, " t"]
@@ -67,8 +67,7 @@ class SvgpResult:
     @property
     def message(self) -> str:
         """A few lines for people."""
-        error = f" ± {self.bound.error:.2g}" if self.bound.error else ""
-        lines = [f"bound {self.bound.value:.6g}{error} after {self.count} steps"]
+        lines = [f"bound {self.bound:.6g} after {self.count} steps"]
         if self.rise is not None:
             lines.append(str(self.rise))
         if self.rows.iterations or self.rows.below_zero:

@@ -76,9 +76,6 @@ class SvgpSettings:
         counted and zero. Anything lower is an error.
     solver_rtol, solver_max_steps
         Of the iterative solves.
-    dense_limit
-        Largest P for which ``ln |S|`` is taken from a factorisation beside iterative
-        solves.
     row_memory, covariance_memory
         Bytes that rows may take to be kept where they do not change; that q may take.
 
@@ -109,7 +106,6 @@ class SvgpSettings:
     tolerance: float = 1e-2
     solver_rtol: float = 1e-3
     solver_max_steps: int = 500
-    dense_limit: int = 4096
     row_memory: int = 2**30
     covariance_memory: int = 2**32
 

@@ -59,9 +59,6 @@ class Trainer:
         How, and what is learnt beside q.
     generator
         Draws the minibatches.
-    estimates
-        Draws what estimates of the KL term need: how often they are made changes no
-        fit.
     """
 
     def __init__(
@@ -70,13 +67,10 @@ class Trainer:
         data: Observations,
         settings: SvgpSettings,
         generator: torch.Generator,
-        *,
-        estimates: torch.Generator | None = None,
     ) -> None:
         self.forward = forward
         self.data = data
         self.settings = settings
-        self.estimates = estimates or torch.Generator().manual_seed(0)
         self.q = initial_family(forward, settings)
         mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
         self.hyperparameters = Hyperparameters(
@@ -85,7 +79,7 @@ class Trainer:
         self.steps = 0
         self.bounds: list[float] = []
         self.report = StepReport()
-        self._traces: list[dict[str, Tensor]] = []
+        self._traces: list[Tensor] = []
         self._generator = generator
         # Before the order of the epoch at hand was drawn.
         self._before = generator.get_state()
@@ -93,8 +87,15 @@ class Trainer:
         self._rows = forward.report
         self._ones = ConstantMean(value=1.0).observed(forward.functionals)
         self._ones = self._ones.to(forward.device)
-        self._leaves = self.hyperparameters.leaves
-        self._optimiser = _adam(self._leaves) if self._leaves else None
+        self._vector = self.hyperparameters.vector
+        self._optimiser = torch.optim.Adam([self._vector])
+        # Its moments are there from the start, as a state has them.
+        self._moments = {
+            "step": torch.tensor(0.0, dtype=torch.float32),
+            "exp_avg": torch.zeros_like(self._vector, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(self._vector, requires_grad=False),
+        }
+        self._optimiser.state[self._vector] = self._moments
 
     @property
     def count(self) -> int:
@@ -118,23 +119,19 @@ class Trainer:
     def step(self, index: Int[Tensor, " b"]) -> None:
         """One minibatch: estimate the bound, move q, then the rest by the q before."""
         settings, count = self.settings, len(self.data)
-        learning = bool(self._leaves) and self.steps >= settings.learning_begins(count)
+        learning = len(self._vector) > 0 and (
+            self.steps >= settings.learning_begins(count)
+        )
         terms = self.terms(index, learning=learning)
         self._require_finite(rows=terms.features, row_variances=terms.conditional)
         self._require_finite(bound=terms.expected)
         if self._recording:
             self._record(count * float(terms.expected.mean()))
-        natural = (
-            self.observations()
-            .select(index)
-            .batch(
-                FeatureRows(terms.features, terms.conditional),
-                (terms.mean, terms.variance),
-                scale=count / len(index),
-            )
-        )
+        seen = self.observations().select(index)
+        rows = FeatureRows(terms.features, terms.conditional)
+        moments, scale = (terms.mean, terms.variance), count / len(index)
         length = settings.length(len(index), self.steps, count)
-        self.q, done = self.q.safe_step(natural, length)
+        self.q, done = self.q.safe_step(seen.batch(rows, moments, scale=scale), length)
         self._require_finite(mean=self.q.mean)
         self.report = self.report + done
         if learning:
@@ -172,10 +169,10 @@ class Trainer:
             return Terms(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
         found = Terms(*self.forward.shared_out(solved, index))
-        group = self.forward.group
-        for leaf in self._leaves.values() if group.size > 1 else ():
-            own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            leaf.grad = group.sum(own)
+        group, own = self.forward.group, self._vector.grad
+        if group.size > 1:
+            own = torch.zeros_like(self._vector) if own is None else own
+            self._vector.grad = group.sum(own.detach())
         return found
 
     def _terms(
@@ -207,14 +204,13 @@ class Trainer:
 
     def _record(self, expected: float) -> None:
         """The minibatch estimate of the bound, and the hyperparameters."""
-        bound = expected - self.q.divergence(self.estimates).value
+        bound = expected - self.q.divergence()
         self._require_finite(bound=bound)
         self.bounds.append(bound)
-        self._traces.append(self.hyperparameters.values())
+        self._traces.append(self._vector.detach().clone())
 
     def _move(self) -> None:
         """One step of Adam up the bound per observation."""
-        assert self._optimiser is not None
         decay = self.settings.decayed(self.steps / self.count)
         for group in self._optimiser.param_groups:
             group["lr"] = self.settings.rate * decay
@@ -231,14 +227,14 @@ class Trainer:
         """The steps that were recorded."""
         return list(range(0, self.steps, self.settings.record_every))
 
+    @property
+    def _trace(self) -> Float[Tensor, "t k"]:
+        empty = self._vector.detach()[None][:0]
+        return torch.cat([empty, *(vector[None] for vector in self._traces)])
+
     def trace(self) -> dict[str, Tensor]:
         """What was learnt, before every recorded step, by name."""
-        return {
-            name: torch.stack([values[name] for values in self._traces])
-            if self._traces
-            else value[None][:0]
-            for name, value in self.hyperparameters.values().items()
-        }
+        return self.hyperparameters.of(self._trace)
 
     def model(self) -> Svgp:
         """The model as it stands."""
@@ -254,26 +250,21 @@ class Trainer:
 
     def state(self) -> State:
         """All that a restored run needs, of a q by blocks or of low rank."""
-        state: State = {
+        return {
             "generator": self._before,
             "step": self.steps,
             "bounds": torch.tensor(self.bounds, dtype=torch.float64),
             "bounded_steps": self.hyperparameters.bounded_steps,
             **flatten("rows", self._rows),
             **flatten("steps", self.report),
-            **scoped("q", self._moments()),
-            **scoped("trace", self.trace()),
-        }
-        for name, leaf in self._leaves.items():
-            assert self._optimiser is not None
+            **scoped("q", self._moments_of_q()),
+            "trace": self._trace,
             # The optimiser changes all of these in place.
-            state[f"leaf.{name}"] = leaf.detach().clone()
-            moments = self._optimiser.state[leaf]
-            own = {key: value.clone() for key, value in moments.items()}
-            state |= scoped(f"adam.{name}", own)
-        return state
+            "vector": self._vector.detach().clone(),
+            **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
+        }
 
-    def _moments(self) -> State:
+    def _moments_of_q(self) -> State:
         """What of q changes."""
         assert isinstance(self.q, BlockGaussian | LowRankGaussian)
         names = ("mean", "precision", "diagonal", "columns")
@@ -287,9 +278,7 @@ class Trainer:
         ValueError
             If it is not one of this run.
         """
-        own = self.state()
-        traces = [name for name in own if name.startswith("trace.")]
-        schema = schema_of(own, any_length=["bounds", *traces])
+        schema = schema_of(self.state(), any_length=["bounds", "trace"])
         if isinstance(self.q, LowRankGaussian):
             schema["q.columns"] = torch.float64, (len(self.q.mean), None)
         check_state(state, schema)
@@ -298,32 +287,12 @@ class Trainer:
         self.steps, self.bounds = state["step"], state["bounds"].tolist()
         self.hyperparameters.bounded_steps = state["bounded_steps"]
         self.report = rebuild("steps", self.report, state)
-        q, trace = (
-            {name: value.to(self._ones) for name, value in part_of(state, part).items()}
-            for part in ("q", "trace")
-        )
+        q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
         assert isinstance(self.q, BlockGaussian | LowRankGaussian)
         self.q = replace(self.q, **q)
-        self._traces = [
-            {name: values[number] for name, values in trace.items()}
-            for number in range(len(self.bounds))
-        ]
-        for name, leaf in self._leaves.items():
-            assert self._optimiser is not None
-            with torch.no_grad():
-                leaf.copy_(state[f"leaf.{name}"])
-            for key, value in self._optimiser.state[leaf].items():
-                value.copy_(state[f"adam.{name}.{key}"])
+        self._traces = list(state["trace"].to(self._ones))
+        with torch.no_grad():
+            self._vector.copy_(state["vector"])
+        for key, value in self._moments.items():
+            value.copy_(state[f"adam.{key}"])
         self._rows = self.forward.report = rebuild("rows", self._rows, state)
-
-
-def _adam(leaves: dict[str, Tensor]) -> torch.optim.Adam:
-    """Adam with its moments in place from the start, as a state has them."""
-    optimiser = torch.optim.Adam(leaves.values())
-    for leaf in leaves.values():
-        optimiser.state[leaf] = {
-            "step": torch.tensor(0.0, dtype=torch.float32),
-            "exp_avg": torch.zeros_like(leaf, requires_grad=False),
-            "exp_avg_sq": torch.zeros_like(leaf, requires_grad=False),
-        }
-    return optimiser

@@ -131,7 +131,7 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
     return {
         "mean": found.q.mean,
         "samples": found.q.sample(3, rng(9)),
-        "bound": torch.tensor(found.bound.value, dtype=torch.float64),
+        "bound": torch.tensor(found.bound, dtype=torch.float64),
         "rows": torch.tensor([found.rows.rows, found.rows.iterations]),
         **found.hyperparameter_trace,
     }

@@ -230,22 +230,10 @@ def test_the_divergence_is_the_formula(generator):
         q.mean, precision_matrix=(q.precision + q.precision.mT) / 2
     )
     exact = float(torch.distributions.kl_divergence(own, prior))
-    assert q.divergence().value == pytest.approx(exact, rel=1e-10)
-    assert q.divergence().error == 0
+    assert q.divergence() == pytest.approx(exact, rel=1e-10)
     assert float(q.trace()) == pytest.approx(
         float(torch.linalg.inv(q.precision).trace())
     )
-
-
-def test_the_estimated_divergence_knows_its_error(generator):
-    q = stepped(generator, solver=ConjugateGradients(rtol=1e-8), dense_limit=SIZE - 1)
-    exact = stepped(torch.Generator().manual_seed(generator.initial_seed()))
-    found = [q.divergence(generator) for _ in range(20)]
-    errors = [(f.value - exact.divergence().value) / f.error for f in found]
-    assert all(f.error > 0 for f in found)
-    assert 0.3 < math.sqrt(sum(e**2 for e in errors) / 20) < 2.0
-    with pytest.raises(ValueError, match="pass a generator"):
-        q.divergence()
 
 
 def test_draws_have_the_covariance(generator):
@@ -265,7 +253,6 @@ def test_frozen_is_the_same_distribution(generator):
     q, _ = q.safe_step(Problem(generator, Gaussian(variance=0.1)).batch(q), 0.5)
     assert not torch.allclose(frozen.mean, q.mean)
     assert not torch.allclose(frozen.quadratic(rows), q.quadratic(rows))
-    assert stepped(generator, dense_limit=3).frozen().__class__ is PrecisionGaussian
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.5, math.nan])

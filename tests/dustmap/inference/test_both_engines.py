@@ -73,7 +73,7 @@ def full_batch(
         )
 
     # Without sub-grid noise the variances of the data are of no account.
-    model, seen = model_of(data, 1), model_of(targets, 2000)
+    model, seen = model_of(data, 1), model_of(targets, 600)
     result = infer(
         model,
         values,
@@ -104,7 +104,6 @@ def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(generat
         )
         errors.append(float(((other[0] - mean) / spread.sqrt()).abs().max()))
         spreads.append(float((other[1] / spread - 1).abs().max()))
-    print(errors, spreads)
     for series in (errors, spreads):
         assert all(late < 0.6 * early for early, late in pairwise(series))
         assert series[-1] < 0.05

@@ -231,7 +231,7 @@ def test_many_small_steps_converge_to_the_optimum(family):
     index = everything(model)
     batch = problem.data.batch(model.rows(index))
     q = initial_family(model, HipSettings(family=family))
-    for _ in range(6000):
+    for _ in range(2000):
         q = q.step(batch, 0.05)
     optimum = direct_optimum(model, problem.data, family=family)
     best = elbo(model, problem.data, optimum.q)
@@ -272,7 +272,7 @@ def test_the_engine_ends_at_the_direct_optimum(family, subgrid, generator):
     )
     model = fresh_model(problem)
     optimum = direct_optimum(model, data, family=family)
-    assert result.bound.value == pytest.approx(elbo(model, data, optimum.q), rel=1e-9)
+    assert result.bound == pytest.approx(elbo(model, data, optimum.q), rel=1e-9)
     ours = predict(result.model.forward.at(problem.targets), result.q)
     exact = predict(model.at(problem.targets), optimum.q)
     torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-6, atol=1e-6)
@@ -349,9 +349,9 @@ def test_hyperparameters_follow_the_gradient_of_the_dense_bound(
     trainer = Trainer(model, data, settings, generator)
     trainer.q, ours = q, trainer.hyperparameters
     trainer.terms(index, learning=True)
-    gradient = torch.cat([-v.grad.reshape(-1) for v in ours.leaves.values()])
+    gradient = -ours.vector.grad
 
-    start = torch.cat([v.detach().reshape(-1) for v in ours.leaves.values()])
+    start = ours.vector.detach()
     d = model.whitening.grid.dimension
 
     def objective(logs):
@@ -390,10 +390,10 @@ def test_learning_climbs_to_the_top_of_the_collapsed_bound(generator):
         fresh_on(result.model.forward, model.whitening.kernel),
         noisy(data, common=0.001),
     ).collapsed_bound
-    assert result.bound.value > before + 10
+    assert result.bound > before + 10
     learnt = float(result.model.likelihood.variance)
     assert learnt + 0.01 == pytest.approx(0.09, rel=0.5)
-    top = result.bound.value
+    top = result.bound
     final = noisy(data, common=learnt)
     kernel = result.model.kernel
     for name, value in kernel.parameters().items():
@@ -444,7 +444,7 @@ def test_predictions_carry_the_mean_function_and_what_the_grid_cannot_resolve():
     torch.testing.assert_close(
         posterior.variance, q.quadratic(rows.features) + rows.variance
     )
-    assert q.divergence().value > 0
+    assert q.divergence() > 0
 
 
 def test_the_cost_is_told_before_the_run():

@@ -216,8 +216,9 @@ def test_steps_that_end_too_early_are_no_convergence(tmp_path, monkeypatch):
 
 
 def test_contour_quadrature_is_a_way_too(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 40)
-    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 20)
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 12)
+    monkeypatch.setattr("pipelines.regress.variational._EPOCHS", 1)
+    monkeypatch.setattr("pipelines.regress.variational._FEWEST_POINTS", 20)
     report = run(tmp_path, whitening="ciq")
     assert report.method == "svgp" and "whitening ciq" in str(report)
     assert report.metrics["rmse"] < 2 * NOISE
@@ -250,7 +251,7 @@ def with_outliers(count):
 
 @pytest.mark.parametrize("method", ["hip", "svgp"])
 def test_heavy_tails_save_the_fit_from_outliers(tmp_path, method):
-    x, clean, y = with_outliers(250)
+    x, clean, y = with_outliers(160)
     columns = {"t": x[:, 0], "y": y}
     errors, nll = {}, {}
     for likelihood in ("gaussian", "student-t"):
