@@ -8,7 +8,7 @@ Zhu 1995, SIAM J. Sci. Comput. 16).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -53,9 +53,10 @@ class LBFGS:
     reach: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in self.__slots__[1:]:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be positive, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

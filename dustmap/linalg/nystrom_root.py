@@ -18,7 +18,7 @@ class NystromRoot:
 
     ``P^{-1} = U diag((λ_r + 1)/(λ + 1)) Uᵀ + (I − U Uᵀ)``, λ_r the smallest value that
     is kept (Frangella, Tropp & Udell 2023, SIAM J. Matrix Anal. Appl. 44, 718, eq.
-    1.3). ``log_determinant`` is that of P.
+    1.3).
     """
 
     def __init__(self, preconditioner: NystromPreconditioner) -> None:
@@ -26,7 +26,6 @@ class NystromRoot:
         values = preconditioner.eigenvalues.to(torch.float64)
         shrink = (values[-1:] + 1) / (values + 1)
         self._weights = shrink.sqrt() - 1
-        self.log_determinant = -float(shrink.log().sum())
 
     @classmethod
     def with_nugget(

@@ -343,10 +343,10 @@ class RowwiseGaussian(ForwardModel):
     def on(self, whitening: Whitening) -> RowwiseGaussian:
         """The same data on another whitening; the report goes on counting."""
         copy = self._copy(whitening, self._functionals, self.mean)
-        for name in ("offset", "nodes_per_row"):
-            if name in self.__dict__:
-                copy.__dict__[name] = self.__dict__[name]
-        copy.report = self.report
+        known = {
+            n: v for n, v in vars(self).items() if n in ("offset", "nodes_per_row")
+        }
+        vars(copy).update(known, report=self.report)
         return copy
 
     def about(self, mean: Mean) -> RowwiseGaussian:

@@ -83,7 +83,7 @@ def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
         label = f"probability of {data.target} = {data.classes[1]}"
         limits = (0.0, 1.0)
         std, std_label = 0.5 * (seen.p84 - seen.p16), "half the 68% interval"
-    norm = Normalize(*limits)
+    norm = Normalize(limits[0], limits[1])
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     extent = (low[0], high[0], low[1], high[1])
@@ -109,17 +109,17 @@ def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
 
 
 def _panel(
-    axes: Axes, values: np.ndarray, scale: Scale, extent: tuple[float, ...], label: str
+    axes: Axes, values: np.ndarray, scale: Scale, extent: Any, label: str
 ) -> None:
     """A square image with its colour bar."""
-    options: dict[str, Any] = {"aspect": "auto", "interpolation": "bilinear"}
     image = axes.imshow(
         values.reshape(_PIXELS, _PIXELS),
         origin="lower",
         extent=extent,
         cmap=scale.cmap,
         norm=scale.norm,
-        **options,
+        aspect="auto",
+        interpolation="bilinear",
     )
     axes.figure.colorbar(image, ax=axes, label=label, extend=scale.extend)
 

@@ -186,16 +186,10 @@ def step_row(
         mean=ConstantMean(value=start.mean),
         tolerance=TOLERANCE,
     )
-    data = Observations(
+    observed = Observations(
         values=few.values, likelihood=start.likelihood, offset=forward.offset
     )
-    trainer = Trainer(
-        forward,
-        data,
-        settings,
-        torch.Generator().manual_seed(0),
-        estimates=torch.Generator().manual_seed(1),
-    )
+    trainer = Trainer(forward, observed, settings, torch.Generator().manual_seed(0))
     index, seconds = torch.arange(len(few.values)), []
     # The very first step is recorded, which takes time of its own.
     trainer.steps = 1
