@@ -73,7 +73,7 @@ def full_batch(
         )
 
     # Without sub-grid noise the variances of the data are of no account.
-    model, seen = model_of(data, 1), model_of(targets, 600)
+    model, seen = model_of(data, 1), model_of(targets, 2000)
     result = infer(
         model,
         values,
