@@ -42,7 +42,7 @@ from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi.bound import GaussianData, LatentMoments, predict
+from dustmap.inference.svi.bound import LatentMoments, Observations, predict
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
@@ -235,7 +235,7 @@ grid = Grid(shape=(81,), spacing=(0.15,), origin=(-1.0,))
 rows = RowwiseGaussian(
     ToeplitzWhitening(together.kernel, grid, lengthscales=(scale,)), everything
 )
-q = direct_optimum(rows, GaussianData.of(rows, y, noise), family="full").q
+q = direct_optimum(rows, Observations.of(rows, y, noise), family="full").q
 moments = predict(rows.at(wanted), q)
 found["rows (HIP-GP)"] = LatentMoments(mean=moments.mean, variance=moments.variance)
 

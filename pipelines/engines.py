@@ -19,7 +19,7 @@ from dustmap.functionals import (
 from dustmap.grid import Torus
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.cost import estimate_cost
 from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
@@ -315,7 +315,7 @@ def _run_svi(
     model = RowwiseGaussian(
         whitening, rays(plan, data.ends), mean=plan.mean.build(), group=group
     )
-    observed = GaussianData.of(
+    observed = Observations.of(
         model, data.extinction, variance, subgrid_noise=plan.subgrid_noise
     )
     settings = _svi_settings(config, len(observed))
@@ -337,14 +337,14 @@ def _run_svi(
         plan=_learnt(plan, result),
         mean=result.q.mean,
         samples=_svi_samples(result, config.inference.samples, seed),
-        noise=(observed.noise + _common_variance(result)).sqrt(),
+        noise=(variance.to(observed.values) + _common_variance(result)).sqrt(),
         converged=result.mean_solution is not None
         and bool(result.mean_solution.converged.all()),
         messages=(result.message,),
         facts={
             "embedding_shape": list(whitening.report.shape),
             "embedding_covariance_error": whitening.report.covariance_error,
-            "bound": result.bound.value,
+            "bound": result.bound,
         },
     )
 

@@ -85,14 +85,14 @@ class Run:
         return nearest_cells(values, grid.origin, grid.spacing, points)
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
+def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
     """Refuse an output folder before the work rather than after it.
 
     Raises
     ------
     InputError
         If ``path`` exists and ``overwrite`` is false, if overwriting would delete
-        something that is no run, or if its folder cannot be written.
+        something that holds no ``marker`` of a run, or if its folder cannot be written.
     """
     if path.name.endswith(SUFFIX):
         raise InputError(
@@ -102,7 +102,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists: choose another output or pass --overwrite")
     is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty and not (path / "run.json").is_file():
+    if path.exists() and not is_empty and not (path / marker).is_file():
         raise InputError(
             f"{path} is no run folder: --overwrite replaces only a run, choose "
             "another output"

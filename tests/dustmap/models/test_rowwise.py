@@ -17,7 +17,8 @@ from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.row_gradient import differentiable_rows
-from dustmap.models.rowwise import RowwiseFeatures, RowwiseGaussian
+from dustmap.models.row_operator import RowwiseFeatures
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.testing import check_forward_model, check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 
