@@ -27,26 +27,28 @@ class ChunkReader:
         """The array itself, unread."""
         return cast(zarr.Array, self._group[name])
 
-    def take(self, name: str, index: np.ndarray) -> np.ndarray:
-        """Values at indices ``(..., k)`` into the first k axes; the others are whole.
+    def take(self, name: str, *index: np.ndarray) -> np.ndarray:
+        """Values at an index array ``(...)`` for each of the first axes, within it.
 
-        Every index must lie within its axis.
+        Axes without indices are whole, and the last of the result.
         """
         array = self.array(name)
-        flat = index.reshape(-1, index.shape[-1])
-        chunks = np.array(array.chunks[: flat.shape[1]])
-        counts = -(-np.array(array.shape[: len(chunks)]) // chunks)
-        number = np.ravel_multi_index(tuple((flat // chunks).T), tuple(counts))
+        flat = [i.reshape(-1) for i in index]
+        chunks, rest = array.chunks[: len(flat)], array.shape[len(flat) :]
+        counts = [-(-size // chunk) for size, chunk in zip(array.shape, chunks)]
+        parts = tuple(i // chunk for i, chunk in zip(flat, chunks))
+        number = np.ravel_multi_index(parts, counts)
         # Sorting short integers costs a pass or two over them.
-        kind = np.uint16 if counts.prod() < 1 << 16 else np.int64
+        kind = np.uint16 if np.prod(counts) < 1 << 16 else np.int64
         order = np.argsort(number.astype(kind), kind="stable")
         present, starts = np.unique(number[order], return_index=True)
-        values = np.empty((len(flat), *array.shape[len(chunks) :]), dtype=array.dtype)
+        values = np.empty((len(number), *rest), dtype=array.dtype)
         for which, rows in zip(present, np.split(order, starts[1:])):
             place = tuple(int(p) for p in np.unravel_index(which, counts))
-            inside = flat[rows] - chunks * place
-            values[rows] = self._chunk(name, place)[tuple(inside.T)]
-        return values.reshape(*index.shape[:-1], *values.shape[1:])
+            steps = zip(flat, place, chunks)
+            inside = tuple(i[rows] - p * chunk for i, p, chunk in steps)
+            values[rows] = self._chunk(name, place)[inside]
+        return values.reshape(*index[0].shape, *rest)
 
     def _read(self, name: str, place: tuple[int, ...]) -> np.ndarray:
         """A chunk; axes that ``place`` does not name are whole."""

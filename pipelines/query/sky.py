@@ -61,7 +61,7 @@ class Sky:
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        return self.reader.take("last_star", self._nearest(places)[:, None])
+        return self.reader.take("last_star", self._nearest(places))
 
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Arrays by name at finite distances [mag], shape ``(n,)``.
@@ -94,7 +94,7 @@ class Sky:
 
     def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
         """Rays of the pixels with a node at the observer, ``(u, k + 1)``."""
-        rays = self.reader.take(f"extinction_{name}", near.pixels[:, None])
+        rays = self.reader.take(f"extinction_{name}", near.pixels)
         return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
 
     def _blocks(
