@@ -1,4 +1,8 @@
-"""Other maps under one face: extinction and density at points."""
+"""Other maps under one face: density and extinction at points.
+
+Points are heliocentric Galactic ``x, y, z`` [pc], shape ``(n, 3)``; answers have shape
+``(n,)`` and are NaN where a map knows nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box, unit_vectors
+from pipelines.base.geometry import Box, spherical
+from pipelines.catalog.schema import Stars
 from pipelines.maps.cube import Cube
 from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.run.folder import Run
+from pipelines.run.predict import predict_columns
 
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000
@@ -24,14 +30,14 @@ _SUMMED = ("mean", "density", "p50")
 
 
 class OtherMap(Protocol):
-    """What another map is asked; ``nan`` where it knows nothing."""
+    """What another map is asked."""
 
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Density [mag/pc] at places [deg, deg, pc], any shape."""
+    def density(self, points: np.ndarray) -> np.ndarray:
+        """Density [mag/pc]."""
         ...
 
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Extinction [mag] from the observer to places [deg, deg, pc], any shape."""
+    def extinction(self, points: np.ndarray) -> np.ndarray:
+        """Extinction [mag] from the observer."""
         ...
 
 
@@ -56,47 +62,38 @@ class CubeMap:
     factor: float = 1.0
     blank: bool = True
 
-    def name(self, among: tuple[str, ...] = _SHOWN) -> str:
-        """Which array is taken."""
-        found = [name for name in among if name in self.cube.arrays]
-        if not found:
-            raise InputError(
-                f"the cube has {', '.join(self.cube.arrays)}, but none of "
-                f"{', '.join(among)}"
-            )
-        return found[0]
-
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def density(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.density`."""
-        points = np.asarray(d)[..., None] * unit_vectors(l, b)
-        values = self._scale * truth_density(self.cube, points, name=self.name())
-        return np.where(self._outside(l, b), np.nan, values)
+        values = truth_density(self.cube, points, name=self._name(_SHOWN))
+        return self._known(values, points)
 
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def extinction(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.extinction`."""
-        return np.where(
-            self._outside(l, b), np.nan, self._scale * self._integral(l, b, d)
+        return self._known(self._integral(points), points)
+
+    def _name(self, among: tuple[str, ...]) -> str:
+        for name in among:
+            if name in self.cube.arrays:
+                return name
+        raise InputError(
+            f"the cube has {', '.join(self.cube.arrays)}, but none of "
+            f"{', '.join(among)}"
         )
 
-    @property
-    def _scale(self) -> float:
+    def _integral(self, points: np.ndarray) -> np.ndarray:
+        return truth_extinction(self.cube, *spherical(points), name=self._name(_SUMMED))
+
+    def _known(self, values: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Values in the other map's band; NaN on rays that see no dust at all."""
         unit: Any = u.Unit(self.cube.unit)
-        return self.factor * float(unit.to(u.mag / u.pc))
-
-    def _integral(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        lon, lat, end = (np.asarray(p, dtype=np.float64).ravel() for p in (l, b, d))
-        name = self.name(_SUMMED)
-        flat = truth_extinction(self.cube, lon, lat, end, name=name)
-        return flat.reshape(np.shape(d))
-
-    def _outside(self, l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Rays without any dust out to the faces of the cube."""
+        values = self.factor * float(unit.to(u.mag / u.pc)) * values
         if not self.blank:
-            return np.zeros(np.shape(l), dtype=bool)
+            return values
         axes = (self.cube.x, self.cube.y, self.cube.z)
         lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
-        far = Box(lower=lower, upper=upper).exits(unit_vectors(l, b))
-        return self._integral(l, b, far) == 0
+        rays = points / np.linalg.norm(points, axis=-1, keepdims=True)
+        faces = Box(lower=lower, upper=upper).exits(rays)[:, None] * rays
+        return np.where(self._integral(faces) == 0, np.nan, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +103,21 @@ class RunMap:
     run: Run
     factor: float = 1.0
 
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def density(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.density`."""
-        return self.factor * self._predicted("density_p50", l, b, d)
+        return self.factor * predicted_at(self.run, points)["density_p50"]
 
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def extinction(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.extinction`."""
-        return self.factor * self._predicted("extinction_p50", l, b, d)
+        return self.factor * predicted_at(self.run, points)["extinction_p50"]
 
-    def _predicted(self, name: str, *place: np.ndarray) -> np.ndarray:
-        from pipelines.compare.sampling import predicted_at
 
-        flat = predicted_at(self.run, *(np.asarray(part).ravel() for part in place))
-        return flat[name].reshape(np.shape(place[0]))
+def predicted_at(run: Run, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of `predict_columns` at points [pc], shape ``(n,)``."""
+    lon, lat, distance = spherical(points)
+    return predict_columns(
+        run.plan, run.posterior, Stars(l=lon, b=lat, distance=distance)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,41 +144,39 @@ class QueriedMap:
     options: dict[str, Any]
     step: float
 
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def density(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.density`."""
         if not self.integrated:
-            return self._query(l, b, d)
-        near = np.maximum(np.asarray(d) - self.step / 2, 0.0)
-        far = np.asarray(d) + self.step / 2
+            return self._query(points)
+        distance = np.linalg.norm(points, axis=-1)
+        near = np.maximum(distance - self.step / 2, 0.0)
+        far = distance + self.step / 2
+        rays = points / distance[:, None]
         # At the observer itself there is no extinction, and maps do not answer.
-        start = np.where(near > 0, self._query(l, b, np.maximum(near, 1e-3)), 0.0)
-        return (self._query(l, b, far) - start) / (far - near)
+        start = self._query(np.maximum(near, 1e-3)[:, None] * rays)
+        start = np.where(near > 0, start, 0.0)
+        return (self._query(far[:, None] * rays) - start) / (far - near)
 
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def extinction(self, points: np.ndarray) -> np.ndarray:
         """See `OtherMap.extinction`."""
         if self.integrated:
-            return self._query(l, b, d)
-        flat = [np.asarray(part, dtype=np.float64).ravel() for part in (l, b, d)]
-        count = math.ceil(float(flat[2].max(initial=self.step)) / self.step)
+            return self._query(points)
+        distance = np.linalg.norm(points, axis=-1)
+        count = math.ceil(float(distance.max(initial=self.step)) / self.step)
         share = (np.arange(count) + 0.5) / count
+        found = np.empty(len(points))
         rows = max(_NODES // count, 1)
-        found = []
-        for start in range(0, len(flat[0]), rows):
-            lon, lat, end = (part[start : start + rows, None] for part in flat)
-            shape = (len(end), count)
-            nodes = end * share
-            values = self._query(
-                np.broadcast_to(lon, shape), np.broadcast_to(lat, shape), nodes
-            )
-            found.append(values.mean(axis=1) * end[:, 0])
-        return np.concatenate(found).reshape(np.shape(d))
+        for start in range(0, len(points), rows):
+            part = slice(start, start + rows)
+            nodes = points[part, None] * share[:, None]
+            values = self._query(nodes.reshape(-1, 3)).reshape(-1, count)
+            found[part] = values.mean(axis=1) * distance[part]
+        return found
 
-    def _query(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def _query(self, points: np.ndarray) -> np.ndarray:
+        lon, lat, distance = spherical(points)
         place = SkyCoord(
-            np.ravel(l) * u.deg,
-            np.ravel(b) * u.deg,
-            distance=np.ravel(d) * u.pc,
-            frame="galactic",
+            lon * u.deg, lat * u.deg, distance=distance * u.pc, frame="galactic"
         )
         values = self.source.query(place, **self.options)
         plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
@@ -189,7 +186,7 @@ class QueriedMap:
                 f"{place.shape[0]} coordinates: ask it for one value each (--query "
                 "mode=mean or median)"
             )
-        return self.factor * plain.reshape(np.shape(d))
+        return self.factor * plain
 
 
 def read_npz(path: Path) -> Cube:
@@ -205,24 +202,20 @@ def read_npz(path: Path) -> Cube:
         If it holds something else.
     """
     with np.load(path, allow_pickle=False) as archive:
-        names = set(archive.files)
-        if not {"density"} <= names or not (
-            {"x", "y", "z"} <= names or "grid_kpc" in names
-        ):
-            raise InputError(
-                f"{path} holds {', '.join(sorted(names))}; expected density (x, y, z) "
-                "and x, y, z [pc] or grid_kpc [kpc]"
+        held = ", ".join(sorted(archive.files))
+        kpc = "grid_kpc" in archive
+        try:
+            axes = (
+                [1000.0 * archive["grid_kpc"]] * 3
+                if kpc
+                else [archive[name] for name in "xyz"]
             )
-        values = archive["density"].astype(np.float32).transpose(2, 1, 0)
-        if "grid_kpc" in names:
-            axis = 1000.0 * archive["grid_kpc"].astype(np.float64)
-            x = y = z = axis
-            unit = "mag kpc-1"
-        else:
-            x, y, z = (archive[name].astype(np.float64) for name in "xyz")
-            unit = "mag pc-1"
-    try:
-        cube = np.ascontiguousarray(values)
-        return Cube(x=x, y=y, z=z, arrays={"density": cube}, unit=unit)
-    except ValueError as error:
-        raise InputError(f"{path} is no cube: {error}") from error
+            x, y, z = (np.asarray(axis, dtype=np.float64) for axis in axes)
+            density = np.ascontiguousarray(archive["density"].T, dtype=np.float32)
+            unit = "mag kpc-1" if kpc else "mag pc-1"
+            return Cube(x=x, y=y, z=z, arrays={"density": density}, unit=unit)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{path} holds {held}; expected density (x, y, z) and x, y, z [pc] or "
+                f"grid_kpc [kpc]: {error}"
+            ) from error

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.compare.tables import (
-    CLOUDS_NEED,
-    LINES_NEED,
-    column_names,
-    is_clouds,
-    is_lines,
-)
+from pipelines.compare.tables import table_kind
 
 HELD_OUT = "held-out"
 PACKAGE = "dustmaps:"
@@ -46,16 +40,7 @@ def kind_of(reference: str) -> str:
         return "map"
     if path.suffix in (".parquet", ".parq", ".pq"):
         return "stars"
-    names = column_names(path)
-    if is_clouds(names):
-        return "clouds"
-    if is_lines(names):
-        return "lines"
-    raise InputError(
-        f"{reference} has the columns {', '.join(sorted(names))}: it is neither "
-        f"lines of sight ({LINES_NEED}) nor clouds ({CLOUDS_NEED}); stars are to be "
-        "ingested first"
-    )
+    return table_kind(path)
 
 
 def open_package(name: str) -> Any:

@@ -11,11 +11,11 @@ import pytest
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import spherical
+from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_map
+from pipelines.compare.maps import seen_cells
 from pipelines.compare.others import CubeMap, QueriedMap, RunMap, read_npz
 from pipelines.compare.references import open_package
-from pipelines.compare.sampling import seen_cells
 from pipelines.maps.cube import Cube
 from pipelines.products import map_cube
 
@@ -63,15 +63,9 @@ def queried(*, integrated: bool, **options) -> QueriedMap:
 @pytest.mark.parametrize("bare", [True, False])
 def test_a_queried_map_gives_both_whatever_it_gives(integrated, bare):
     other = queried(integrated=integrated, bare=bare)
-    place = spherical(PLACES)
-    np.testing.assert_allclose(
-        other.extinction(*place), one_cloud.extinction(PLACES), rtol=2e-3
-    )
-    np.testing.assert_allclose(
-        other.density(*place), one_cloud.density(PLACES), rtol=2e-3
-    )
-    box = tuple(part.reshape(3, 1) for part in place)
-    assert other.extinction(*box).shape == other.density(*box).shape == (3, 1)
+    for name in ("extinction", "density"):
+        found = getattr(other, name)(PLACES)
+        np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=2e-3)
 
 
 def test_a_cube_gives_both_in_its_unit_times_the_factor(truth):
@@ -82,23 +76,20 @@ def test_a_cube_gives_both_in_its_unit_times_the_factor(truth):
         arrays={"density": 500 * truth.arrays["density"]},
         unit="mag kpc-1",
     )
-    other, place = CubeMap(cube=per_kpc, factor=2.0), spherical(PLACES)
-    np.testing.assert_allclose(
-        other.extinction(*place), one_cloud.extinction(PLACES), rtol=0.04
-    )
-    np.testing.assert_allclose(
-        other.density(*place), one_cloud.density(PLACES), rtol=0.04
-    )
+    other = CubeMap(cube=per_kpc, factor=2.0)
+    for name in ("extinction", "density"):
+        found = getattr(other, name)(PLACES)
+        np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=0.04)
 
 
 def test_rays_without_any_dust_are_outside_the_footprint(truth):
     x = np.broadcast_to(truth.x, truth.arrays["density"].shape)
     half = np.where(x > 0, truth.arrays["density"], 0.0)
     holes = Cube(x=truth.x, y=truth.y, z=truth.z, arrays={"density": half})
-    place = spherical(np.vstack([PLACES, [[-300.0, 0.0, 0.0]]]))
-    known = np.isfinite(CubeMap(cube=holes).extinction(*place))
+    places = np.vstack([PLACES, [[-300.0, 0.0, 0.0]]])
+    known = np.isfinite(CubeMap(cube=holes).extinction(places))
     np.testing.assert_array_equal(known, [True, True, False, False])
-    assert np.isfinite(CubeMap(cube=holes, blank=False).density(*place)).all()
+    assert np.isfinite(CubeMap(cube=holes, blank=False).density(places)).all()
 
 
 def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
@@ -199,7 +190,7 @@ def test_many_values_for_a_place_are_refused():
         step=5.0,
     )
     with pytest.raises(InputError, match="one value each"):
-        many.extinction(*spherical(PLACES))
+        many.extinction(PLACES)
 
 
 def test_too_few_common_cells_and_things_that_are_no_map_are_refused(positive_run):
@@ -234,8 +225,8 @@ def test_the_decoded_map_has_its_dust_in_the_plane(data_dir):
     assert abs(cube.z[np.argmax(by_height)]) < 100
     # It ends south of a declination of -30 degrees, which is towards l = 300.
     other = CubeMap(cube=cube)
-    place = np.array([120.0, 300.0]), np.array([0.0, 0.0]), np.array([900.0, 900.0])
-    np.testing.assert_array_equal(np.isfinite(other.extinction(*place)), [True, False])
+    places = 900.0 * unit_vectors(np.array([120.0, 300.0]), np.zeros(2))
+    np.testing.assert_array_equal(np.isfinite(other.extinction(places)), [True, False])
 
 
 def test_packages_and_maps_that_are_not_there_are_named(monkeypatch):
