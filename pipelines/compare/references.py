@@ -34,7 +34,7 @@ def kind_of(reference: str) -> str:
             f"{HELD_OUT}, or {PACKAGE}NAME"
         )
     if path.is_dir():
-        is_map = (path / "run.json").is_file() or (path / "zarr.json").is_file()
+        is_map = any((path / name).is_file() for name in ("run.json", "zarr.json"))
         return "map" if is_map else "stars"
     if path.suffix in (".npz", ".fits", ".fit"):
         return "map"
@@ -77,16 +77,14 @@ def _maps_of(module_name: str) -> dict[str, Any]:
         warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
         try:
             base = importlib.import_module("dustmaps.map_base").DustMap
-        except ImportError as error:
-            raise InputError(
-                "maps of the package dustmaps need it: pip install 'dustmap[dustmaps]'"
-            ) from error
-        try:
             module = importlib.import_module(f"dustmaps.{module_name}")
         except ImportError as error:
-            raise InputError(f"dustmaps has no map {module_name!r}: {error}") from error
+            raise InputError(
+                f"no map {module_name!r} of the package dustmaps ({error}): is it "
+                "installed (pip install 'dustmap[dustmaps]')?"
+            ) from error
     return {
-        each.__name__: each
-        for _, each in inspect.getmembers(module, inspect.isclass)
+        name: each
+        for name, each in inspect.getmembers(module, inspect.isclass)
         if issubclass(each, base) and each.__module__ == module.__name__
     }
