@@ -14,7 +14,7 @@ from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, check_folder, write_comparison
 from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
-from pipelines.compare.others import CubeMap, RunMap, read_npz
+from pipelines.compare.others import cube_map, read_npz, run_map
 from pipelines.compare.references import HELD_OUT, PACKAGE, kind_of, open_package
 from pipelines.compare.stars import compare_held_out, compare_stars
 from pipelines.compare.tables import read_clouds, read_lines
@@ -117,11 +117,11 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
             )
         other = open_package(reference.removeprefix(PACKAGE))
     elif (path / "run.json").is_file():
-        other = RunMap(run=read_run(path), factor=factor)
+        other = run_map(read_run(path), factor)
     else:
         read = read_zarr if path.is_dir() else read_fits
         read = read_npz if path.suffix == ".npz" else read
-        other = CubeMap(cube=read(path), factor=factor)
+        other = cube_map(read(path), factor)
     return compare_map(
         run,
         other,

@@ -13,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
-from pipelines.compare.others import OtherMap, QueriedMap, predicted_at
+from pipelines.compare.others import OtherMap, predicted_at, queried_map
 from pipelines.run.folder import Run
 
 _BINS = 6
@@ -149,8 +149,8 @@ def _asked(
             "(integrated=True, --integrated) or density (integrated=False, "
             "--differential)"
         )
-    return QueriedMap(
-        source=other,
+    return queried_map(
+        other,
         integrated=integrated,
         factor=factor,
         options=options,

@@ -7,9 +7,10 @@ Points are heliocentric Galactic ``x, y, z`` [pc], shape ``(n, 3)``; answers hav
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from astropy import units as u
@@ -28,21 +29,21 @@ _NODES = 1_000_000
 _SHOWN = ("p50", "density", "mean")
 _SUMMED = ("mean", "density", "p50")
 
-
-class OtherMap(Protocol):
-    """What another map is asked."""
-
-    def density(self, points: np.ndarray) -> np.ndarray:
-        """Density [mag/pc]."""
-        ...
-
-    def extinction(self, points: np.ndarray) -> np.ndarray:
-        """Extinction [mag] from the observer."""
-        ...
+AtPoints = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CubeMap:
+class OtherMap:
+    """What another map is asked at points.
+
+    ``density`` gives [mag/pc], ``extinction`` [mag] from the observer.
+    """
+
+    density: AtPoints
+    extinction: AtPoints
+
+
+def cube_map(cube: Cube, factor: float = 1.0, *, blank: bool = True) -> OtherMap:
     """A cube of densities, trilinear between its points.
 
     Parameters
@@ -57,71 +58,62 @@ class CubeMap:
         Rays along which the cube has no dust at all, out to its edge, lie outside its
         footprint: NaN.
     """
+    unit: Any = u.Unit(cube.unit)
+    scale = factor * float(unit.to(u.mag / u.pc))
+    axes = (cube.x, cube.y, cube.z)
+    lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
+    box = Box(lower=lower, upper=upper)
+    shown, summed = _of(cube, _SHOWN), _of(cube, _SUMMED)
 
-    cube: Cube
-    factor: float = 1.0
-    blank: bool = True
+    def integral(points: np.ndarray) -> np.ndarray:
+        return truth_extinction(cube, *spherical(points), name=summed)
 
-    def density(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.density`."""
-        values = truth_density(self.cube, points, name=self._name(_SHOWN))
-        return self._known(values, points)
-
-    def extinction(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.extinction`."""
-        return self._known(self._integral(points), points)
-
-    def _name(self, among: tuple[str, ...]) -> str:
-        for name in among:
-            if name in self.cube.arrays:
-                return name
-        raise InputError(
-            f"the cube has {', '.join(self.cube.arrays)}, but none of "
-            f"{', '.join(among)}"
-        )
-
-    def _integral(self, points: np.ndarray) -> np.ndarray:
-        return truth_extinction(self.cube, *spherical(points), name=self._name(_SUMMED))
-
-    def _known(self, values: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """Values in the other map's band; NaN on rays that see no dust at all."""
-        unit: Any = u.Unit(self.cube.unit)
-        values = self.factor * float(unit.to(u.mag / u.pc)) * values
-        if not self.blank:
-            return values
-        axes = (self.cube.x, self.cube.y, self.cube.z)
-        lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
+    def known(values: np.ndarray, points: np.ndarray) -> np.ndarray:
+        if not blank:
+            return scale * values
         rays = points / np.linalg.norm(points, axis=-1, keepdims=True)
-        faces = Box(lower=lower, upper=upper).exits(rays)[:, None] * rays
-        return np.where(self._integral(faces) == 0, np.nan, values)
+        dark = integral(box.exits(rays)[:, None] * rays) == 0
+        return np.where(dark, np.nan, scale * values)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMap:
-    """Another run: its posterior median."""
-
-    run: Run
-    factor: float = 1.0
-
-    def density(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.density`."""
-        return self.factor * predicted_at(self.run, points)["density_p50"]
-
-    def extinction(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.extinction`."""
-        return self.factor * predicted_at(self.run, points)["extinction_p50"]
-
-
-def predicted_at(run: Run, points: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of `predict_columns` at points [pc], shape ``(n,)``."""
-    lon, lat, distance = spherical(points)
-    return predict_columns(
-        run.plan, run.posterior, Stars(l=lon, b=lat, distance=distance)
+    return OtherMap(
+        density=lambda points: known(truth_density(cube, points, name=shown), points),
+        extinction=lambda points: known(integral(points), points),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueriedMap:
+def _of(cube: Cube, names: tuple[str, ...]) -> str:
+    """The first of the names that the cube has."""
+    found = [name for name in names if name in cube.arrays]
+    if not found:
+        raise InputError(
+            f"the cube has {', '.join(cube.arrays)}, but none of {', '.join(names)}"
+        )
+    return found[0]
+
+
+def run_map(run: Run, factor: float = 1.0) -> OtherMap:
+    """Another run: its posterior median."""
+    return OtherMap(
+        density=lambda points: factor * predicted_at(run, points)["density_p50"],
+        extinction=lambda points: factor * predicted_at(run, points)["extinction_p50"],
+    )
+
+
+def predicted_at(run: Run, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of `predict_columns` at points [pc]."""
+    lon, lat, distance = spherical(points)
+    stars = Stars(l=lon, b=lat, distance=distance)
+    return predict_columns(run.plan, run.posterior, stars)
+
+
+def queried_map(
+    source: Any,
+    *,
+    integrated: bool,
+    factor: float,
+    options: dict[str, Any],
+    step: float,
+) -> OtherMap:
     """An object with ``.query(coordinates)``, as the package dustmaps has them.
 
     Parameters
@@ -138,55 +130,54 @@ class QueriedMap:
         Spacing [pc] over which densities are integrated and extinctions differenced.
     """
 
-    source: Any
-    integrated: bool
-    factor: float
-    options: dict[str, Any]
-    step: float
-
-    def density(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.density`."""
-        if not self.integrated:
-            return self._query(points)
-        distance = np.linalg.norm(points, axis=-1)
-        near = np.maximum(distance - self.step / 2, 0.0)
-        far = distance + self.step / 2
-        rays = points / distance[:, None]
-        # At the observer itself there is no extinction, and maps do not answer.
-        start = self._query(np.maximum(near, 1e-3)[:, None] * rays)
-        start = np.where(near > 0, start, 0.0)
-        return (self._query(far[:, None] * rays) - start) / (far - near)
-
-    def extinction(self, points: np.ndarray) -> np.ndarray:
-        """See `OtherMap.extinction`."""
-        if self.integrated:
-            return self._query(points)
-        distance = np.linalg.norm(points, axis=-1)
-        count = math.ceil(float(distance.max(initial=self.step)) / self.step)
-        share = (np.arange(count) + 0.5) / count
-        found = np.empty(len(points))
-        rows = max(_NODES // count, 1)
-        for start in range(0, len(points), rows):
-            part = slice(start, start + rows)
-            nodes = points[part, None] * share[:, None]
-            values = self._query(nodes.reshape(-1, 3)).reshape(-1, count)
-            found[part] = values.mean(axis=1) * distance[part]
-        return found
-
-    def _query(self, points: np.ndarray) -> np.ndarray:
+    def query(points: np.ndarray) -> np.ndarray:
         lon, lat, distance = spherical(points)
         place = SkyCoord(
             lon * u.deg, lat * u.deg, distance=distance * u.pc, frame="galactic"
         )
-        values = self.source.query(place, **self.options)
+        values = source.query(place, **options)
         plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
         if plain.shape != place.shape:
             raise InputError(
-                f"{type(self.source).__name__}.query gave {plain.shape} for "
+                f"{type(source).__name__}.query gave {plain.shape} for "
                 f"{place.shape[0]} coordinates: ask it for one value each (--query "
                 "mode=mean or median)"
             )
-        return self.factor * plain
+        return factor * plain
+
+    if integrated:
+        return OtherMap(
+            density=lambda points: _differenced(query, points, step), extinction=query
+        )
+    return OtherMap(
+        density=query, extinction=lambda points: _integrated(query, points, step)
+    )
+
+
+def _differenced(extinction: AtPoints, points: np.ndarray, step: float) -> np.ndarray:
+    """Density from the extinctions half a step before and behind."""
+    distance = np.linalg.norm(points, axis=-1)
+    rays = points / distance[:, None]
+    near, far = np.maximum(distance - step / 2, 0.0), distance + step / 2
+    # At the observer itself there is no extinction, and maps do not answer.
+    start = extinction(np.maximum(near, 1e-3)[:, None] * rays)
+    start = np.where(near > 0, start, 0.0)
+    return (extinction(far[:, None] * rays) - start) / (far - near)
+
+
+def _integrated(density: AtPoints, points: np.ndarray, step: float) -> np.ndarray:
+    """Extinction by the midpoint rule, with at most ``step`` between nodes."""
+    distance = np.linalg.norm(points, axis=-1)
+    count = math.ceil(float(distance.max(initial=step)) / step)
+    share = (np.arange(count) + 0.5) / count
+    found = np.empty(len(points))
+    rows = max(_NODES // count, 1)
+    for start in range(0, len(points), rows):
+        part = slice(start, start + rows)
+        nodes = points[part, None] * share[:, None]
+        values = density(nodes.reshape(-1, 3)).reshape(-1, count)
+        found[part] = values.mean(axis=1) * distance[part]
+    return found
 
 
 def read_npz(path: Path) -> Cube:
