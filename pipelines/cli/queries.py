@@ -78,29 +78,26 @@ def query(map_: Path, **options: Any) -> None:
 def _wanted(options: dict[str, Any]) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
-    chosen, total = options["integrated"], options["total"]
+    chosen, total, pct = options["integrated"], options["total"], options["pct"]
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
-    if options["pct"] and options["mode"] not in (None, "percentile"):
+    if pct and options["mode"] not in (None, "percentile"):
         raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
+    try:
+        percentiles = tuple(float(part) for part in pct.split(",")) if pct else ()
+    except ValueError:
+        raise InputError(
+            f"--pct takes numbers separated by commas, got {pct!r}"
+        ) from None
     both = (True,) if total else (True, False)
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
-        mode="percentile" if options["pct"] else options["mode"],
-        pct=_percentiles(options["pct"]),
+        mode="percentile" if pct else options["mode"],
+        pct=percentiles,
         total=total,
         extinction=options["at_extinction"],
         seed=options["seed"],
     )
-
-
-def _percentiles(text: str | None) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError(
-            f"--pct takes numbers separated by commas, got {text!r}"
-        ) from None
 
 
 def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:

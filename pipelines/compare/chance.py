@@ -19,11 +19,8 @@ def groups(near: np.ndarray) -> list[int]:
 
 def one_each(group: Sequence[int], width: Sequence[float]) -> list[int]:
     """Index of the narrowest of every group, in order."""
-    best: dict[int, int] = {}
-    for i, own in enumerate(group):
-        if own not in best or width[i] < width[best[own]]:
-            best[own] = i
-    return sorted(best.values())
+    members = [[i for i, own in enumerate(group) if own == g] for g in set(group)]
+    return sorted(min(each, key=lambda i: width[i]) for each in members)
 
 
 def p_value(

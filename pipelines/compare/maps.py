@@ -87,7 +87,7 @@ def compare_map(
     known = np.isfinite(list(others.values())).all(axis=0)
     if known.sum() < _FEW:
         raise InputError(
-            f"the other map knows {int(known.sum())} of the {len(known)} cells that "
+            f"the other map knows {int(known.sum())} of the {len(places)} cells that "
             f"were asked for: at least {_FEW} are needed"
         )
     counts = {

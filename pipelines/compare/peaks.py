@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from astropy import units as u
+from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues
 from pipelines.base.geometry import unit_vectors
@@ -41,18 +44,12 @@ class Profile:
 
 def disc(l: float, b: float, radius: float) -> np.ndarray:  # noqa: E741
     """Unit vectors within ``radius`` [deg] of a direction [deg], shape ``(19, 3)``."""
-    centre = unit_vectors(np.array(l), np.array(b))
-    pole = np.array([0.0, 0.0, 1.0]) if abs(b) < 80 else np.array([1.0, 0.0, 0.0])
-    east = np.cross(pole, centre)
-    east /= np.linalg.norm(east)
-    north = np.cross(centre, east)
-    found = []
-    for share, count in _RINGS:
-        angle = 2 * np.pi * np.arange(count)[:, None] / count
-        aside = np.cos(angle) * east + np.sin(angle) * north
-        away = np.radians(radius * share)
-        found.append(np.cos(away) * centre + np.sin(away) * aside)
-    return np.concatenate(found)
+    share, count = zip(*_RINGS)
+    away = radius * np.repeat(share, count)
+    angle = np.concatenate([360 * np.arange(n) / n for n in count])
+    centre: Any = SkyCoord(l, b, unit="deg", frame="galactic")
+    rays = centre.directional_offset_by((90 - angle) * u.deg, away * u.deg)
+    return unit_vectors(rays.l.deg, rays.b.deg)
 
 
 def profiles(

@@ -74,21 +74,19 @@ def check_extinction(
     InputError
         If one is not positive, the unit is none of extinction, or the shapes differ.
     """
-    quantity = u.Quantity(extinction, dtype=np.float64)
-    if quantity.unit not in (u.dimensionless_unscaled, u.mag):
-        raise InputError(f"extinction is in mag, got {quantity.unit}")
-    values = np.asarray(quantity.value)
+    try:
+        values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+        values = np.broadcast_to(values, shape).reshape(-1)
+    except (u.UnitConversionError, ValueError) as error:
+        raise InputError(
+            "expected one extinction [mag], or one for each of the coordinates, of "
+            f"shape {shape}: {error}"
+        ) from error
     if not ((values > 0) & np.isfinite(values)).all():
         raise InputError(
             f"an extinction must be positive and finite [mag], got {extinction}"
         )
-    try:
-        return np.broadcast_to(values, shape).reshape(-1)
-    except ValueError:
-        raise InputError(
-            f"extinctions of shape {values.shape} for coordinates of shape {shape}: "
-            "give one number, or one for each coordinate"
-        ) from None
+    return values
 
 
 def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:

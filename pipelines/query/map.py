@@ -146,7 +146,8 @@ class DustMap:
         if kinds:
             asked = self._asked(self.source, coords, integrated, total)
             columns = self.source.answers(kinds, asked.integrated, asked.within)
-            values = np.stack(columns, axis=-1) if np.ndim(pct) else columns[0]
+            listed = pct is not None and np.ndim(pct)
+            values = np.stack(columns, axis=-1) if listed else columns[0]
         else:
             source = self._drawn_from(mode, rng)
             asked = self._asked(source, coords, integrated, total)

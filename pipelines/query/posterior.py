@@ -14,11 +14,10 @@ from dustmap.keyed_noise import keyed_normals
 from dustmap.posterior import Moments
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import QUANTILES
 from pipelines.model.observations import outward_rays
 from pipelines.products.integrated import last_star
 from pipelines.query.places import Places
-from pipelines.query.question import Kind
+from pipelines.query.question import Kind, probability
 from pipelines.run.facts import Facts, run_facts
 from pipelines.run.folder import Run
 
@@ -124,7 +123,7 @@ class PosteriorAnswers:
 def _moment(moments: Moments, kind: Kind) -> Tensor:
     if kind in ("mean", "std"):
         return getattr(moments, str(kind))
-    return moments.quantile(QUANTILES.get(kind, kind))
+    return moments.quantile(probability(kind))
 
 
 def _direction_keys(ends: np.ndarray) -> np.ndarray:

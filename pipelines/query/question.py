@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantiles import QUANTILES
 
 Kind = str | float
 """What of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
@@ -23,6 +24,11 @@ _BOTH = (
     "integrated=True is the extinction from the observer to each place [mag], "
     "integrated=False the extinction density there [mag/pc]"
 )
+
+
+def probability(kind: Kind) -> float:
+    """Of a kind that is a quantile."""
+    return QUANTILES[kind] if isinstance(kind, str) else kind
 
 
 def kinds_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,12 +12,12 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import NAMES, QUANTILES, log_normal, normal
+from pipelines.base.quantiles import NAMES, log_normal, normal
 from pipelines.formats.zarr import open_cube
 from pipelines.query.chunks import ChunkReader
 from pipelines.query.density import DensityGrid
 from pipelines.query.places import Places
-from pipelines.query.question import Kind
+from pipelines.query.question import Kind, probability
 from pipelines.query.sky import Sky
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
@@ -84,21 +84,17 @@ class MapStore:
                 f"{', '.join(part.arrays)}"
             )
         read = part.at(names, places)
-        rule = log_normal if positive else normal
-        return [
-            read[parts[0]]
-            if len(parts) == 1
-            else rule(*(read[name] for name in parts), QUANTILES.get(kind, kind))
-            for kind, parts in zip(kinds, made_of)
-        ]
+        rule: Callable[..., np.ndarray] = log_normal if positive else normal
+        found = []
+        for kind, parts in zip(kinds, made_of):
+            arrays = [read[name] for name in parts]
+            found.append(arrays[0])
+            if len(arrays) > 1:
+                found[-1] = rule(*arrays, probability(kind))
+        return found
 
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""
-        if "support" not in self.density.arrays:
-            raise InputError(
-                f"{self.path} has no array 'support': which of its cells stars have "
-                "seen is not known"
-            )
         return self.density.support(places) <= 0
 
     def last_star(self, places: Places) -> np.ndarray:

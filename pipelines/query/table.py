@@ -16,7 +16,7 @@ from astropy.coordinates import SkyCoord
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.tables import open_table, to_arrow
-from pipelines.query.map import DustMap
+from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.places import places_of
 from pipelines.query.targets import Targets
 from pipelines.storage.atomic import atomic_file
@@ -54,10 +54,11 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns,
     if wanted.extinction is not None:
         crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
         names = ("distance_reached", "distance_lower", "distance_upper")
-        columns = {name: part.value for name, part in zip(names, crossing)}
-        units = dict.fromkeys(names, "pc")
+        columns: Columns = {name: part.value for name, part in zip(names, crossing)}
+        units: Units = dict.fromkeys(names, "pc")
     else:
-        columns, units, flags = {}, {}, np.empty(0)
+        columns, units = {}, {}
+        flags: np.ndarray = np.empty(0, dtype=FLAGS)
         for integrated in wanted.integrated:
             what, unit = _QUANTITIES[integrated]
             found, flags = _quantity(dust, coords, wanted, integrated)
