@@ -27,7 +27,9 @@ def cloud_figure(judged: Sequence[ValidatedCloud]) -> Figure:
     places = np.array([(each.cloud.distance, each.peak) for each in judged])
     far = 1.1 * float(np.nanmax(places))
     axes.plot([0, far], [0, far], color=BLACK, linewidth=0.9)
-    _peaks_of_samples(axes, judged)
+    peaks = [(e.cloud.distance, peak) for e in judged for peak in e.peaks_of_samples]
+    style = {"color": "0.7", "markersize": 5, "zorder": 1}
+    axes.plot(*np.array(peaks).T, "_", label="peaks of the samples", **style)
     found = np.array([each.found for each in judged])
     width = np.array([each.tolerance for each in judged])
     for chosen, colour, marker, name in (
@@ -59,18 +61,20 @@ def cloud_figure(judged: Sequence[ValidatedCloud]) -> Figure:
 
 def _number(axes: Axes, names: list[str], places: np.ndarray, far: float) -> None:
     """Number the clouds in order, with their names beside the panel."""
-    lines = []
-    for i, (name, place) in enumerate(zip(names, places)):
-        lines.append(f"{i + 1:2d}  {name}")
+    lines, spots, room = [], [], _LETTERS * far
+    for number, (name, place) in enumerate(zip(names, places), 1):
+        lines.append(f"{number:2d}  {name}")
         if not np.isfinite(place).all():
             lines[-1] += " (no peak)"
             continue
-        # A row higher for every number before it at the same place.
-        above = (np.abs(places[:i] - place) < _LETTERS * far).all(axis=1).sum()
+        spot = place.copy()
+        while any((np.abs(spot - other) < room).all() for other in spots):
+            spot[1] += room
+        spots.append(spot)
         axes.annotate(
-            str(i + 1),
-            place,
-            (0.0, 4.0 + 8.0 * above),
+            str(number),
+            spot,
+            (0.0, 4.0),
             textcoords="offset points",
             ha="center",
             va="bottom",
@@ -81,15 +85,3 @@ def _number(axes: Axes, names: list[str], places: np.ndarray, far: float) -> Non
         1.03, 1.0, "\n".join(lines), transform=axes.transAxes, va="top",
         fontsize=SMALL, linespacing=1.35,
     )  # fmt: skip
-
-
-def _peaks_of_samples(axes: Axes, judged: Sequence[ValidatedCloud]) -> None:
-    peaks = [(e.cloud.distance, peak) for e in judged for peak in e.peaks_of_samples]
-    axes.plot(
-        *np.array(peaks).T,
-        "_",
-        color="0.7",
-        markersize=5,
-        zorder=1,
-        label="peaks of the samples",
-    )

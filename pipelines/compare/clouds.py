@@ -211,11 +211,11 @@ def _numbers(
 
 def _words(counts: dict[str, int], numbers: dict[str, Any]) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
+    met, of = numbers["largest peak there"], numbers["judged"]
     return (
         f"Clouds: {told}. Only the judged ones tell for or against the map.",
-        f"The largest peak lies at the cloud for {numbers['largest peak there']} of "
-        f"{numbers['judged']}; a cloud anywhere on its line would be met in "
-        f"{numbers['expected anywhere on the line']:.1f}.",
+        f"The largest peak lies at the cloud for {met} of {of}; a cloud anywhere on "
+        f"its line would be met in {numbers['expected anywhere on the line']:.1f}.",
         f"Of {numbers['complexes']} complexes, one cloud each, "
         f"{numbers['complexes, largest peak there']} are met; anywhere on their lines "
         f"{numbers['complexes, anywhere on the line']:.1f} would be "
@@ -225,5 +225,5 @@ def _words(counts: dict[str, int], numbers: dict[str, Any]) -> tuple[str, ...]:
         f"of {numbers['mean rank of density']:.0%} of its line "
         f"(p = {numbers['p, rank']:.2g}).",
         "A line may hold several clouds: a largest peak elsewhere need not be wrong. "
-        "Without a stated error the tolerance is a cell; positions are approximate.",
+        "Without a stated error the tolerance is a cell.",
     )

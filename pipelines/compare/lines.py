@@ -200,16 +200,15 @@ def _words(
         if each.last is not None and abs(each.z[each.last]) > _OFF
     ]
     return (
-        f"Lines of sight: {len(validated)}, of which {count} have a distance that can "
-        "be judged: in the box, before the last star of the map there, and within the "
+        f"Lines of sight: {len(validated)}, {count} of them with a distance that can "
+        "be judged: in the box, before the map's last star there, and within the "
         "distances the reference trusts.",
-        f"Scale: {scale}. In these units the map is {numbers['map / reference']:.2f} "
-        "times the reference (least squares): a factor that differs from 1 may be the "
-        "reference's scale as well as the map's.",
+        f"Scale: {scale}. The map is {numbers['map / reference']:.2f} times that "
+        "(least squares): the scale of either may be off.",
         f"More than {_OFF:g} sigma off at its end: {'; '.join(off) or 'no line'}. "
         "Clouds smaller than a cell, or without stars behind them, are missing from "
         "the map and from its errors.",
-        "Extinctions add up, so that the distances of one line are not independent: "
-        f"count the ends of the {count} lines. The reference has errors of its own; "
-        "the spread of its samples leaves out its systematics.",
+        "The distances of one line are not independent: count the ends of the "
+        f"{count} lines. The spread of the reference's samples leaves out its "
+        "systematic errors.",
     )

@@ -136,18 +136,15 @@ def _asked(
     factor: float,
     options: dict[str, Any],
 ) -> OtherMap:
-    if hasattr(other, "density") and hasattr(other, "extinction"):
+    if isinstance(other, OtherMap):
         return other
     name = type(other).__name__
     if not hasattr(other, "query"):
-        raise InputError(
-            f"{name} is no map: it has neither .query nor .density and .extinction"
-        )
+        raise InputError(f"{name} is no map: it has no .query")
     if integrated is None:
         raise InputError(
-            f"say what {name}.query gives: extinction from the observer "
-            "(integrated=True, --integrated) or density (integrated=False, "
-            "--differential)"
+            f"say what {name}.query gives: extinction (integrated=True, --integrated) "
+            "or density (integrated=False, --differential)"
         )
     return queried_map(
         other,
@@ -245,15 +242,14 @@ def _by_distance(medians: dict[str, Pairs], distance: np.ndarray) -> list[Row]:
 def _words(correlation: float, counts: dict[str, int], scale: str) -> tuple[str, ...]:
     return (
         f"Cells: {counts['cells']}, of which sight lines cross "
-        f"{counts['seen by stars']}; {counts['asked']} were asked for, "
-        f"{counts['known to both']} are known to both maps and compared. The other "
-        "cells lie outside the other map's box or footprint.",
-        f"Scale: {scale or 'as given'}. The slope is of the map on the other, the "
-        "ratio that of the means: both carry the scales of both maps. The median of a "
-        "skew posterior lies below its mean, most where little is known.",
-        "Correlation over places is by many cells of few structures. Extinctions "
-        "correlate because both grow with distance: read the bins. What is left of "
-        f"the densities ({correlation:.2f}) is what the map knows along its lines.",
-        "The other map is taken as exact, its own errors are not in 'within 1 std'; "
-        "nor are the maps independent if they share stars.",
+        f"{counts['seen by stars']}; {counts['asked']} were asked for, and "
+        f"{counts['known to both']}, in the other map's box and footprint, compared.",
+        f"Scale: {scale or 'as given'}. Slope (of this map on the other) and ratio of "
+        "means carry the scales of both maps. The median of a skew posterior lies "
+        "below its mean, most where little is known.",
+        "Extinctions correlate because both grow with distance: read the bins. The "
+        f"correlation of densities ({correlation:.2f}) is what the map knows along "
+        "its lines, by many cells of few structures.",
+        "The other map is taken as exact: its errors are not in 'within 1 std'. Maps "
+        "that share stars are not independent.",
     )

@@ -87,11 +87,6 @@ def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
     why = "fitted"
     if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
         # The run names only some of the stars it fitted, but all it held out.
-        if not (run.path / FILE).is_file():
-            raise InputError(
-                f"{run.path} kept no star back and does not list all that it fitted: "
-                "the map can only be judged by stars of another catalogue"
-            )
         held_out = set(_places_in(run.path / FILE))
         seen = np.array([place not in held_out for place in places], dtype=bool)
         why = "fitted, or not known to be held out"
@@ -208,21 +203,19 @@ def _words(
 ) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
     words = [
-        f"Stars: {told}. Only stars that the fit has not seen and that lie in the box "
-        "are judged.",
-        f"Measured extinctions, so that their noise is in every figure: they scatter "
-        f"by {held.observed.std():.3f} mag, and by {whole.rmse:.3f} mag around the "
-        "map. z-scores are of the map's error and the star's together.",
-        "The errors given for coverage are binomial. Stars behind one cloud err "
-        "together: the true errors are larger.",
+        f"Stars: {told}. Only stars that the fit has not seen, in the box, are judged.",
+        f"Observed extinctions scatter by {held.observed.std():.3f} mag, and by "
+        f"{whole.rmse:.3f} mag around the map, their noise included; z-scores are of "
+        "the map's error and the star's together.",
+        "The errors of coverage are binomial; stars behind one cloud err together, so "
+        "that the true errors are larger.",
     ]
     far = np.abs(z) > _FAR
     if far.any() and not far.all():
         words.append(
             f"{int(far.sum())} of {len(far)} lie beyond {_FAR:g} sigma; without them "
             f"chi2/n is {np.mean(z[~far] ** 2):.2f} and the RMSE "
-            f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag: bins with large "
-            "values of either may hold one of them."
+            f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag."
         )
     if whole.stars < _FEW:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,14 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.catalog.readers import open_source, read_columns
 
-_DISTANCES, _VALUES = {"distance", "dm"}, {"extinction", "ebv"}
-LINES_NEED = (
-    "l, b [deg]; distance [pc] or dm [mag]; extinction [mag, in the band of the map] "
-    "or ebv [mag]; and maybe los, sample (-1 or none: best fit), dm_min, dm_max"
-)
-CLOUDS_NEED = (
-    "name, dist_pc [pc]; and l_approx, b_approx or l, b [deg] and e_dist_pc [pc] where "
-    "they are known"
-)
+_DISTANCES, _VALUES = ("distance", "dm"), ("extinction", "ebv")
+_NEED = {
+    "lines": "l, b [deg]; distance [pc] or dm [mag]; extinction [mag, in the band of "
+    "the map] or ebv [mag]; and maybe los, sample (-1 or none: best fit), dm_min, "
+    "dm_max",
+    "clouds": "name, dist_pc [pc]; and l_approx, b_approx or l, b [deg] and e_dist_pc "
+    "[pc] where they are known",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +62,6 @@ class Cloud:
         return bool(np.isfinite([self.l, self.b]).all())
 
 
-def is_lines(names: set[str]) -> bool:
-    """Whether these columns can be those of lines of sight."""
-    return {"l", "b"} <= names and bool(names & _DISTANCES) and bool(names & _VALUES)
-
-
-def is_clouds(names: set[str]) -> bool:
-    """Whether these columns can be those of clouds."""
-    return {"name", "dist_pc"} <= names
-
-
 def table_kind(path: Path) -> str:
     """``clouds`` or ``lines``, by the columns of a table.
 
@@ -82,13 +71,20 @@ def table_kind(path: Path) -> str:
         If the columns are those of neither.
     """
     names = set(open_source(path).columns)
-    if not is_clouds(names) and not is_lines(names):
-        raise InputError(
-            f"{path} has the columns {', '.join(sorted(names))}: it is neither lines "
-            f"of sight ({LINES_NEED}) nor clouds ({CLOUDS_NEED}); stars are to be "
-            "ingested first"
-        )
-    return "clouds" if is_clouds(names) else "lines"
+    for kind in ("clouds", "lines"):
+        if _fits(kind, names):
+            return kind
+    raise InputError(
+        f"{path} has the columns {', '.join(sorted(names))}: it is neither lines of "
+        f"sight ({_NEED['lines']}) nor clouds ({_NEED['clouds']}); stars are to be "
+        "ingested first"
+    )
+
+
+def _fits(kind: str, names: set[str]) -> bool:
+    if kind == "clouds":
+        return {"name", "dist_pc"} <= names
+    return {"l", "b"} <= names and all(names & {*s} for s in (_DISTANCES, _VALUES))
 
 
 def read_lines(path: Path) -> tuple[list[Line], str]:
@@ -103,7 +99,7 @@ def read_lines(path: Path) -> tuple[list[Line], str]:
     """
     optional = ("los", "sample", "dm_min", "dm_max")
     wanted = ("l", "b", *_DISTANCES, *_VALUES, *optional)
-    columns = _read(path, is_lines, f"lines of sight need {LINES_NEED}", wanted)
+    columns = _read(path, "lines", wanted)
     value = "extinction" if "extinction" in columns else "ebv"
     if "distance" not in columns:
         columns["distance"] = _from_modulus(columns["dm"])
@@ -152,7 +148,7 @@ def read_clouds(path: Path) -> list[Cloud]:
         If columns are missing or a distance is not positive.
     """
     wanted = ("name", "dist_pc", "e_dist_pc", "l_approx", "b_approx", "l", "b")
-    columns = _read(path, is_clouds, f"clouds need {CLOUDS_NEED}", wanted)
+    columns = _read(path, "clouds", wanted)
     bad = ~(columns["dist_pc"] > 0)
     if bad.any():
         raise InputError(f"{path}: dist_pc is not positive in {int(bad.sum())} rows")
@@ -172,14 +168,15 @@ def _from_modulus(modulus: np.ndarray) -> np.ndarray:
     return 10.0 ** (np.asarray(modulus) / 5 + 1)
 
 
-def _read(
-    path: Path, fits: Callable[[set[str]], bool], need: str, wanted: Sequence[str]
-) -> dict[str, np.ndarray]:
+def _read(path: Path, kind: str, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     """The wanted columns that a table has; ``name`` is text, the others numbers."""
     source = open_source(path)
     names = set(source.columns)
-    if not fits(names):
-        raise InputError(f"{path} has the columns {', '.join(sorted(names))}; {need}")
+    if not _fits(kind, names):
+        raise InputError(
+            f"{path} has the columns {', '.join(sorted(names))}; {kind} need "
+            f"{_NEED[kind]}"
+        )
     requests = {
         name: (name, "string" if name == "name" else "number")
         for name in wanted

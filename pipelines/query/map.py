@@ -36,7 +36,7 @@ and the value is that at the edge of the map.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Places as they came, and ``reached``: with distances that end in the map."""
+    """Places as they came, those ``reached`` in the map, and which are inside."""
 
     integrated: bool
     places: Places
@@ -253,8 +253,8 @@ class DustMap:
     def _flags(self, asked: _Asked, answer: u.Quantity) -> np.ndarray:
         places, flags = asked.places, np.zeros(len(asked.places), dtype=FLAGS)
         # What has no value though it is in the box is not in the map either.
-        values = answer.value.reshape(len(places), -1)
-        inside = asked.inside & np.isfinite(values).all(axis=1)
+        axes = tuple(range(len(places.shape), answer.ndim))
+        inside = asked.inside & np.isfinite(answer.value).all(axis=axes).reshape(-1)
         within = asked.reached.select(inside)
         unseen = self.source.unseen(within)
         flags["inside"] = inside

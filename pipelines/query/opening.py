@@ -37,9 +37,11 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         If it is none of these, or the samples are those of another map or band.
     """
     place = Path(path)
-    if not place.exists():
+    if not place.is_dir():
         raise InputError(
-            f"{place} does not exist: give a map store, a run or an archive of samples"
+            f"{place} is no map to ask: expected a map store (map.zarr, by `dustmap "
+            "export RUN --zarr`), the folder of a run, or the archive of its samples "
+            "(map.samples, by `dustmap samples`)"
         )
     if is_samples(place) or not is_zarr(place):
         posterior, band = _posterior(place)
@@ -75,11 +77,5 @@ def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
     from pipelines.samples import read_samples
 
     if isinstance(source, str | Path):
-        if Path(source).is_file():
-            raise InputError(
-                f"{source} is no map to ask: expected a map store (map.zarr, by "
-                "`dustmap export RUN --zarr`), the folder of a run, or the archive of "
-                "its samples (map.samples, by `dustmap samples`)"
-            )
         source = read_samples(source) if is_samples(source) else read_run(source)
     return PosteriorAnswers(source), str(provenance(source)["extinction_band"])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
@@ -130,32 +128,17 @@ def open_store(path: Path) -> MapStore:
             axes=tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz"),
             arrays=tuple(attributes["arrays"]),
         )
-        described = attributes.get("integrated")
-        return MapStore(
-            path=path,
-            band=str(attributes.get("band", "")),
-            density=density,
-            sky=described and _sky_of(reader, density.box, described),
-        )
+        described, sky = attributes.get("integrated"), None
+        if described is not None:
+            names = (str(name) for name in described["arrays"])
+            sky = Sky(
+                reader=reader,
+                box=density.box,
+                nside=int(described["nside"]),
+                distance=np.asarray(reader.array("distance")[...], dtype=np.float64),
+                arrays=tuple(name.removeprefix("extinction_") for name in names),
+            )
     except KeyError as error:
         raise InputError(f"{path} is no map of this program: {error}") from error
-
-
-def _sky_of(reader: ChunkReader, box: Box, described: dict[str, Any]) -> Sky:
-    nside = int(described["nside"])
-    order, frame = described["ordering"], described["frame"]
-    if (order, frame) != ("NESTED", "galactic") or not healpy.isnsideok(nside, True):
-        raise InputError(
-            f"integrated extinction in {frame} {order} of nside {nside}: expected "
-            "galactic, NESTED and a power of two"
-        )
-    return Sky(
-        reader=reader,
-        box=box,
-        nside=nside,
-        distance=np.asarray(reader.array("distance")[...], dtype=np.float64),
-        arrays=tuple(
-            name.removeprefix("extinction_")
-            for name in cast(list[str], described["arrays"])
-        ),
-    )
+    band = str(attributes.get("band", ""))
+    return MapStore(path=path, band=band, density=density, sky=sky)
