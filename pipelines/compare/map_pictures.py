@@ -27,8 +27,7 @@ def map_figure(
     """Both maps at the same places, and by distance."""
     figure, places = panels(2, 2)
     for (what, unit, factor), above, below in zip(_UNITS, places[:2], places[2:]):
-        pairs = medians[what]
-        own, other, std = (factor * v for v in (pairs.own, pairs.other, pairs.std))
+        own, std, other = (factor * column for column in medians[what])
         _against_each_other(above, own, other, f"{what} [{unit}]")
         _against_distance(below, distance, own - other, std)
         label(below, "distance [pc]", f"difference in {what} [{unit}]")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -33,8 +32,7 @@ _BY_DISTANCE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Two maps at the same places, all of shape ``(n,)``: extinctions or densities."""
 
     own: np.ndarray
@@ -170,7 +168,7 @@ def _comparison(
     counts: dict[str, int],
     scale: str,
 ) -> Comparison:
-    found = {f"{what}, {kind}": _figures(p) for (what, kind), p in pairs.items()}
+    found = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
     medians = {what: pairs[what, "median"] for what in _UNITS}
     by_distance = _by_distance(medians, distance)
     columns = {"distance": distance}
@@ -199,9 +197,8 @@ def _comparison(
     )
 
 
-def _figures(pairs: Pairs, chosen: Any = slice(None)) -> Row:
+def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
     """Correlations, slope and differences of own against other."""
-    own, std, other = pairs.own[chosen], pairs.std[chosen], pairs.other[chosen]
     difference = own - other
     correlation = rank = slope = np.nan
     if np.ptp(own) > 0 and np.ptp(other) > 0:
@@ -233,7 +230,7 @@ def _by_distance(medians: dict[str, Pairs], distance: np.ndarray) -> list[Row]:
         row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
         row["places"] = int(chosen.sum())
         for what, pairs in medians.items():
-            own = _figures(pairs, chosen)
+            own = _figures(*(column[chosen] for column in pairs))
             row |= {f"{what}: {name}": own[name] for name in _BY_DISTANCE}
         rows.append(row)
     return rows

@@ -44,9 +44,8 @@ class Profile:
 
 def disc(l: float, b: float, radius: float) -> np.ndarray:  # noqa: E741
     """Unit vectors within ``radius`` [deg] of a direction [deg], shape ``(19, 3)``."""
-    share, count = zip(*_RINGS)
-    away = radius * np.repeat(share, count)
-    angle = np.concatenate([360 * np.arange(n) / n for n in count])
+    away = radius * np.concatenate([np.full(n, share) for share, n in _RINGS])
+    angle = np.concatenate([360 * np.arange(n) / n for _, n in _RINGS])
     centre: Any = SkyCoord(l, b, unit="deg", frame="galactic")
     rays = centre.directional_offset_by((90 - angle) * u.deg, away * u.deg)
     return unit_vectors(rays.l.deg, rays.b.deg)
