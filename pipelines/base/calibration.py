@@ -191,7 +191,8 @@ def by_bins(
     """
     found = []
     for low, high in pairwise(edges):
-        chosen = _within(value, low, high, last=high == edges[-1])
+        last = high == edges[-1]
+        chosen = (value >= low) & ((value <= high) if last else (value < high))
         if chosen.any():
             inside = calibrate(residual[chosen], z[chosen])
             found.append(Bin(low=float(low), high=float(high), calibration=inside))
@@ -202,7 +203,3 @@ def even_edges(value: Column, count: int) -> Column:
     """Edges of at most ``count`` bins of equally many stars; fewer where values tie."""
     edges = np.unique(np.quantile(value, np.linspace(0, 1, count + 1)))
     return edges if len(edges) > 1 else np.array([edges[0], edges[0]])
-
-
-def _within(value: Column, low: float, high: float, *, last: bool) -> np.ndarray:
-    return (value >= low) & ((value <= high) if last else (value < high))
