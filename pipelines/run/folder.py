@@ -15,8 +15,7 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,11 @@ from dustmap.posterior import Posterior
 from dustmap.whitening import TorusWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, nearest_cells
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.atomic import check_manifest
+from pipelines.storage.atomic import check_manifest, check_writable
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 
@@ -107,21 +106,14 @@ def check_output(path: Path, *, overwrite: bool) -> None:
             f"{path} is no run folder: --overwrite replaces only a run, choose "
             "another output"
         )
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path.parent} is read-only: cannot write {path.name} there")
+    check_writable(path)
 
 
 def write_state(folder: Path, state: State) -> None:
     """Save the tensors (safetensors: plain numbers, nothing that could run)."""
-    tensors = {
-        "mean": state.mean.cpu().contiguous(),
-        "samples": state.samples.cpu().contiguous(),
-        "support": state.support.cpu().contiguous(),
-    }
+    plain = {f.name: getattr(state, f.name).cpu().contiguous() for f in fields(state)}
     # By bytes: safetensors' own writer makes files that nobody else may read.
-    (folder / "posterior.safetensors").write_bytes(save(tensors))
+    (folder / "posterior.safetensors").write_bytes(save(plain))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

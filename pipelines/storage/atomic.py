@@ -240,12 +240,19 @@ def _name_some(kind: str, names: list[str]) -> str:
 def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists: choose another output or pass --overwrite")
+    check_writable(target)
+    return Path(
+        tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=target.parent)
+    )
+
+
+def check_writable(target: Path) -> None:
+    """Raise `InputError` if nothing can be written beside a file or folder."""
     folder = target.parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: make it first (output {target})")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is read-only: cannot write {target.name} there")
-    return Path(tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=folder))
 
 
 def _fsync(path: Path) -> None:
