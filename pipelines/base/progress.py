@@ -36,12 +36,8 @@ class Progress:
 
     Parameters
     ----------
-    description
-        What is being done.
-    total
-        Number of steps; ``None`` if unknown.
-    unit
-        What one step is called.
+    description, total, unit
+        What is being done, in how many steps (``None`` if unknown) of which name.
     stream
         Where to write; standard error unless given.
     interval

@@ -73,17 +73,9 @@ class Allowance:
 class TimeLeft:
     """How long inference still takes, in words, from the stage it is in.
 
-    Before the posterior's samples it is what the estimate leaves; once that has passed
-    nothing is known. Samples take about as long as those before them in their pass.
-
-    Parameters
-    ----------
-    expected
-        The estimate [s].
-    samples
-        How many samples there will be.
-    clock
-        Monotonic time [s].
+    Before the posterior's ``samples`` it is what the estimate, ``expected`` [s],
+    leaves; once that has passed nothing is known. Samples take about as long as those
+    before them in their pass. ``clock`` is monotonic time [s].
     """
 
     def __init__(
@@ -102,14 +94,14 @@ class TimeLeft:
     def at(self, stage: str) -> str:
         """The time left, or why none can be told."""
         now = self._clock()
-        found = _SAMPLES.fullmatch(stage)
-        if found is not None:
-            left = self._of_samples(now, int(found[1]) - 1)
-            if left is not None:
-                return f"{max(left, 0.0):.0f} s"
         passed = now - self._start
-        if passed <= self.expected:
-            return f"{self.expected - passed:.0f} s"
+        left = self.expected - passed
+        found = _SAMPLES.fullmatch(stage)
+        by_samples = self._of_samples(now, int(found[1]) - 1) if found else None
+        if by_samples is not None:
+            left = max(by_samples, 0.0)
+        if left >= 0:
+            return f"{left:.0f} s"
         return f"unknown ({passed:.0f} s so far, {self.expected:.0f} s expected)"
 
     def _of_samples(self, now: float, done: int) -> float | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
@@ -91,7 +93,11 @@ def fit(
         anyway=anyway,
         group=group,
     ) as session:
-        sample = read_sample(source, config, session.splitter(), group)
+        generator = session.place["generator"]
+        if session.state is not None:
+            # The same draws as at the beginning.
+            generator = torch.Generator().manual_seed(config.inference.seed)
+        sample = read_sample(source, config, generator, group)
         session.manager.clock.lap("read")
         state, sample = _planned(session, sample)
         if state.stage == "planned":
@@ -115,6 +121,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
     source, config, group = session.source, session.config, session.group
     if session.state is not None:
         return session.state, inside_box(sample, session.state.plan, source)
+    generator = session.place["generator"]
 
     def make() -> FitState:
         plan, work, speed = make_plan(
@@ -126,11 +133,10 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
         )
         if plan.is_full_batch:
             refuse_too_large(plan, work, config)
-        return FitState(
-            stage="planned", plan=plan, speed=speed, generator=session.generator_state()
-        )
+        drawn = generator.get_state()
+        return FitState(stage="planned", plan=plan, speed=speed, generator=drawn)
 
-    state = made_by_first(group, session.place["generator"], make)
+    state = made_by_first(group, generator, make)
     sample = inside_box(sample, state.plan, source)
     session.reached(state, "plan")
     return state, sample
@@ -139,6 +145,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with the scales of largest evidence."""
     manager, data = session.manager, data_of(sample.train, session.config)
+    generator = session.place["generator"]
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
@@ -151,12 +158,12 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
             learned = learn_plan(
                 state.plan, data, session.config, **session.place, on_step=on_step
             )
-        made = replace(state, stage="learnt", generator=session.generator_state())
+        made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
             return made
         return replace(made, plan=learned.plan, learning=learned.facts)
 
-    state = made_by_first(session.group, session.place["generator"], make)
+    state = made_by_first(session.group, generator, make)
     session.reached(state, "scales")
     return state
 
@@ -189,8 +196,8 @@ def _run(
     session: Session, state: FitState, data: Data, record: Callable[..., None]
 ) -> Inference:
     """Run the engine; name the checkpoint whose state does not fit."""
-    manager, inference = session.manager, session.take_inference()
-    resumed = inference is not None
+    manager, inference = session.manager, session.inference
+    resumed, session.inference = inference is not None, None
 
     def on_step(stage: str, step: int, value: float) -> None:
         manager.stop_if_asked()

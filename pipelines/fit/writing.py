@@ -19,7 +19,7 @@ from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
 from pipelines.planning.selection import Sample
 from pipelines.run.assessment import crossed, sight_line_lengths
-from pipelines.run.folder import State, posterior_model, write_json, write_state
+from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
@@ -123,9 +123,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         (folder / "config.toml").write_text(to_toml(config))
         _write_record(folder, session, report, result.facts, sample)
         _write_fitted(folder, sample.train)
-        write_state(
-            folder, State(mean=result.mean, samples=result.samples, support=support)
-        )
+        write_state(folder, mean=result.mean, samples=result.samples, support=support)
         _write_records(folder, session.manager.metrics.data)
         if len(test):
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)

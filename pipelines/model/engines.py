@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dustmap.distributed.slabs import Slabs
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
@@ -45,14 +46,8 @@ def run_engine(problem: Problem) -> Inference:
 
 def _run_full_batch(problem: Problem) -> Inference:
     plan, data, config = problem.plan, problem.data, problem.config
-    place, lines = problem.place, sight_lines(plan, data)
     slabs = slabs_of(plan, config, problem.group)
-    if slabs is None:
-        model = build_model(plan, lines, **place, group=problem.group)
-    else:
-        model = build_slab_model(
-            plan, lines, slabs, dtype=place["dtype"], device=place["device"]
-        )
+    model = _sight_line_model(problem, slabs)
     noise = noise_of(
         plan,
         data,
@@ -65,7 +60,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         data.extinction,
         noise,
         settings=full_batch_settings(config, size),
-        generator=place["generator"],
+        generator=problem.place["generator"],
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
     )
@@ -78,6 +73,16 @@ def _run_full_batch(problem: Problem) -> Inference:
         converged=result.converged,
         messages=_messages(model, result, config.inference.tolerance),
         facts={**_torus_facts(model), **_fit_facts(result)},
+    )
+
+
+def _sight_line_model(problem: Problem, slabs: Slabs | None) -> ForwardModel:
+    plan, place = problem.plan, problem.place
+    lines = sight_lines(plan, problem.data)
+    if slabs is None:
+        return build_model(plan, lines, **place, group=problem.group)
+    return build_slab_model(
+        plan, lines, slabs, dtype=place["dtype"], device=place["device"]
     )
 
 

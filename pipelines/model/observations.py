@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,11 @@ class Data:
     def select(self, rows: Tensor) -> Data:
         """Some of the stars."""
         columns = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Data(**{n: None if c is None else c[rows] for n, c in columns.items()})
+        kept: dict[str, Any] = {
+            name: None if column is None else column[rows]
+            for name, column in columns.items()
+        }
+        return Data(**kept)
 
 
 def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:

@@ -96,7 +96,7 @@ class Inference:
     @classmethod
     def from_entries(cls, entries: dict[str, Any], device: torch.device) -> Self:
         """The inverse of `entries`, with tensors on a device."""
-        values = {
+        values: dict[str, Any] = {
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in entries.items()
         }

@@ -74,20 +74,18 @@ def _usable(
             f"{source}: {len(stars)} usable stars, a map needs at least {_FEWEST}"
         )
     lower, upper, _ = choose_box(stars.positions(), config)
-    box = Box(lower=tuple(lower), upper=tuple(upper))
-    _require_enough(int(box.contains(stars.positions()).sum()), box, source)
+    _require_enough(stars, Box(lower=tuple(lower), upper=tuple(upper)), source)
     return stars, counts
 
 
-def _require_enough(count: int, box: Box, source: Path) -> None:
+def _require_enough(stars: Stars, box: Box, source: Path) -> None:
+    count = int(box.contains(stars.positions()).sum())
     if count < _FEWEST:
-        sides = ", ".join(
-            f"{a:g} < {axis} < {b:g}"
-            for axis, a, b in zip("xyz", box.lower, box.upper, strict=True)
-        )
+        sides = zip("xyz", box.lower, box.upper, strict=True)
+        where = ", ".join(f"{a:g} < {axis} < {b:g}" for axis, a, b in sides)
         raise InputError(
-            f"{source}: only {count} stars lie in the box {sides} pc, a map needs at "
-            f"least {_FEWEST}: enlarge [box]"
+            f"{source}: only {count} of {len(stars)} stars lie in the box {where} pc, "
+            f"a map needs at least {_FEWEST}: enlarge [box]"
         )
 
 
@@ -103,9 +101,11 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
         If the box holds too few.
     """
     box = Box(lower=plan.grid.lower, upper=plan.grid.upper)
-    kept = [s.select(box.contains(s.positions())) for s in (sample.train, sample.test)]
-    train, test = kept
-    _require_enough(len(train), box, source)
+    _require_enough(sample.train, box, source)
+    train, test = (
+        stars.select(box.contains(stars.positions()))
+        for stars in (sample.train, sample.test)
+    )
     pixels = healpy.ang2pix(_NSIDE, train.l, train.b, nest=True, lonlat=True)
     every = len(sample.train) + len(sample.test)
     counts = {

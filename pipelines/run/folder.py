@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,6 @@ from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import check_manifest, check_writable
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The numbers of a fit: ``mean`` (P,), ``samples`` (S, P), ``support`` (grid)."""
-
-    mean: Tensor
-    samples: Tensor
-    support: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -109,9 +100,12 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     check_writable(path)
 
 
-def write_state(folder: Path, state: State) -> None:
-    """Save the tensors (safetensors: plain numbers, nothing that could run)."""
-    plain = {f.name: getattr(state, f.name).cpu().contiguous() for f in fields(state)}
+def write_state(folder: Path, **tensors: Tensor) -> None:
+    """Save ``mean`` (P,), ``samples`` (S, P), ``support`` (grid) of a fit.
+
+    The format, safetensors, holds plain numbers and nothing that could run.
+    """
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     # By bytes: safetensors' own writer makes files that nobody else may read.
     (folder / "posterior.safetensors").write_bytes(save(plain))
 
@@ -130,18 +124,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         If the folder is no run, is incomplete, or was altered.
     """
     folder = Path(path)
-    begun = unfinished(folder)
-    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
-        raise InputError(
-            f"{begun.output}: this fit is not finished: go on with the command it was "
-            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
-            "is)"
-        )
-    if not (folder / "run.json").is_file():
-        raise InputError(
-            f"{folder} is not a run folder: it has no run.json (make one with "
-            "`dustmap fit stars.parquet -o RUN`)"
-        )
+    _require_finished(folder)
     check_manifest(folder, allow_extra=True)
     description = json.loads((folder / "run.json").read_text())
     plan = Plan.from_dict(description["plan"])
@@ -164,6 +147,21 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         summary=description["summary"],
         provenance=description["provenance"],
     )
+
+
+def _require_finished(folder: Path) -> None:
+    begun = unfinished(folder)
+    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
+        raise InputError(
+            f"{begun.output}: this fit is not finished: go on with the command it was "
+            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
+            "is)"
+        )
+    if not (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no run.json (make one with "
+            "`dustmap fit stars.parquet -o RUN`)"
+        )
 
 
 def fit_of(path: Path) -> str:

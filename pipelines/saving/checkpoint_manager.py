@@ -31,16 +31,9 @@ from pipelines.storage.metrics import Metrics
 class CheckpointManager:
     """Writes a fit's states, and raises `Stopped` after a signal.
 
-    Parameters
-    ----------
-    work
-        Where checkpoints go.
-    last
-        The newest checkpoint that is known to be whole.
-    history
-        When and from what the fit was resumed.
-    group
-        Its ranks agree on what is due; the first one writes.
+    ``last`` is the newest checkpoint that is known to be whole, ``history`` when and
+    from what the fit was resumed. The ranks of ``group`` agree on what is due; the
+    first one writes.
     """
 
     work: Workspace
@@ -63,14 +56,9 @@ class CheckpointManager:
         self._since = self.now()
 
     def save(self, state: FitState) -> None:
-        """Write the state after a stage of the fit.
+        """Write the state after a stage of the fit, and end after a signal.
 
         A checkpoint that cannot be written is reported, and those before it stay.
-
-        Raises
-        ------
-        Stopped
-            If a signal came on any rank.
         """
         self._latest = None
         self._write(state, len(self.metrics), "")
@@ -79,12 +67,7 @@ class CheckpointManager:
     def offer(self, state: Callable[[], FitState]) -> None:
         """Write the state after a step of the inference if that is due.
 
-        Otherwise the last one offered is written when a signal comes.
-
-        Raises
-        ------
-        Stopped
-            If a signal came on any rank.
+        Otherwise the last one offered is written when a signal comes, which ends it.
         """
         self._latest = state, len(self.metrics)
         self._steps += 1
@@ -153,14 +136,8 @@ class CheckpointManager:
 class InferenceCheckpointer:
     """The `dustmap.checkpoint.Checkpointer` of the inference of a fit.
 
-    Parameters
-    ----------
-    state
-        The fit before its inference.
-    inference
-        The state that this resumes, handed over once.
-    slabs
-        How the ranks share out the grid, if they do: states are saved whole.
+    ``state`` is the fit before its inference, ``inference`` what this resumes. Of a
+    grid in ``slabs`` states are saved whole.
     """
 
     manager: CheckpointManager

@@ -23,21 +23,10 @@ Stage = Literal["planned", "learnt", "inferring", "inferred"]
 class FitState:
     """All that a fit has found out, without what the catalogue tells again.
 
-    Parameters
-    ----------
-    plan
-        As it was made, then as it was learnt.
-    generator
-        Its state when the stage that follows began; an inference under way also keeps
-        its own.
-    speed
-        Of the machine that planned.
-    learning
-        Diagnostics of learning, if there was any.
-    inference
-        The state of an inference under way.
-    result
-        The inference, done.
+    ``plan`` is as it was made, then as it was learnt; ``generator`` the state of the
+    random generator when the stage that follows began; ``speed`` that of the machine
+    that planned; ``learning`` holds the diagnostics of learning. An ``inference`` under
+    way has a state of its own, one that is done a ``result``.
     """
 
     stage: Stage

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
@@ -82,21 +80,6 @@ class Session:
         self.manager.clock.lap(part)
         self.manager.heart.tell(state=_NEXT[state.stage])
         self.manager.save(state)
-
-    def take_inference(self) -> State | None:
-        """The inference under way, once: whoever goes on lets its tensors go."""
-        inference, self.inference = self.inference, None
-        return inference
-
-    def splitter(self) -> torch.Generator:
-        """For holding stars out: the same draws as at the beginning."""
-        if self.state is None:
-            return self.place["generator"]
-        return torch.Generator().manual_seed(self.config.inference.seed)
-
-    def generator_state(self) -> torch.Tensor:
-        """To be kept with a stage that is done."""
-        return self.place["generator"].get_state()
 
 
 @contextmanager

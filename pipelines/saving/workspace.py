@@ -40,15 +40,9 @@ _BEGUN, _LOCK = "begun.json", "lock"
 class Workspace:
     """Where an unfinished fit keeps what is its own.
 
-    Parameters
-    ----------
-    output
-        The run it will be, an absolute path.
-    identifier
-        Of this fit, also in its run: a finished one is known by it. Empty if the fit
-        was killed before it was written.
-    overwrite
-        Whether a run that stands there may be replaced.
+    ``output`` is the run it will be, an absolute path; ``identifier`` names this fit,
+    also in its run, and is empty if the fit was killed before it was written;
+    ``overwrite`` says whether a run that stands there may be replaced.
     """
 
     output: Path

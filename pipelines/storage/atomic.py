@@ -154,12 +154,8 @@ def check_manifest(
 ) -> dict[str, FileDigest]:
     """Compare a directory with its manifest and return what the manifest lists.
 
-    Parameters
-    ----------
-    allow_extra
-        Accept files that the manifest does not list.
-    hashes
-        Compare contents; otherwise only presence and size.
+    ``allow_extra`` accepts files that it does not list; without ``hashes`` only
+    presence and size are compared.
 
     Raises
     ------

@@ -338,7 +338,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
     own = interrupted.case_in(tmp_path)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
