@@ -51,11 +51,11 @@ def is_held(path: Path) -> bool:
     try:
         with path.open("r") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        # Absent, or on a file system without locks, where no fit begins.
+    except FileNotFoundError:
         return False
+    except OSError as error:
+        # No fit begins on a file system without locks.
+        return error.errno not in _UNSUPPORTED
     return False
 
 
