@@ -85,9 +85,8 @@ def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
         limits = (0.0, 1.0)
         std, std_label = 0.5 * (seen.p84 - seen.p16), "half the 68% interval"
     norm = Normalize(limits[0], limits[1])
-    colours = Scale(
-        colormaps["viridis"], norm, "neither" if data.classes is not None else "both"
-    )
+    beyond = "neither" if data.classes is not None else "both"
+    colours = Scale(cmap=colormaps["viridis"], norm=norm, extend=beyond)
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     extent = (low[0], high[0], low[1], high[1])

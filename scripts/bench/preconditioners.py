@@ -27,7 +27,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
 from pipelines.catalog.schema import read_stars
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, noise_of, sight_lines
 from pipelines.planning.selection import distance_errors, stars_inside
 from pipelines.run.folder import read_run
