@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,28 +16,34 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+_EQUALITIES: dict[type, Callable[..., Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_COMPARISONS: dict[type, Callable[..., Any]] = {
+    **_EQUALITIES,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    **_COMPARISONS,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
-}
-_SIGNS: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: np.array}
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: np.logical_not,
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
 }
 _SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
 _COLUMN = re.compile(r"\w+(\[\d+\])?")
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
-
-_Evaluate = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +56,19 @@ class RowFilter:
 
     Parameters
     ----------
-    text
-        The expression.
+    tree
+        The expression, of these forms only.
     kinds
         Column to what it is compared as: ``value``, ``string`` or ``boolean``.
-    evaluate
-        From columns of shape ``(n,)`` to which rows fulfil it.
     """
 
-    text: str
+    tree: ast.expr
     kinds: dict[str, str]
-    evaluate: _Evaluate
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return parse_filter, (self.text,)
 
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return which rows pass, shape ``(n,)``, from columns of shape ``(n,)``."""
         with np.errstate(all="ignore"):
-            passed = np.array(self.evaluate(columns), dtype=bool)
+            passed = np.array(_evaluate(self.tree, columns), dtype=bool)
         for name, column in columns.items():
             if self.kinds[name] == "string":
                 passed &= np.array([text is not None for text in column])
@@ -97,11 +98,11 @@ def parse_filter(text: str) -> RowFilter:
         raise InputError(f"cannot read the filter {text!r}: {why}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
-    compiler = _Compiler(text)
-    evaluate = compiler.logical(tree)
-    if not compiler.kinds:
+    checker = _Checker(text)
+    checker.check_logical(tree)
+    if not checker.kinds:
         raise InputError(f"the filter {text!r} names no column")
-    return RowFilter(text=text, kinds=compiler.kinds, evaluate=evaluate)
+    return RowFilter(tree=tree, kinds=checker.kinds)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -112,83 +113,89 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
+def _evaluate(node: ast.AST, columns: Mapping[str, np.ndarray]) -> Any:
+    """The value of an expression that was checked; numbers are float64 throughout."""
+
+    def value(part: ast.AST) -> Any:
+        return _evaluate(part, columns)
+
+    match node:
+        case ast.BoolOp(op, values):
+            return reduce(_OPERATORS[type(op)], map(value, values))
+        case ast.Compare(left, ops, others):
+            sides = pairwise(map(value, (left, *others)))
+            links = [_OPERATORS[type(op)](a, b) for op, (a, b) in zip(ops, sides)]
+            return reduce(np.logical_and, [np.asarray(link, bool) for link in links])
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](value(left), value(right))
+        case ast.UnaryOp(op, operand):
+            return _OPERATORS[type(op)](value(operand))
+        case ast.Call(args=[argument]):
+            return np.abs(value(argument))
+        case ast.Constant(constant):
+            # An integer power of Python could fill the memory.
+            return constant if isinstance(constant, str) else np.float64(constant)
+    return columns[ast.unparse(node)]
+
+
 @dataclass(slots=True)
-class _Compiler:
-    """From a syntax tree to functions of the columns; whatever else is refused."""
+class _Checker:
+    """Notes what columns are compared as; refuses all that a filter is not."""
 
     text: str
     kinds: dict[str, str] = field(default_factory=dict)
 
-    def logical(self, node: ast.expr) -> _Evaluate:
-        if isinstance(node, ast.BoolOp):
-            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            parts = [self.logical(part) for part in node.values]
-            return lambda columns: join.reduce([part(columns) for part in parts])
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self.logical(node.operand)
-            return lambda columns: np.logical_not(inner(columns))
-        if isinstance(node, ast.Compare):
-            return self._comparison(node)
-        raise self._refused(node)
+    def check_logical(self, node: ast.expr) -> None:
+        match node:
+            case ast.BoolOp(values=values):
+                for part in values:
+                    self.check_logical(part)
+            case ast.UnaryOp(ast.Not(), inner):
+                self.check_logical(inner)
+            case ast.Compare(left, ops, others):
+                sides = [left, *others]
+                kind = _kind(sides)
+                allowed = _COMPARISONS if kind == "value" else _EQUALITIES
+                if not all(type(op) in allowed for op in ops):
+                    raise self._refused(node)
+                for side in sides:
+                    self._check_value(side, kind)
+            case _:
+                raise self._refused(node)
 
-    def _comparison(self, node: ast.Compare) -> _Evaluate:
-        sides = [node.left, *node.comparators]
-        types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
-        kind = "string" if str in types else "boolean" if bool in types else "value"
-        allowed = _COMPARISONS if kind == "value" else (ast.Eq, ast.NotEq)
-        if not all(type(op) in allowed for op in node.ops):
-            raise self._refused(node)
-        compare = [_COMPARISONS[type(op)] for op in node.ops]
-        values = [self._value(side, kind) for side in sides]
-
-        def evaluate(columns: Mapping[str, np.ndarray]) -> Any:
-            pairs = pairwise(value(columns) for value in values)
-            links = [each(left, right) for each, (left, right) in zip(compare, pairs)]
-            return np.logical_and.reduce([np.asarray(link, bool) for link in links])
-
-        return evaluate
-
-    def _value(self, node: ast.expr, kind: str) -> _Evaluate:
+    def _check_value(self, node: ast.expr, kind: str) -> None:
         name = ast.unparse(node)
-        if isinstance(node, ast.Name | ast.Subscript) and _COLUMN.fullmatch(name):
-            if self.kinds.setdefault(name, kind) != kind:
-                raise InputError(
-                    f"the filter {self.text!r} compares {name!r} both as "
-                    f"{self.kinds[name]} and as {kind}"
-                )
-            return lambda columns: columns[name]
-        if isinstance(node, ast.Constant):
-            value = self._constant(node, kind)
-            return lambda _: value
-        if kind != "value":
-            raise self._refused(node)
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            combine = _ARITHMETIC[type(node.op)]
-            left, right = (self._value(side, kind) for side in (node.left, node.right))
-            return lambda columns: combine(left(columns), right(columns))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
-            change, inner = _SIGNS[type(node.op)], self._value(node.operand, kind)
-            return lambda columns: change(inner(columns))
-        if isinstance(node, ast.Call) and (
-            (ast.unparse(node.func), len(node.args), node.keywords) == ("abs", 1, [])
-        ):
-            inner = self._value(node.args[0], kind)
-            return lambda columns: np.abs(inner(columns))
-        raise self._refused(node)
-
-    def _constant(self, node: ast.Constant, kind: str) -> Any:
-        if kind == "string" and isinstance(node.value, str):
-            return node.value
-        if kind == "string" or not isinstance(node.value, int | float):
-            raise self._refused(node)
-        try:
-            # Floats throughout: an integer power of Python could fill the memory.
-            return np.float64(node.value)
-        except OverflowError:
-            raise self._refused(node) from None
+        match node:
+            case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
+                if self.kinds.setdefault(name, kind) != kind:
+                    raise InputError(
+                        f"the filter {self.text!r} compares {name!r} both as "
+                        f"{self.kinds[name]} and as {kind}"
+                    )
+            case ast.Constant(str()) if kind == "string":
+                pass
+            case ast.Constant(int() | float() as number) if kind != "string":
+                if abs(number) > 1e308:
+                    raise self._refused(node)
+            case ast.BinOp(left, op, right) if type(op) in _OPERATORS and (
+                kind == "value"
+            ):
+                self._check_value(left, kind)
+                self._check_value(right, kind)
+            case ast.UnaryOp(ast.USub() | ast.UAdd(), inner) if kind == "value":
+                self._check_value(inner, kind)
+            case ast.Call(ast.Name("abs"), [inner], []) if kind == "value":
+                self._check_value(inner, kind)
+            case _:
+                raise self._refused(node)
 
     def _refused(self, node: ast.AST) -> InputError:
         return InputError(
             f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: "
             "compare columns with numbers or quoted text, joined by and, or, not"
         )
+
+
+def _kind(sides: list[ast.expr]) -> str:
+    types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
+    return "string" if str in types else "boolean" if bool in types else "value"

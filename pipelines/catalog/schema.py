@@ -54,8 +54,8 @@ class Stars:
     distance_error
         Standard deviation of the distance [pc], float64, shape ``(N,)``.
     mean_distance_error
-        Of merged stars (`pipelines.merge`): standard deviation of the mean of their
-        distances [pc], float64, shape ``(N,)``.
+        Of merged stars (`pipelines.catalog.merging`): standard deviation of the mean
+        of their distances [pc], float64, shape ``(N,)``.
     extra
         Further columns, each of shape ``(N,)``.
     units

@@ -87,7 +87,7 @@ def distance_errors(stars: Stars) -> np.ndarray:
 
 
 def placing_errors(stars: Stars) -> np.ndarray:
-    """How far stars may be from their places [pc]; of merged ones `pipelines.merge`."""
+    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`."""
     merged = stars.mean_distance_error
     return distance_errors(stars) if merged is None else merged
 

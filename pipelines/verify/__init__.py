@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from astropy.io import fits
 
 from pipelines.base.errors import InputError
-from pipelines.checksum import verify_checksum
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import read_healpix
@@ -29,6 +28,7 @@ from pipelines.saving.checkpoint import (
 )
 from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.checksum import verify_checksum
 from pipelines.storage.metrics import read_metrics
 
 RUN_RECORD = "run.json"
