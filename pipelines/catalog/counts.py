@@ -11,7 +11,6 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.options import IngestOptions
-from pipelines.catalog.quantile_sketch import count_in_bins, quantiles
 from pipelines.catalog.schema import CANONICAL_UNITS
 
 REPEATED = "source_id repeated"
@@ -21,16 +20,23 @@ PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Medians that are believed [pc, mag]: dust maps reach from tens of parsecs to the
 Galaxy's end; stars behind 30 mag are seen by few surveys, and never by half of one."""
 
+# Bins are of 1% of a value and, around zero, of 1% of this.
+_WIDTH, _SCALE = 0.01, 1e-3
+# Up to 1e12 times that on either side; beyond it in the last bin.
+_LAST = int(np.arcsinh(1e12) / _WIDTH)
+LEVELS = (0.01, 0.5, 0.99)
+
 
 @dataclass(slots=True)
 class Counts:
     """Rows read, kept and dropped by reason; what tells sound catalogues from unsound.
 
-    ``negative`` of the ``kept`` have a negative extinction, ``bins`` count their
-    distances and extinctions (`pipelines.catalog.quantile_sketch`). ``largest_angles``
-    are longitude and latitude [deg] as the source has them, −1 if it has none,
-    ``farthest`` is the largest distance [pc], ``places`` the first few distinct
-    positions, shape ``(k, 3)``, ``identifier_kind`` text, integers or nothing so far.
+    ``negative`` of the ``kept`` have a negative extinction; ``bins`` count their
+    distances and extinctions in narrow bins, which give quantiles to 1% and add up
+    exactly, in any order. ``largest_angles`` are longitude and latitude [deg] as the
+    source has them, −1 if it has none, ``farthest`` is the largest distance [pc],
+    ``places`` the first few distinct positions, shape ``(k, 3)``, ``identifier_kind``
+    text, integers or nothing so far.
     """
 
     faults: Counter[str] = field(default_factory=Counter)
@@ -96,7 +102,7 @@ class Counts:
         """Quantiles of distance [pc] and extinction [mag] of the rows kept."""
         if not self.kept:
             return {}
-        return {name: quantiles(counted) for name, counted in self.bins.items()}
+        return {name: _quantiles(counted) for name, counted in self.bins.items()}
 
     def doubts(self) -> list[str]:
         """Which quantities are as large as if they were in another unit."""
@@ -162,10 +168,24 @@ class Counts:
             self.negative += sign * int((columns["extinction"] < 0).sum())
         for name in PLAUSIBLE:
             if name in columns:
-                counted = sign * count_in_bins(columns[name])
+                counted = sign * _count_in_bins(columns[name])
                 self.bins[name] = self.bins.get(name, 0) + counted
 
     def _note_places(self, places: np.ndarray) -> None:
         if len(self.places) < FEWEST_POSITIONS:
             joined = np.concatenate([self.places, places])
             self.places = np.unique(joined, axis=0)[:FEWEST_POSITIONS]
+
+
+def _count_in_bins(values: np.ndarray) -> np.ndarray:
+    """How many finite values, shape ``(n,)``, lie in each bin, ``(bins,)``."""
+    place = np.rint(np.arcsinh(np.asarray(values, float) / _SCALE) / _WIDTH)
+    bins = np.clip(place, -_LAST, _LAST).astype(np.int64) + _LAST
+    return np.bincount(bins, minlength=2 * _LAST + 1)
+
+
+def _quantiles(counts: np.ndarray) -> tuple[float, ...]:
+    """Those of `LEVELS`, from the counts of one value or more."""
+    below = np.cumsum(counts)
+    bins = np.searchsorted(below, np.array(LEVELS) * below[-1])
+    return tuple(float(v) for v in _SCALE * np.sinh(_WIDTH * (bins - _LAST)))

@@ -6,7 +6,8 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -16,29 +17,20 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 
-_EQUALITIES: dict[type, Callable[..., Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-_COMPARISONS: dict[type, Callable[..., Any]] = {
+_EQUALITIES = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
+_COMPARISONS = {
     **_EQUALITIES,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    **_COMPARISONS,
+_ARITHMETIC = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Not: np.logical_not,
-    ast.And: np.logical_and,
-    ast.Or: np.logical_or,
 }
 _SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
 _COLUMN = re.compile(r"\w+(\[\d+\])?")
@@ -54,21 +46,19 @@ class RowFilter:
     strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not`` and
     ``abs()``. A row in which a column of the filter is missing does not pass.
 
-    Parameters
-    ----------
-    tree
-        The expression, of these forms only.
-    kinds
-        Column to what it is compared as: ``value``, ``string`` or ``boolean``.
+    ``kinds`` says what each column is compared as: ``value``, ``string`` or
+    ``boolean``.
     """
 
+    text: str
     tree: ast.expr
     kinds: dict[str, str]
 
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return which rows pass, shape ``(n,)``, from columns of shape ``(n,)``."""
         with np.errstate(all="ignore"):
-            passed = np.array(_evaluate(self.tree, columns), dtype=bool)
+            evaluation = _Evaluation(self.text, columns)
+            passed = np.array(evaluation.logical(self.tree), dtype=bool)
         for name, column in columns.items():
             if self.kinds[name] == "string":
                 passed &= np.array([text is not None for text in column])
@@ -98,11 +88,13 @@ def parse_filter(text: str) -> RowFilter:
         raise InputError(f"cannot read the filter {text!r}: {why}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
-    checker = _Checker(text)
-    checker.check_logical(tree)
-    if not checker.kinds:
+    # On columns without rows, everything is refused that is no filter.
+    trial = _Evaluation(text, defaultdict(lambda: np.empty(0)))
+    with np.errstate(all="ignore"):
+        trial.logical(tree)
+    if not trial.kinds:
         raise InputError(f"the filter {text!r} names no column")
-    return RowFilter(tree=tree, kinds=checker.kinds)
+    return RowFilter(text=text, tree=tree, kinds=trial.kinds)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -113,58 +105,33 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _evaluate(node: ast.AST, columns: Mapping[str, np.ndarray]) -> Any:
-    """The value of an expression that was checked; numbers are float64 throughout."""
-
-    def value(part: ast.AST) -> Any:
-        return _evaluate(part, columns)
-
-    match node:
-        case ast.BoolOp(op, values):
-            return reduce(_OPERATORS[type(op)], map(value, values))
-        case ast.Compare(left, ops, others):
-            sides = pairwise(map(value, (left, *others)))
-            links = [_OPERATORS[type(op)](a, b) for op, (a, b) in zip(ops, sides)]
-            return reduce(np.logical_and, [np.asarray(link, bool) for link in links])
-        case ast.BinOp(left, op, right):
-            return _OPERATORS[type(op)](value(left), value(right))
-        case ast.UnaryOp(op, operand):
-            return _OPERATORS[type(op)](value(operand))
-        case ast.Call(args=[argument]):
-            return np.abs(value(argument))
-        case ast.Constant(constant):
-            # An integer power of Python could fill the memory.
-            return constant if isinstance(constant, str) else np.float64(constant)
-    return columns[ast.unparse(node)]
-
-
 @dataclass(slots=True)
-class _Checker:
-    """Notes what columns are compared as; refuses all that a filter is not."""
+class _Evaluation:
+    """The value of an expression; whatever is no part of a filter is refused."""
 
     text: str
+    columns: Mapping[str, np.ndarray]
     kinds: dict[str, str] = field(default_factory=dict)
 
-    def check_logical(self, node: ast.expr) -> None:
+    def logical(self, node: ast.expr) -> Any:
         match node:
-            case ast.BoolOp(values=values):
-                for part in values:
-                    self.check_logical(part)
+            case ast.BoolOp(op, values):
+                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                return reduce(join, [self.logical(value) for value in values])
             case ast.UnaryOp(ast.Not(), inner):
-                self.check_logical(inner)
+                return np.logical_not(self.logical(inner))
             case ast.Compare(left, ops, others):
                 sides = [left, *others]
-                kind = _kind(sides)
+                kind = _kind_of(sides)
                 allowed = _COMPARISONS if kind == "value" else _EQUALITIES
-                if not all(type(op) in allowed for op in ops):
-                    raise self._refused(node)
-                for side in sides:
-                    self._check_value(side, kind)
-            case _:
-                raise self._refused(node)
+                if all(type(op) in allowed for op in ops):
+                    pairs = pairwise([self.value(side, kind) for side in sides])
+                    links = [allowed[type(op)](*pair) for op, pair in zip(ops, pairs)]
+                    return reduce(np.logical_and, [np.asarray(x, bool) for x in links])
+        raise self._refused(node)
 
-    def _check_value(self, node: ast.expr, kind: str) -> None:
-        name = ast.unparse(node)
+    def value(self, node: ast.expr, kind: str) -> Any:
+        name, numeric = ast.unparse(node), kind == "value"
         match node:
             case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
                 if self.kinds.setdefault(name, kind) != kind:
@@ -172,22 +139,22 @@ class _Checker:
                         f"the filter {self.text!r} compares {name!r} both as "
                         f"{self.kinds[name]} and as {kind}"
                     )
-            case ast.Constant(str()) if kind == "string":
-                pass
+                return self.columns[name]
+            case ast.Constant(str() as text) if kind == "string":
+                return text
             case ast.Constant(int() | float() as number) if kind != "string":
-                if abs(number) > 1e308:
-                    raise self._refused(node)
-            case ast.BinOp(left, op, right) if type(op) in _OPERATORS and (
-                kind == "value"
-            ):
-                self._check_value(left, kind)
-                self._check_value(right, kind)
-            case ast.UnaryOp(ast.USub() | ast.UAdd(), inner) if kind == "value":
-                self._check_value(inner, kind)
-            case ast.Call(ast.Name("abs"), [inner], []) if kind == "value":
-                self._check_value(inner, kind)
-            case _:
-                raise self._refused(node)
+                # Floats throughout: an integer power of Python could fill the memory.
+                if abs(number) <= 1e308:
+                    return np.float64(number)
+            case ast.BinOp(left, op, right) if numeric and type(op) in _ARITHMETIC:
+                sides = (self.value(side, kind) for side in (left, right))
+                return _ARITHMETIC[type(op)](*sides)
+            case ast.UnaryOp(ast.USub() | ast.UAdd() as op, inner) if numeric:
+                value = self.value(inner, kind)
+                return -value if isinstance(op, ast.USub) else value
+            case ast.Call(ast.Name("abs"), [inner], []) if numeric:
+                return np.abs(self.value(inner, kind))
+        raise self._refused(node)
 
     def _refused(self, node: ast.AST) -> InputError:
         return InputError(
@@ -196,6 +163,6 @@ class _Checker:
         )
 
 
-def _kind(sides: list[ast.expr]) -> str:
+def _kind_of(sides: list[ast.expr]) -> str:
     types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
     return "string" if str in types else "boolean" if bool in types else "value"

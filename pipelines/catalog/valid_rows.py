@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,7 +51,9 @@ def validate_sources(
     # Other processes tell how far they are when they have ended a piece.
     within = progress if run is map else None
     write = partial(_write_piece, work, over_sky, within)
-    for path, piece in run(write, enumerate(_pieces(plan))):
+    for result in run(write, enumerate(_pieces(plan))):
+        path, piece = pickle.loads(result.read_bytes())
+        result.unlink()
         rows.add(piece, path)
         if progress is not None and within is None:
             progress(piece.counts.rows_read)
@@ -69,9 +72,17 @@ def _pieces(plan: IngestPlan) -> Iterator[RowValidator]:
 
 def _write_piece(
     work: Path, over_sky: bool, progress: Progress, piece: tuple[int, RowValidator]
-) -> tuple[Path, ValidRows]:
+) -> Path:
+    """Write the runs of a piece, and a file that tells of them: its path is returned.
+
+    A process that is killed while it sends more than a pipe holds would leave the
+    parent waiting for the rest.
+    """
     number, validator = piece
     counts = Counts()
     batches = validator.batches(counts, progress)
     runs, stars = write_runs(work / f"{number:07d}", batches, over_sky=over_sky)
-    return validator.source.path, ValidRows(runs, counts, stars)
+    result = work / f"{number:07d}.pickle"
+    piece_rows = ValidRows(runs, counts, stars)
+    result.write_bytes(pickle.dumps((validator.source.path, piece_rows)))
+    return result
