@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.parquet_reader import read_footer
+from pipelines.catalog.tables import read_footer
 
 _PROPERTIES = ("hats.properties", "properties")
 _COLLECTION = "collection.properties"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +53,8 @@ class ParquetSource(Source):
 
     def parts(self, rows: int) -> Iterator[ParquetSource]:
         """Runs of row groups with about ``rows`` rows each."""
-        footer = read_footer(self.path)
+        with reading(self.path):
+            footer = pq.read_metadata(self.path)
         start, held = 0, 0
         for group in range(footer.num_row_groups):
             held += footer.row_group(group).num_rows
@@ -63,12 +63,6 @@ class ParquetSource(Source):
                 part.groups = range(start, group + 1)
                 yield part
                 start, held = group + 1, 0
-
-
-def read_footer(path: Path) -> pq.FileMetaData:
-    """Number of rows, row groups and metadata; `InputError` if it cannot be read."""
-    with reading(path):
-        return pq.read_metadata(path)
 
 
 def to_numpy(array: pa.Array) -> np.ndarray:

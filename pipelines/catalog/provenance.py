@@ -9,13 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from pipelines.base.errors import InputError
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
-from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
+from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
 from pipelines.storage.digests import digest_of
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
@@ -82,12 +80,9 @@ def _told(survey: dict[str, Any]) -> dict[str, Any]:
 def _own_record(path: Path) -> dict[str, Any] | None:
     """The provenance that a table of this program carries or lies beside."""
     try:
-        metadata = pq.read_metadata(path).metadata or {}
-    except (pa.ArrowException, OSError):
-        return None
-    if METADATA_KEY not in metadata:
-        return None
-    record = json.loads(metadata[METADATA_KEY]).get("meta") or {}
+        record = json.loads(read_footer(path).metadata[METADATA_KEY])["meta"]
+    except (InputError, TypeError, KeyError):
+        return None  # no parquet, or of another program
     if "command" not in record:
         # A partition: its folder tells.
         for folder in path.parents[:_DEPTH]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.tables import read_table, write_table
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ class Stars:
 
         +x points to l = 0, +y to l = 90 deg, +z to the north Galactic pole.
         """
-        l, b = np.deg2rad(self.l), np.deg2rad(self.b)  # noqa: E741
-        directions = (np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b))
-        return self.distance[:, None] * np.stack(directions, axis=1)
+        return self.distance[:, None] * unit_vectors(self.l, self.b)
 
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:

@@ -129,10 +129,9 @@ def write_table(
         Name to array of shape ``(N,)``: numbers, booleans or strings.
     units
         Unit of each column that has one; kept in the field's metadata as ``unit``.
-    meta
-        Provenance, JSON-serialisable; kept under the schema key ``dustmap``.
-    kind
-        What the table holds: ``"stars"``, ``"prediction"``, ...
+    meta, kind
+        Provenance, JSON-serialisable, and what the table holds (``"stars"``,
+        ``"prediction"``, ...); both kept under the schema key ``dustmap``.
 
     Raises
     ------
@@ -253,10 +252,7 @@ def _row_groups(
     part, of = share
     if of == 1:
         return [None] * len(files)
-    footers = []
-    for path in files:
-        with _opened(path) as file:
-            footers.append(file.metadata)
+    footers = [read_footer(path) for path in files]
     total = max(sum(footer.num_rows for footer in footers), 1)
     chosen, before = [], 0
     for footer in footers:
@@ -269,16 +265,16 @@ def _row_groups(
     return chosen
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    with reading(path), pq.ParquetFile(path) as file:
-        yield file
+def read_footer(path: Path) -> pq.FileMetaData:
+    """Number of rows, row groups and metadata; `InputError` if it cannot be read."""
+    with reading(path):
+        return pq.read_metadata(path)
 
 
 def _read_file(path: Path, groups: list[int] | None) -> Read:
-    with _opened(path) as file:
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
         table = file.read() if groups is None else file.read_row_groups(groups)
     description = json.loads(metadata.get(METADATA_KEY, b"{}"))
