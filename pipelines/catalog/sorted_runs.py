@@ -61,8 +61,8 @@ def write_runs(
     ``(12 · 4^order,)``.
     """
     runs, stars = [], no_stars()
-    for number, table in enumerate(_gathered(batches)):
-        place = stem.with_name(f"{stem.name}-{number:05d}")
+    for table in _gathered(batches):
+        place = stem.with_name(f"{stem.name}-{len(runs):05d}")
         order = np.arange(len(table))
         ends = {}
         if over_sky:
@@ -139,10 +139,16 @@ def _gathered(batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[pa.Table]
     for columns in batches:
         waiting.append(to_table(columns))
         if sum(map(len, waiting)) >= ROWS_PER_RUN:
-            yield joined(waiting)
-            waiting = []
+            yield _emptied(waiting)
     if waiting:
-        yield joined(waiting)
+        yield _emptied(waiting)
+
+
+def _emptied(waiting: list[pa.Table]) -> pa.Table:
+    """The tables as one; the list is emptied, so that their memory can be freed."""
+    table = joined(waiting).combine_chunks()
+    waiting.clear()
+    return table
 
 
 def _stored(stem: Path) -> pa.Table:
