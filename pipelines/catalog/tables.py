@@ -280,8 +280,8 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
     description = json.loads(metadata.get(METADATA_KEY, b"{}"))
     if description.get("version") != TABLE_VERSION:
         raise InputError(
-            f"{path} is not a table that this version of dustmap wrote: convert it "
-            "with `dustmap ingest`"
+            f"{path} is a parquet file without dustmap's units and provenance, or of "
+            "another version: convert it with `dustmap ingest`"
         )
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return columns, description["units"], description["meta"]
