@@ -31,7 +31,8 @@ class Data:
     """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc].
 
     Of merged stars ``distance_error`` is how far their distances are apart, and
-    ``mean_distance_error`` how far the mean of these may be off (`pipelines.merge`).
+    ``mean_distance_error`` how far the mean of these may be off
+    (`pipelines.catalog.merging`).
     """
 
     ends: Tensor

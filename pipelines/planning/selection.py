@@ -146,18 +146,18 @@ def data_of(stars: Stars, config: FitConfig) -> Data:
         return data
     return replace(
         data,
-        distance_error=torch.as_tensor(_distance_errors(stars)),
+        distance_error=torch.as_tensor(distance_errors(stars)),
         mean_distance_error=torch.as_tensor(placing_errors(stars)),
     )
 
 
 def placing_errors(stars: Stars) -> np.ndarray:
-    """How far stars may be from their places [pc]; of merged ones `pipelines.merge`."""
+    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`."""
     merged = stars.mean_distance_error
-    return _distance_errors(stars) if merged is None else merged
+    return distance_errors(stars) if merged is None else merged
 
 
-def _distance_errors(stars: Stars) -> np.ndarray:
+def distance_errors(stars: Stars) -> np.ndarray:
     """Distance errors [pc]; stars without one count as exactly placed."""
     assert stars.distance_error is not None
     return np.nan_to_num(stars.distance_error, nan=0.0)

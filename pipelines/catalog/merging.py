@@ -36,6 +36,7 @@ import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 
 MERGED_COLUMNS = ("mean_distance_error", "members")
 _PRIOR_FREEDOM = 8.0
@@ -89,21 +90,17 @@ def parse_cells(text: str) -> Cells:
         If the form is another, or NSIDE is no power of two.
     """
     match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+\.?\d*|\.\d+)\s*(k?pc)?\s*", text)
-    problem = f"--merge {text}: expected NSIDE,BINS, e.g. 256,40 or 256,25pc"
-    if match is None:
-        raise InputError(problem)
-    nside, extent = int(match[1]), float(match[2])
-    if nside < 1 or nside & (nside - 1) or nside > 2**_DEEPEST:
+    nside, extent = (int(match[1]), float(match[2])) if match else (0, 0.0)
+    unit = match[3] if match else None
+    sound = 0 < nside <= 2**_DEEPEST and not nside & (nside - 1) and extent > 0
+    if not sound or (unit is None and extent != int(extent)):
         raise InputError(
-            f"{problem}; NSIDE is a power of two from 1 to {2**_DEEPEST}, not {nside}"
+            f"--merge {text}: expected NSIDE,BINS, e.g. 256,40 or 256,25pc: a power of "
+            f"two up to {2**_DEEPEST}, and a number of bins or their width"
         )
-    if not extent > 0:
-        raise InputError(f"{problem}; BINS is positive")
-    if match[3]:
-        return Cells(nside=nside, width=extent * (1000.0 if match[3] == "kpc" else 1.0))
-    if extent != int(extent):
-        raise InputError(f"{problem}; a number of bins is whole, a width has a unit")
-    return Cells(nside=nside, bins=int(extent))
+    if unit is None:
+        return Cells(nside=nside, bins=int(extent))
+    return Cells(nside=nside, width=extent * (1000.0 if unit == "kpc" else 1.0))
 
 
 def merge_rows(
@@ -230,8 +227,7 @@ def _means(
     weight = 1.0 / (stars["variance"] + excess)
     share = weight / groups.sum(weight)[groups.label]
     distance = groups.sum(share * stars["distance"])
-    l, b = np.deg2rad(stars["l"]), np.deg2rad(stars["b"])  # noqa: E741
-    towards = np.stack([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)], 1)
+    towards = unit_vectors(stars["l"], stars["b"])
     x, y, z = groups.sum(share[:, None] * towards).T
     variance = stars["extinction_error"] ** 2 + excess
     merged = {

@@ -26,7 +26,7 @@ def insert_checksum(path: Path) -> None:
 
     Raises
     ------
-    ValueError
+    InputError
         If it has no such place.
     """
     place, _, expected = _checksum(path)
@@ -43,13 +43,7 @@ def verify_checksum(path: Path) -> None:
     InputError
         If it was altered, cut short, or never had one.
     """
-    try:
-        _, found, expected = _checksum(path)
-    except ValueError as error:
-        raise InputError(
-            f"{path} is damaged or was not written by this version: {error}. Restore "
-            "it from a copy or write it again"
-        ) from None
+    _, found, expected = _checksum(path)
     if found != expected:
         raise InputError(
             f"{path} is damaged: it does not match the SHA-256 in its footer. Restore "
@@ -67,7 +61,10 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         end = place + len(PLACEHOLDER)
         found = content[place:end]
         if place < len(_BEFORE) or not re.fullmatch(rb"[0-9a-f]{64}", found):
-            raise ValueError("its footer holds no checksum")
+            raise InputError(
+                f"{path} is damaged or was not written by this version: its footer "
+                "holds no checksum. Restore it from a copy or write it again"
+            )
         with memoryview(content) as view, view[:place] as head, view[end:] as tail:
             state = hashlib.sha256(head)
             state.update(PLACEHOLDER.encode())
