@@ -20,11 +20,6 @@ from dustmap.kernels import Kernel
 _BLOCK = 2**18
 
 
-def _block(device: torch.device | str) -> int:
-    """More where a launch costs more than the cache saves."""
-    return _BLOCK if torch.device(device).type == "cpu" else 16 * _BLOCK
-
-
 def inducing_covariance(
     kernel: Kernel, functionals: Functionals, points: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n m"]:
@@ -33,40 +28,13 @@ def inducing_covariance(
     Cost: one kernel value for each node and point.
     """
     nodes = functionals.nodes().to(points.device)
-    rows = max(1, _block(points.device) // max(len(points), 1))
     total = points.new_zeros(nodes.count, len(points))
-    for piece in _pieces(nodes, rows):
-        values = _node_covariance(kernel, piece, points)
-        total = total.index_add(0, piece.rows, piece.weights[:, None] * values)
+    for piece in nodes.pieces(_block(points.device) // max(len(points), 1)):
+        lag = piece.points[:, None, :] - points[None, :, :]
+        axes = None if piece.axes is None else piece.axes[:, None]
+        values = piece.weights[:, None] * _covariance(kernel, lag, axes, None)
+        total = total.index_add(0, piece.rows, values)
     return total
-
-
-def _pieces(nodes: Nodes, rows: int) -> list[Nodes]:
-    parts = [slice(start, start + rows) for start in range(0, len(nodes.rows), rows)]
-    return [
-        Nodes(
-            points=nodes.points[part],
-            weights=nodes.weights[part],
-            rows=nodes.rows[part],
-            axes=None if nodes.axes is None else nodes.axes[part],
-            count=nodes.count,
-        )
-        for part in parts
-    ]
-
-
-def _node_covariance(kernel: Kernel, nodes: Nodes, points: Tensor) -> Tensor:
-    lag = nodes.points[:, None, :] - points[None, :, :]
-    if nodes.axes is None:
-        return kernel(lag)
-    values = torch.empty(0)
-    for axis in torch.unique(nodes.axes).tolist():
-        chosen = nodes.axes == axis
-        part = kernel.covariance(lag[chosen], None if axis < 0 else axis)
-        if not len(values):
-            values = part.new_zeros(lag.shape[:-1])
-        values = values.index_add(0, torch.nonzero(chosen)[:, 0], part)
-    return values
 
 
 def functional_covariance(
@@ -78,44 +46,51 @@ def functional_covariance(
 ) -> Float[Tensor, "n m"]:
     """``Cov(L_n ρ, L_m ρ)`` for all pairs. Cost: one kernel value a pair of nodes."""
     a, b = left.nodes().to(device), right.nodes().to(device)
-    rows = max(1, _block(device) // max(len(b.rows), 1))
     total = a.weights.new_zeros(a.count, b.count)
-    for piece in _pieces(a, rows):
-        values = _pair_covariance(kernel, piece, b) * b.weights
+    for piece in a.pieces(_block(device) // max(len(b.rows), 1)):
+        lag = piece.points[:, None, :] - b.points[None, :, :]
+        axes = None if piece.axes is None else piece.axes[:, None]
+        values = _covariance(kernel, lag, axes, b.axes) * b.weights
         summed = values.new_zeros(len(piece.rows), b.count)
         summed = summed.index_add(1, b.rows, values)
         total = total.index_add(0, piece.rows, piece.weights[:, None] * summed)
     return total
 
 
-def _pair_covariance(kernel: Kernel, a: Nodes, b: Nodes) -> Tensor:
-    lag = a.points[:, None, :] - b.points[None, :, :]
-    if a.axes is None and b.axes is None:
-        return kernel(lag)
-    left = a.axes if a.axes is not None else -torch.ones_like(a.rows)
-    right = b.axes if b.axes is not None else -torch.ones_like(b.rows)
-    values = lag.new_zeros(lag.shape[:-1])
-    for i in torch.unique(left).tolist():
-        for j in torch.unique(right).tolist():
-            part = kernel.covariance(lag, None if i < 0 else i, None if j < 0 else j)
-            mask = (left == i)[:, None] & (right == j)[None, :]
-            values = values + torch.where(mask, part, torch.zeros_like(part))
-    return values
-
-
 def functional_variance(
     kernel: Kernel, functionals: Functionals, *, device: torch.device | str = "cpu"
 ) -> Float[Tensor, " n"]:
     """``k_nn = Var(L_n ρ)`` of every functional, from its own nodes."""
-    variances = []
-    count = len(functionals)
-    if not count:
-        return torch.zeros(0, dtype=torch.float64, device=device)
-    widest = max(1, int(torch.bincount(functionals.nodes().rows, minlength=1).max()))
+    variances = [torch.zeros(0, dtype=torch.float64, device=device)]
+    rows = functionals.nodes().rows
+    widest = max(1, int(torch.bincount(rows, minlength=1).max()))
     chunk = max(1, int(_block(device) / widest**2 / 4))
     for _, part in functionals.chunks(chunk):
         variances.append(_variance(kernel, part.nodes(), device))
     return torch.cat(variances)
+
+
+def _block(device: torch.device | str) -> int:
+    """Kernel evaluations per block: more where a launch costs more than caches save."""
+    return _BLOCK if torch.device(device).type == "cpu" else 16 * _BLOCK
+
+
+def _covariance(
+    kernel: Kernel, lag: Tensor, left: Tensor | None, right: Tensor | None
+) -> Tensor:
+    """Of derivatives along axes (−1: values) that broadcast to the displacements."""
+    if left is None and right is None:
+        return kernel(lag)
+    value = torch.tensor([-1], device=lag.device)
+    left, right = (value if axes is None else axes for axes in (left, right))
+    values = lag.new_zeros(lag.shape[:-1])
+    for i in left.unique().tolist():
+        for j in right.unique().tolist():
+            chosen = ((left == i) & (right == j)).expand(values.shape)
+            axes = (None if axis < 0 else axis for axis in (i, j))
+            part = kernel.covariance(lag[chosen], *axes)
+            values = values.index_put((chosen,), part)
+    return values
 
 
 def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tensor:
@@ -124,28 +99,19 @@ def _variance(kernel: Kernel, nodes: Nodes, device: torch.device | str) -> Tenso
     The layout is made on the CPU: its size is known without waiting for the device.
     """
     counts = torch.bincount(nodes.rows, minlength=nodes.count)
-    width = int(counts.max()) if len(counts) else 0
-    first = torch.cumsum(counts, 0) - counts
-    place = torch.arange(len(nodes.rows)) - first[nodes.rows]
-    dimension = nodes.points.shape[1]
-    points = nodes.points.new_zeros(nodes.count, width, dimension)
-    weights = nodes.weights.new_zeros(nodes.count, width)
-    points[nodes.rows, place] = nodes.points
-    weights[nodes.rows, place] = nodes.weights
-    points, weights = points.to(device), weights.to(device)
+    place = torch.arange(len(nodes.rows)) - (counts.cumsum(0) - counts)[nodes.rows]
+    shape = (nodes.count, int(counts.max()))
+
+    def padded(values: Tensor, fill: int = 0) -> Tensor:
+        block = values.new_full((*shape, *values.shape[1:]), fill)
+        block[nodes.rows, place] = values
+        return block.to(device)
+
+    points, weights = padded(nodes.points), padded(nodes.weights)
     lag = points[:, :, None, :] - points[:, None, :, :]
-    if nodes.axes is None:
-        pairs = kernel(lag)
-    else:
-        axes = torch.full((nodes.count, width), -1, dtype=torch.int64)
-        axes[nodes.rows, place] = nodes.axes
-        axes = axes.to(device)
-        pairs = lag.new_zeros(lag.shape[:-1])
-        for i in torch.unique(nodes.axes).tolist():
-            for j in torch.unique(nodes.axes).tolist():
-                mask = (axes == i)[:, :, None] & (axes == j)[:, None, :]
-                part = kernel.covariance(
-                    lag, None if i < 0 else i, None if j < 0 else j
-                )
-                pairs = pairs + torch.where(mask, part, torch.zeros_like(part))
+    left = right = None
+    if nodes.axes is not None:
+        axes = padded(nodes.axes, fill=-1)
+        left, right = axes[:, :, None], axes[:, None, :]
+    pairs = _covariance(kernel, lag, left, right)
     return torch.einsum("nj,njk,nk->n", weights, pairs, weights)

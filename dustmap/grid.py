@@ -35,12 +35,11 @@ class Grid:
     origin: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not (1 <= len(self.shape) <= 3):
-            raise ValueError(f"a grid has 1 to 3 axes, got {len(self.shape)}")
-        if not (len(self.shape) == len(self.spacing) == len(self.origin)):
+        counts = {len(self.shape), len(self.spacing), len(self.origin)}
+        if not counts <= {1, 2, 3} or len(counts) != 1:
             raise ValueError(
-                "shape, spacing and origin must have one entry per axis, got "
-                f"{len(self.shape)}, {len(self.spacing)} and {len(self.origin)}"
+                "shape, spacing and origin need one entry for each of 1 to 3 axes, got "
+                f"{self.shape}, {self.spacing} and {self.origin}"
             )
         if min(self.shape) < 2:
             raise ValueError(f"every axis needs at least 2 points, got {self.shape}")
@@ -79,14 +78,11 @@ class Grid:
 
     def points(self) -> Float[Tensor, "m d"]:
         """All points in C order (float64)."""
-        axes = [self.axis(d) for d in range(self.dimension)]
-        mesh = torch.meshgrid(*axes, indexing="ij")
-        return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
+        return _mesh([self.axis(d) for d in range(self.dimension)]).flatten(0, -2)
 
     def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
         """Whether points lie in the closed box between first and last point."""
-        lower = x.new_tensor(self.lower)
-        upper = x.new_tensor(self.upper)
+        lower, upper = x.new_tensor(self.lower), x.new_tensor(self.upper)
         return ((x >= lower) & (x <= upper)).all(dim=-1)
 
     def refined(self, factor: int) -> Grid:
@@ -116,17 +112,13 @@ def _is_smooth(n: int) -> bool:
     return n == 1
 
 
+def _mesh(axes: list[Float[Tensor, " _"]]) -> Float[Tensor, "*n d"]:
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torus:
-    """A periodic grid whose first ``grid.shape`` points are ``grid``.
-
-    Parameters
-    ----------
-    grid
-        The box.
-    shape
-        Points of the whole torus per axis, at least ``grid.shape``.
-    """
+    """A periodic grid of ``shape`` whose first ``grid.shape`` points are ``grid``."""
 
     grid: Grid
     shape: tuple[int, ...]
@@ -156,11 +148,11 @@ class Torus:
         """
         axes = []
         for n, h in zip(self.shape, self.grid.spacing, strict=True):
-            index = torch.arange(n * refinement, dtype=torch.float64)
             total = n * refinement
+            index = torch.arange(total, dtype=torch.float64)
             index = torch.where(index > total // 2, index - total, index)
             axes.append(index * (h / refinement))
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        return _mesh(axes)
 
     def half_lags(
         self, refinement: int = 1, device: torch.device | str = "cpu"
@@ -190,5 +182,4 @@ def torus_positions(
         step = torus.grid.spacing[axis] / refinement
         axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
     axes[0] = axes[0][planes]
-    mesh = torch.meshgrid(*axes, indexing="ij")
-    return torch.stack([m.reshape(-1) for m in mesh], dim=-1)
+    return _mesh(axes).flatten(0, -2)

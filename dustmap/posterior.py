@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -63,14 +63,10 @@ class Posterior:
 
     def __post_init__(self) -> None:
         size = self.model.latent_size
-        if self.mean.shape != (size,):
-            raise ValueError(
-                f"mean must have shape ({size},), got {tuple(self.mean.shape)}"
-            )
-        if self.samples.ndim != 2 or self.samples.shape[1] != size:
-            raise ValueError(
-                f"samples must have shape (s, {size}), got {tuple(self.samples.shape)}"
-            )
+        for name, shape in (("mean", (size,)), ("samples", (len(self.samples), size))):
+            found = tuple(getattr(self, name).shape)
+            if found != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {found}")
         if len(self.samples) == 1:
             raise ValueError("a posterior needs no sample or at least two, got one")
 
@@ -83,13 +79,10 @@ class Posterior:
         ``v_n``, per ``rows`` functionals.
         """
         parts = [self._part(part) for _, part in functionals.chunks(rows)]
-        if not parts:
-            parts = [self._part(functionals)]
-        names = ("mean", "std", "log_mean", "log_std")
-        columns = {name: [getattr(part, name) for part in parts] for name in names}
-        return Moments(
-            **{n: None if c[0] is None else torch.cat(c) for n, c in columns.items()}  # pyright: ignore[reportArgumentType]
-        )
+        parts = parts or [self._part(functionals)]
+        names = [field.name for field in fields(Moments)]
+        given = [name for name in names if getattr(parts[0], name) is not None]
+        return Moments(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
 
     def _part(self, functionals: Functionals) -> Moments:
         """Moments of a few functionals."""
@@ -141,8 +134,7 @@ def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> M
     log-normal with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
     ln A − τ²/2.
     """
-    count = len(samples)
-    shape = (count, len(model.functionals))
+    shape = (len(samples), len(model.functionals))
     values = torch.zeros(shape, dtype=torch.float64, device=model.device)
     logarithms = torch.zeros_like(values)
     variance, scatter = torch.zeros_like(values[0]), torch.zeros_like(values[0])
@@ -150,21 +142,16 @@ def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> M
         tangent = model.linearise(sample)
         values[row] = tangent.prediction.to(torch.float64)
         unresolved = tangent.variance.to(torch.float64)
-        variance += unresolved / count
+        variance += unresolved / len(samples)
         if model.positive:
             logarithms[row], squared = log_moments(values[row], unresolved)
-            scatter += squared / count
+            scatter += squared / len(samples)
     mean = values.mean(dim=0)
-    std = (values.var(dim=0) + variance).sqrt()
-    if not model.positive:
-        return Moments(mean=mean.cpu(), std=std.cpu())
-    spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter
-    return Moments(
-        mean=mean.cpu(),
-        std=std.cpu(),
-        log_mean=logarithms.mean(dim=0).cpu(),
-        log_std=spread.sqrt().cpu(),
-    )
+    moments = {"mean": mean, "std": (values.var(dim=0) + variance).sqrt()}
+    if model.positive:
+        spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter
+        moments |= {"log_mean": logarithms.mean(dim=0), "log_std": spread.sqrt()}
+    return Moments(**{name: value.cpu() for name, value in moments.items()})
 
 
 def log_moments(

@@ -10,17 +10,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
+
 
 class Rule(Protocol):
     """A quadrature rule on the unit interval, possibly another one per ray."""
 
     def fractions(
         self, lengths: Float[Tensor, " n"], index: Int[Tensor, " n"]
-    ) -> tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]:
+    ) -> Fractions:
         """Rows, positions in [0, 1] and weights (summing to 1 per row).
 
-        ``lengths`` are those of the rays and ``index`` their numbers in the batch
-        the rule was made for.
+        ``index`` are the rays' numbers in the batch the rule was made for.
         """
         ...
 
@@ -35,38 +36,35 @@ class GaussLegendre:
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
-    def fractions(
-        self, lengths: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
         x, w = np.polynomial.legendre.leggauss(self.count)
         n = len(lengths)
         rows = torch.arange(n).repeat_interleave(self.count)
-        return (
-            rows,
-            torch.as_tensor((x + 1) / 2).repeat(n),
-            torch.as_tensor(w / 2).repeat(n),
-        )
+        x, w = torch.as_tensor((x + 1) / 2), torch.as_tensor(w / 2)
+        return rows, x.repeat(n), w.repeat(n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedStep:
-    """The composite midpoint rule with steps of at most ``step`` along every ray."""
-
+class _Stepped:
     step: float
 
     def __post_init__(self) -> None:
-        _check_step(self.step)
+        if not self.step > 0:
+            raise ValueError(f"step must be positive, got {self.step}")
 
-    def fractions(
-        self, lengths: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+
+class FixedStep(_Stepped):
+    """The composite midpoint rule with steps of at most ``step`` along every ray."""
+
+    __slots__ = ()
+
+    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
         counts, rows, step = _steps(lengths, self.step)
         width = 1.0 / counts.to(torch.float64)
         return rows, (step + 0.5) * width[rows], width[rows]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsOutwards:
+class StepsOutwards(_Stepped):
     """The midpoint rule with steps counted from where a ray begins, the last cut short.
 
     Rays of one direction share all whole steps: their integrals rise with the length
@@ -74,14 +72,9 @@ class StepsOutwards:
     every node moves with the length, and so does its error.
     """
 
-    step: float
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        _check_step(self.step)
-
-    def fractions(
-        self, lengths: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
         counts, rows, step = _steps(lengths, self.step)
         # A ray shorter than a step, or without length, has one node in its middle.
         low = step * (self.step / lengths.clamp(min=self.step))[rows]
@@ -103,13 +96,11 @@ class MonteCarlo:
     @classmethod
     def draw(cls, rays: int, count: int, generator: torch.Generator) -> MonteCarlo:
         """``count`` nodes for each of ``rays`` rays."""
-        shape = (rays, count)
-        positions = torch.rand(shape, generator=generator, dtype=torch.float64)
-        return cls(positions=positions)
+        return cls(
+            positions=torch.rand(rays, count, generator=generator, dtype=torch.float64)
+        )
 
-    def fractions(
-        self, lengths: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
         if len(index) and int(index.max()) >= len(self.positions):
             raise ValueError(
                 f"the rule was drawn for {len(self.positions)} rays, "
@@ -120,11 +111,6 @@ class MonteCarlo:
         rows = torch.arange(n).repeat_interleave(count)
         weights = torch.full((n * count,), 1.0 / count, dtype=torch.float64)
         return rows, chosen.reshape(-1), weights
-
-
-def _check_step(step: float) -> None:
-    if not step > 0:
-        raise ValueError(f"step must be positive, got {step}")
 
 
 def _steps(lengths: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:

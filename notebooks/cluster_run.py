@@ -12,14 +12,12 @@
 # ---
 
 # %% [markdown]
-# # A run on a cluster, rehearsed on one machine
+# # A cluster run on one machine
 #
-# A fit of a large catalogue takes hours on several GPUs, and a job ends when its time is
-# over, whether the fit has ended or not. So a fit is one command that may be stopped at
-# any moment and given again: it goes on where it was. Here two processes make a small
-# map together, are stopped by the signal that Slurm sends before the time is over, and
-# are started again, as a queue would do it. With a real cluster only the batch file at
-# the end is new.
+# A fit of a large catalogue may outlast a job's time limit. A fit is therefore one command
+# that may be interrupted at any time and repeated to continue. Here two processes make a
+# small map, receive the signal that Slurm sends before the time limit, and are started
+# again, as a queue would do. On a real cluster only the batch file at the end is added.
 
 # %%
 # %matplotlib inline
@@ -33,18 +31,14 @@ import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import psutil
 
-import pipelines
-from pipelines.catalog.ingest import ingest
-from pipelines.config import SimulateConfig, load_config
+import dustmap
 from pipelines.figures import face_on
-from pipelines.storage.metrics import read_metrics
 from pipelines.products import map_cube
 from pipelines.run.folder import read_run
-from pipelines.simulate import simulate
 from pipelines.run.status import describe, status_of
+from pipelines.storage.metrics import read_metrics
 from pipelines.verify import verify
 
 folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
@@ -52,16 +46,16 @@ folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
 # %% [markdown]
 # ## Catalogue and configuration
 #
-# On a cluster both lie on the file system that all nodes see. The grid and the prior's
-# scales are given here, so that the fit is one of seconds; a real one learns them. It
-# saves itself every 5 minutes by default (`checkpoint.minutes`), here after every
-# Gauss–Newton step, too.
+# On a cluster both must be on a file system that all nodes share. Grid and scales are given,
+# so that the fit takes seconds; a real fit learns them. A fit writes a checkpoint every 5
+# minutes (`checkpoint.minutes`), here also after every Gauss–Newton step.
 
 # %%
-box = ["truth.half_x=600", "truth.half_y=600", "truth.half_z=200"]
-galaxy = load_config(SimulateConfig, overrides=["stars=1500", "seed=8", *box])
-simulate(galaxy, folder / "mock.parquet", truth=None, overwrite=False)
-print(ingest([folder / "mock.parquet"], folder / "stars.parquet", preset="mock"))
+box = {"truth.half_x": 600, "truth.half_y": 600, "truth.half_z": 200}
+mock = dustmap.simulate(
+    folder / "mock.parquet", settings={"stars": 1500, "seed": 8, **box}
+)
+print(dustmap.ingest(mock, folder / "stars.parquet", preset="mock"))
 
 (folder / "fit.toml").write_text(
     """\
@@ -87,10 +81,10 @@ iterations = 1
 # %% [markdown]
 # ## The command
 #
-# `torchrun` starts the processes (here by its module name) and tells each its place.
-# Every process reads and multiplies its own share of the stars. `--resume` begins where
-# there is nothing yet, goes on where a fit was stopped, and says so where all is done:
-# the same line serves every job of a chain.
+# `torchrun` starts the processes (here by its module name) and sets their ranks. Every
+# process reads and multiplies its own share of the stars. `--resume` starts a new fit,
+# continues an interrupted one or reports a finished one: every job of a chain runs the same
+# command.
 
 # %%
 command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -129,17 +123,17 @@ def is_inferring(found):
 seen = wait_for(job, is_inferring)
 
 # %% [markdown]
-# `dustmap status run` says this from any shell that sees the folder (`--json` for a
-# program):
+# `dustmap status run` prints this in any shell that sees the folder (`--json` for
+# programs):
 
 # %%
 print(describe(seen))
 
 # %% [markdown]
-# ## The time is over
+# ## The time limit
 #
-# Slurm sends SIGUSR1 two minutes before (`--signal=B:USR1@120`). The processes finish
-# the iteration they are in, save and end. A second of work is lost, or none.
+# Slurm sends SIGUSR1 two minutes before (`--signal=B:USR1@120`). The processes drop the
+# current step, save the earlier ones and exit.
 
 # %%
 ranks = psutil.Process(job.pid).children()
@@ -153,10 +147,9 @@ print(describe(stopped))
 assert stopped["state"] == "stopped"
 
 # %% [markdown]
-# What is there now is `run.unfinished`, with the newest checkpoints, each with the
-# hashes of its files. There is no `run` yet: it appears by one rename when it is whole,
-# so that nothing ever reads half of one. A node that dies without a signal leaves the
-# checkpoint before.
+# `run.unfinished` holds the newest checkpoints, each with hashes of its files. `run` appears
+# by one rename when it is complete, so that no program reads half of a run. A node that
+# dies without a signal leaves the last checkpoint.
 
 # %%
 assert not (folder / "run").exists()
@@ -168,7 +161,7 @@ for place in sorted((folder / "run.unfinished").rglob("*")):
 # %% [markdown]
 # ## The next job of the chain
 #
-# The very same command. The number of processes may be another one.
+# The same command; the number of processes may differ.
 
 # %%
 again = start("second.log")
@@ -177,8 +170,8 @@ print(describe(status_of(folder / "run")))
 print(verify(folder / "run"))
 
 # %% [markdown]
-# What each iteration reached is kept with the run, across the stop (dotted): residuals
-# of the solves to the mode and then of the samples, which fall within each solve.
+# The run records the residual of every iteration, across the interruption (dotted): solves
+# for the mode, then for the samples.
 
 # %%
 records = read_metrics(folder / "run" / "metrics.jsonl")
@@ -193,7 +186,7 @@ panel.set_ylabel("relative residual")
 plt.show()
 
 # %% [markdown]
-# And the map.
+# The map.
 
 # %%
 run = read_run(folder / "run")
@@ -207,20 +200,20 @@ print(json.dumps(summary["held_out"], indent=1)[:600])
 # %% [markdown]
 # ## On a real cluster
 #
-# The batch file does what was done by hand above: it starts one process for each GPU,
-# passes the signal on, and queues itself again until the run is finished.
+# The batch file automates these steps: it starts one process per GPU, forwards the signal,
+# and resubmits itself until the run is finished.
 #
 # ```sh
 # sbatch scripts/slurm/fit.sbatch stars.parquet run -c fit.toml
 # ```
 #
-# Its head is what a user changes:
+# Change its head for your cluster:
 
 # %%
-batch = Path(pipelines.__file__).parents[1] / "scripts" / "slurm" / "fit.sbatch"
+batch = Path(dustmap.__file__).parents[1] / "scripts" / "slurm" / "fit.sbatch"
 print("\n".join(batch.read_text().splitlines()[:24]))
 
 # %% [markdown]
-# On a workstation with some GPUs and no queue, `scripts/workstation.sh -n 4
-# stars.parquet run` is the same, saved on Ctrl-C. Where a grid is larger than the
-# memory of one process, `--set inference.grid=slabs` shares that out, too.
+# On a workstation without a queue, `scripts/workstation.sh -n 4 stars.parquet run` does the
+# same and saves on Ctrl-C. `--set inference.grid=slabs` distributes a grid that exceeds the
+# memory of one process.

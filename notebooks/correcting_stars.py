@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Correcting stars for extinction
 #
-# What most people want of a dust map: magnitudes as they would be without dust, with an
-# error that knows how well the map knows. This notebook makes a small map of a mock
-# galaxy (so that the truth is known), opens it as you would open anybody's, and corrects
-# a colour-magnitude diagram with it. With a map of your own, begin at *Open a map*.
+# The main use of a dust map: magnitudes corrected for extinction, with an error that
+# includes the map's uncertainty. This notebook makes a small map of a mock galaxy, so that
+# the truth is known, opens it, and corrects a colour-magnitude diagram with it. With your
+# own map, start at *Open a map*.
 
 # %%
 # %matplotlib inline
@@ -29,16 +29,12 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+import dustmap
 from pipelines.bands import conversion
-from pipelines.catalog.ingest import ingest
-from pipelines.config import FitConfig, SimulateConfig, load_config
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.fit import fit
-from pipelines.products import integrated, map_cube
-from pipelines.query import open_map
-from pipelines.run.folder import read_run
-from pipelines.simulate import simulate
 from pipelines.maps.truth import truth_extinction
+from pipelines.products import integrated, map_cube
+from pipelines.run.folder import read_run
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 plt.rcParams.update(
@@ -55,31 +51,29 @@ folder = Path(tempfile.mkdtemp(prefix="correcting-stars-"))
 rng = np.random.default_rng(5)
 
 # %% [markdown]
-# ## A map to ask
+# ## Make a map
 #
-# 2,500 mock stars within 600 pc, on a coarse grid with given scales, which takes seconds.
+# From 2,500 mock stars within 600 pc, on a coarse grid with given scales, in seconds.
 
 # %%
-box = ["truth.half_x=600", "truth.half_y=600", "truth.half_z=200"]
-galaxy = load_config(SimulateConfig, overrides=["stars=2500", "seed=6", *box])
-simulate(
-    galaxy, folder / "mock.parquet", truth=folder / "truth.zarr", overwrite=False
+box = {"truth.half_x": 600, "truth.half_y": 600, "truth.half_z": 200}
+mock = dustmap.simulate(
+    folder / "mock.parquet",
+    truth=folder / "truth.zarr",
+    settings={"stars": 2500, "seed": 6, **box},
 )
-ingest([folder / "mock.parquet"], folder / "stars.parquet", preset="mock")
-settings = load_config(
-    FitConfig,
-    overrides=[
-        "box.x=[-600, 600]",
-        "box.y=[-600, 600]",
-        "box.z=[-200, 200]",
-        "box.spacing=40",
-        "prior.lengthscale=100",
-        "prior.std=1.4",
-        "inference.learn=false",
-        "inference.samples=16",
-    ],
-)
-fit(folder / "stars.parquet", folder / "run", settings)
+dustmap.ingest(mock, folder / "stars.parquet", preset="mock")
+settings = {
+    "box.x": [-600, 600],
+    "box.y": [-600, 600],
+    "box.z": [-200, 200],
+    "box.spacing": 40,
+    "prior.lengthscale": 100,
+    "prior.std": 1.4,
+    "inference.learn": False,
+    "inference.samples": 16,
+}
+dustmap.fit(folder / "stars.parquet", output=folder / "run", settings=settings)
 run = read_run(folder / "run")
 write_zarr(folder / "map.zarr", map_cube(run), integrated(run, nside=16))
 
@@ -90,7 +84,7 @@ write_zarr(folder / "map.zarr", map_cube(run), integrated(run, nside=16))
 # mock galaxy's band is arbitrary; we take it for $A_V$.
 
 # %%
-dust = open_map(folder / "map.zarr")
+dust = dustmap.open_map(folder / "map.zarr")
 print("band of the map:", dust.band)
 here = SkyCoord(
     l=[0, 90, 180, 270] * u.deg, b=0 * u.deg, distance=400 * u.pc, frame="galactic"
@@ -101,14 +95,14 @@ print(dust.query(here, integrated=False, mode="median"))
 # %% [markdown]
 # The first line is the *integrated* extinction from us to the place, in magnitudes: this
 # corrects a star. The second is the *density* of extinction there, in magnitudes per
-# parsec. They are so often mistaken for one another that `query` has no default.
+# parsec. The two are easily confused, so `query` has no default.
 #
 # ## Stars to correct
 #
 # 600 stars that were not fitted: a main sequence and a giant branch of absolute
 # magnitudes $M_G$ and colours, seen through the true dust at distances with an error of
-# 3%, in Gaia's bands. The map speaks of $A_V$, so that two factors are needed, by an
-# extinction curve at the bands' wavelengths. (One wavelength for a band as wide as $G$ is
+# 3%, in Gaia's bands. The map is in $A_V$; an extinction curve at the bands' wavelengths gives
+# the two factors. (One wavelength for a band as wide as $G$ is
 # an approximation that is good to some per cent.)
 
 # %%
@@ -137,9 +131,9 @@ seen_colour = colour + to_colour.factor * true_av
 seen_distance = distance * (1 + 0.03 * rng.standard_normal(len(distance)))
 
 # %% [markdown]
-# ## Ask, with an error and flags
+# ## Query, with an error and flags
 #
-# One `SkyCoord` for all, in any frame: here equatorial, to show that it does not matter.
+# One `SkyCoord` holds all stars, in any frame (here equatorial).
 
 # %%
 coords = SkyCoord(
@@ -152,8 +146,8 @@ print(f"{len(coords)} stars, {flags['inside'].sum()} in the map,", end=" ")
 print(f"{flags['extrapolated'].sum()} beyond the last star of their sight line")
 
 # %% [markdown]
-# A star beyond the last one on its sight line gets the prior's mean from there on: it is
-# left out here. So is what is outside the map, whose answer is NaN.
+# Beyond the last fitted star of a sight line the map is the prior: such stars are left out
+# here, as are stars outside the map (NaN).
 #
 # ## Magnitudes without dust
 #
@@ -192,7 +186,7 @@ axes[0].text(0.3, 6.3, r"$A_V = 1$", color=RED, fontsize=7)
 plt.show()
 
 # %% [markdown]
-# Dust moves stars along the arrow; the correction moves them back. How well?
+# Dust moves stars along the arrow; the correction moves them back. The residuals:
 
 # %%
 pull = (corrected - absolute)[use] / error[use]
@@ -213,7 +207,7 @@ panel.set_ylabel("density of stars")
 plt.show()
 
 # %% [markdown]
-# ## Quantiles, where a symmetric error will not do
+# ## Quantiles for asymmetric errors
 #
 # Extinction is positive. At small values the 16% and 84% quantiles are better than a
 # mean and a standard deviation.
@@ -227,11 +221,11 @@ for row in zip(middle, low, high, strict=True):
     print("A_V = {:.2f}, 68% between {:.2f} and {:.2f}".format(*(v.value for v in row)))
 
 # %% [markdown]
-# ## The other way round: at which distance?
+# ## The distance of an extinction
 #
-# A star of known colour excess and unknown distance, or a cloud seen against the stars
-# behind it: how far away does a sight line reach an extinction? The answer has an
-# interval, too; infinite says that the map ends before.
+# For a star of known colour excess and unknown distance, or a cloud in front of stars: the
+# distance at which a sight line reaches an extinction, with its interval; infinite if the
+# map ends before.
 
 # %%
 DIRECTIONS = np.array([20.0, 80.0, 270.0, 330.0])
@@ -270,9 +264,9 @@ axes[0].legend(fontsize=6.5)
 plt.show()
 
 # %% [markdown]
-# Each band is that of the integral, with the correlation of everything along the way.
-# It is wide where the sight line meets a cloud that few stars look through, and so is
-# the interval of the distance.
+# Each band belongs to the integral, with all correlations along the ray. It is wide where
+# the sight line meets a cloud with few stars behind it, and so is the interval of the
+# distance.
 #
 # For a table of stars the same is one command:
 #

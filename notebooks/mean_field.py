@@ -41,8 +41,8 @@ from scipy.special import digamma, gammaln, logsumexp
 from dustmap.covariance import functional_covariance
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid
+from dustmap.inference.svi.bound import Observations, elbo, predict
 from dustmap.inference.svi.direct import direct_optimum
-from dustmap.inference.svi.bound import GaussianData, elbo, predict
 from dustmap.kernels import Matern52
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
@@ -513,7 +513,7 @@ places = torch.as_tensor(rng.uniform(0, 6, (40, 1)))
 NOISE = 0.3
 seen = torch.sin(2 * places[:, 0]) + NOISE * torch.as_tensor(rng.standard_normal(40))
 model = RowwiseGaussian(whitening, PointValues(places))
-data = GaussianData.of(model, seen, torch.full_like(seen, NOISE**2))
+data = Observations.of(model, seen, torch.full_like(seen, NOISE**2))
 targets = model.at(PointValues(torch.linspace(-4, 10, 281, dtype=torch.float64)[:, None]))
 
 ranks = [0, 1, 2, 4, 6, 8, 12, 16, 24, 40]

@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Values, slopes and integrals of one function
+# # Values, derivatives and integrals of one function
 #
 # A dust map is made from integrals alone. The mathematics underneath takes any linear
 # functional of the field,
@@ -20,10 +20,9 @@
 # $$ L_n f = \sum_j w_{nj}\, \partial^{\alpha_{nj}} f(x_{nj}), $$
 #
 # a value (one node), a derivative (one node, $\alpha = 1$), an integral (many nodes), and
-# any mixture of them in one fit, each with a noise of its own. This is general
-# regression in one dimension, on a problem small enough to look at: a function on
-# $[0, 10]$ of which the left part is sampled, the middle is known by its slopes and the
-# right by integrals from $x = 6$ onwards.
+# any mixture of them in one fit, each with its own noise. The example is a function on
+# $[0, 10]$, observed by values on the left, by derivatives in the middle and by integrals
+# from $x = 6$ on the right.
 
 # %%
 # %matplotlib inline
@@ -41,11 +40,10 @@ from dustmap.functionals import (
 )
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
-from dustmap.inference.svi.bound import LatentMoments
 from dustmap.grid import Grid, Torus
-from dustmap.inference.svi.direct import direct_optimum
-from dustmap.inference.svi.bound import GaussianData, predict
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.svi.bound import LatentMoments, Observations, predict
+from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
@@ -75,8 +73,8 @@ def column(x) -> torch.Tensor:
 # %% [markdown]
 # ## The function and what is measured of it
 #
-# It is known in closed form, its derivative and its integral too, so that no number
-# below is checked against another quadrature.
+# Function, derivative and integral have closed forms, so that no check below depends on
+# another quadrature.
 
 
 # %%
@@ -135,8 +133,8 @@ plt.show()
 #
 # `Stack` puts the kinds one after another; the noise is a variance for each
 # observation. The covariance between any two of them follows from the kernel by
-# differentiating and integrating it: nothing else is special about a slope. (Matérn-1/2
-# has no derivative, and refuses.) The scales are where the evidence is largest.
+# differentiating and integrating it. (Matérn-1/2 has no derivative and raises an error.)
+# The scales maximise the evidence.
 
 # %%
 kernel = Matern52(lengthscale=1.0, variance=1.0)
@@ -166,11 +164,10 @@ print(f"lengthscale {scale:.2f}, std {float(together.kernel.variance) ** 0.5:.2f
 print(f"log evidence {together.log_marginal():.2f} nats")
 
 # %% [markdown]
-# Each kind by itself, and all of them, with the same scales. Values pin the function
-# where they are. Slopes know its shape, not its level: the band is wide and all curves
-# in it run parallel. Integrals from one point leave what lies before that point open.
-# Together each fills in what the others leave: the values on the left set the level that
-# the slopes carry to the right.
+# Each kind alone, and all together, with the same scales. Values fix the function locally.
+# Derivatives fix its shape but not its level: the band is wide and its curves are parallel.
+# Integrals from one point do not constrain the function before it. Together the values on
+# the left set the level that the derivatives carry to the right.
 
 # %%
 along = np.linspace(0.0, 10.0, 201)
@@ -197,11 +194,10 @@ for panel in axes[:, 0]:
 plt.show()
 
 # %% [markdown]
-# ## Asking for what was not measured
+# ## Predicting what was not measured
 #
-# The posterior answers in any kind, whichever were measured: slopes where only values
-# are, values where only integrals are, an integral across all three parts. Its error is
-# that of the integral, correlations along the way included.
+# The posterior predicts any kind: derivatives where values were measured, values where
+# integrals were, an integral across all three parts, with correlations in its error.
 
 # %%
 asked = {
@@ -221,8 +217,8 @@ for name, (functional, known) in asked.items():
 # %% [markdown]
 # ## The same by the two engines of a map
 #
-# A dense covariance of 36 observations is no effort; of a million it cannot be had. A
-# map replaces it by a grid: `RowwiseGaussian` is HIP-GP's way (inducing points, a row of
+# A dense covariance is cheap for 36 observations and impossible for a million. A map uses a
+# grid instead: `RowwiseGaussian` is HIP-GP's way (inducing points, a row of
 # features for every observation), `TorusGaussian` the full-batch way (a sparse matrix
 # and FFTs). Both take the same functionals. On a grid that resolves the lengthscale they
 # agree with the exact answer.
@@ -239,7 +235,7 @@ grid = Grid(shape=(81,), spacing=(0.15,), origin=(-1.0,))
 rows = RowwiseGaussian(
     ToeplitzWhitening(together.kernel, grid, lengthscales=(scale,)), everything
 )
-q = direct_optimum(rows, GaussianData.of(rows, y, noise), family="full").q
+q = direct_optimum(rows, Observations.of(rows, y, noise), family="full").q
 moments = predict(rows.at(wanted), q)
 found["rows (HIP-GP)"] = LatentMoments(mean=moments.mean, variance=moments.variance)
 
@@ -281,8 +277,8 @@ for name, moments in found.items():
 
 # %% [markdown]
 # The full batch has its standard deviations from 400 samples, which are good to
-# $1/\sqrt{2 \cdot 400} = 3.5\%$. The samples say more than a band does: how the function
-# hangs together. At the right end they fan out, and yet have nearly the same integral.
+# $1/\sqrt{2 \cdot 400} = 3.5\%$. Samples also show correlations: at the right end they fan
+# out, yet have nearly the same integral.
 
 # %%
 figure, panel = plt.subplots(figsize=(6.4, 2.6))
@@ -301,5 +297,5 @@ print(f"at x = 10 the value is known to {spread_of_value:.3f}, ")
 print(f"the integral from 6 to 10 to {spread_of_integral:.3f}")
 
 # %% [markdown]
-# That is the lot of a dust map in one dimension: the extinction to a star is known far
-# better than the density next to it.
+# A dust map behaves alike: the extinction to a star is known far better than the density
+# next to it.

@@ -95,9 +95,8 @@ def ingest(
     """
     from pipelines.catalog.ingest import ingest as run_ingest
 
-    single = isinstance(sources, str | Path)
-    paths = [Path(sources)] if single else [Path(source) for source in sources]
-    return run_ingest(paths, Path(output), **options)
+    each = [sources] if isinstance(sources, str | Path) else sources
+    return run_ingest([Path(source) for source in each], Path(output), **options)
 
 
 def simulate(
@@ -133,15 +132,10 @@ def predict(run: PathLike, stars: SkyCoord | PathLike) -> QTable:
 
     fitted = read_run(run)
     places = _places(stars) if isinstance(stars, SkyCoord) else read_stars(stars)
-    columns = predict_columns(fitted.plan, fitted.posterior, places)
-    where = {"l": places.l, "b": places.b, "distance": places.distance}
-    units = {**UNITS, "distance": "pc"}
-    return QTable(
-        {
-            name: u.Quantity(column, units[name]) if name in units else column
-            for name, column in {**where, **columns}.items()
-        }
-    )
+    columns = {"l": places.l, "b": places.b, "distance": places.distance}
+    columns |= predict_columns(fitted.plan, fitted.posterior, places)
+    units = {name: unit for name, unit in UNITS.items() if name in columns}
+    return QTable(columns, units=units)
 
 
 def regress(
@@ -168,48 +162,41 @@ def _overrides(settings: Mapping[str, Any] | None) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
 
 
+def _places(coords: SkyCoord) -> Stars:
+    """Coordinates as a table of places; they must have distances."""
+    places = places_of(coords)
+    return Stars(l=places.l, b=places.b, distance=places.distance)
+
+
 def _stars(
     coords: SkyCoord, extinction: Any, error: Any, distance_error: Any, band: str
 ) -> Stars:
     """Coordinates with their extinctions, checked."""
     if extinction is None or error is None:
         raise InputError("coordinates need extinction and extinction_error")
-    given = {"extinction": extinction, "extinction_error": error}
-    if distance_error is not None:
-        given["distance_error"] = distance_error
     places = _places(coords)
+    given = {"extinction": extinction, "extinction_error": error}
+    given |= {} if distance_error is None else {"distance_error": distance_error}
     columns = {name: _column(name, v, len(places)) for name, v in given.items()}
-    faulty = ~np.isfinite(np.stack([places.distance, *columns.values()])).all(axis=0)
-    faulty |= ~(columns["extinction_error"] > 0) | ~(places.distance > 0)
-    if faulty.any():
+    sound = np.isfinite([places.distance, *columns.values()]).all(axis=0)
+    sound &= (columns["extinction_error"] > 0) & (places.distance > 0)
+    if not sound.all():
         raise InputError(
-            f"{int(faulty.sum())} of {len(faulty)} stars have a distance or extinction "
-            "that is not finite, or a distance or extinction_error that is not "
-            f"positive, the first is number {int(np.argmax(faulty))}: leave them out"
+            f"{int((~sound).sum())} of {len(sound)} stars have a distance or "
+            "extinction that is not finite, or a distance or extinction_error that is "
+            f"not positive, the first is number {int(np.argmin(sound))}: leave them out"
         )
-    meta = {"sources": [], "band": band} if band else {"sources": []}
+    meta = {"sources": [], **({"band": band} if band else {})}
     return replace(places, meta=meta, **columns)
-
-
-def _places(coords: SkyCoord) -> Stars:
-    """Coordinates as a table of places.
-
-    Raises
-    ------
-    InputError
-        If they have no distances.
-    """
-    places = places_of(coords, total=False)
-    return Stars(l=places.l, b=places.b, distance=places.distance)
 
 
 def _column(name: str, values: Any, count: int) -> np.ndarray:
     """One number for each star, in the canonical unit of the column."""
     unit = CANONICAL_UNITS[name]
     try:
-        column = np.asarray(u.Quantity(values, unit).to_value(unit))
+        column = u.Quantity(values, unit, dtype=np.float64).value
     except (u.UnitConversionError, TypeError) as error:
         raise InputError(f"{name}: expected numbers or a quantity in {unit}") from error
     if column.shape not in ((), (count,)):
         raise InputError(f"{name} has shape {column.shape}, expected ({count},)")
-    return np.broadcast_to(column, (count,)).astype(np.float64)
+    return np.full(count, column)

@@ -17,8 +17,8 @@ import click
 
 from pipelines.base.errors import InputError
 from pipelines.figures import save_figure
-from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
-from pipelines.figures.cuts import QUANTITIES, SHOWS
+from pipelines.figures.cut_panels import compared_panels, cut_panels
+from pipelines.figures.cuts import QUANTITIES, SHOWS, Cut
 from pipelines.figures.projections import (
     Gnomonic,
     Mollweide,
@@ -26,7 +26,7 @@ from pipelines.figures.projections import (
     Projection,
 )
 from pipelines.figures.skypanels import sky_panels
-from pipelines.figures.sources import SkySource, open_source
+from pipelines.figures.sources import open_source
 
 _PATH = click.Path(path_type=Path)
 _FAR = click.FloatRange(min=0, min_open=True)
@@ -54,7 +54,8 @@ _FAR = click.FloatRange(min=0, min_open=True)
 @click.option("--factor", default=1.0, help="Multiplies the other map's values.")
 @click.option("--log", is_flag=True, help="Logarithmic colours.")
 @click.option("--band", help="Name of the extinction; default: the map's own.")
-@click.option("--nside", type=click.IntRange(min=1, max=4096), help="HEALPix "
+@click.option("--nside", default=64, type=click.IntRange(min=1, max=4096),
+              help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
               "(64).")  # fmt: skip
 @click.option("--width", default=180.0, type=click.FloatRange(min=60, max=400),
@@ -81,30 +82,41 @@ def draw(
     *,
     distances: tuple[float, ...],
     quantity: str | None = None,
-    nside: int | None = None,
+    near: float = 0.0,
+    shows: tuple[str, ...] = (),
+    sample: int = 0,
+    nside: int = 64,
     kind: str = "mollweide",
     centre: str = "0,0",
     field: float = 30.0,
     other: Path | None = None,
     factor: float = 1.0,
     log: bool = False,
+    band: str | None = None,
     width: float = 180.0,
     dpi: float = 300.0,
     output: Path | None = None,
-    **rows: Any,
 ) -> Path:
     """Draw the slices and return where they are."""
-    if nside is not None and nside & (nside - 1):
+    if nside & (nside - 1):
         raise InputError(f"--nside must be a power of two, got {nside}")
     projection = projection_of(kind, centre, field)
     source = open_source(path)
     if quantity is None:
-        quantity = "extinction" if isinstance(source, SkySource) else "density"
-    wanted = Rows(quantity=quantity, distances=distances, nside=nside, **rows)
+        only_sky = source.run is None and source.density is None
+        quantity = "extinction" if only_sky else "density"
+    cut = Cut(
+        quantity=quantity,
+        distance=distances[0],
+        near=near,
+        sample=sample,
+        nside=nside,
+    )
     if other is None:
-        panels, columns = cut_panels(source, wanted)
+        panels, columns = cut_panels(source, cut, distances, shows, band)
     else:
-        panels, columns = compared_panels(source, open_source(other), wanted, factor)
+        second = open_source(other)
+        panels, columns = compared_panels(source, second, cut, distances, band, factor)
     if len(panels) == len(distances) > 1:
         columns = min(len(panels), 3)
     figure = sky_panels(

@@ -7,7 +7,7 @@ their own nodes: what HIP-GP approximates by nothing but its inducing points.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import KERNELS
+from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.means import ConstantMean
 from dustmap.models.rowwise import RowwiseGaussian
@@ -54,7 +55,7 @@ class Box:
     """A model, its data, functionals to predict, and dense covariances of all."""
 
     model: RowwiseGaussian
-    data: GaussianData
+    data: Observations
     targets: Functionals
     K_uu: np.ndarray
     K_nu: np.ndarray
@@ -65,7 +66,7 @@ class Box:
     @property
     def noise(self) -> np.ndarray:
         """σ_n²."""
-        return self.data.noise.numpy()
+        return known(self.data).numpy()
 
     @property
     def residual(self) -> np.ndarray:
@@ -117,6 +118,18 @@ def whitened(dimension: int, name: str, ratio: float) -> ToeplitzWhitening:
     return ToeplitzWhitening(kernel, grid, lengthscales=scales, solver=TIGHT)
 
 
+def known(data: Observations) -> torch.Tensor:
+    """σ_n² of data with normal noise."""
+    assert isinstance(data.likelihood, Gaussian) and data.likelihood.known is not None
+    return data.likelihood.known
+
+
+def noisy(data: Observations, factor: float = 1.0, common: float = 0.0) -> Observations:
+    """The same values with other noise."""
+    noise = Gaussian(variance=common, known=factor * known(data))
+    return replace(data, likelihood=noise)
+
+
 @functools.lru_cache
 def box(dimension: int, name: str, ratio: float) -> Box:
     """The problem of one case (cached: models may keep their rows)."""
@@ -141,7 +154,7 @@ def box(dimension: int, name: str, ratio: float) -> Box:
     noise = 0.05 + 0.1 * torch.rand(count, generator=generator, dtype=torch.float64)
     return Box(
         model=model,
-        data=GaussianData.of(model, y, noise),
+        data=Observations.of(model, y, noise),
         targets=targets,
         K_uu=dense(inducing, inducing),
         K_nu=dense(rows, inducing),

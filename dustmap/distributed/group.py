@@ -7,8 +7,8 @@ fails because another rank has ended raises :class:`PeerError` in those that are
 
 from __future__ import annotations
 
-import math
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -142,21 +142,19 @@ class Group:
         if self.size == 1:
             return [own]
         mine = torch.tensor([own], dtype=torch.int64)
-        every = [torch.empty_like(mine) for _ in range(self.size)]
-        with self._collective("control", mine):
-            dist.all_gather(every, mine)
-        return [int(number) for number in every]
+        return self.gather(mine, [1] * self.size).tolist()
 
     def require_alike(self, what: str, *tensors: Tensor) -> None:
         """Raise a RuntimeError unless these are bitwise equal on all ranks.
 
-        Compared are sums of their bits as integers: 8 bytes are sent.
+        Compared are checksums (CRC-32): 8 bytes are sent.
         """
         if self.size == 1:
             return
         digest = 0
         for tensor in tensors:
-            digest = (digest * 1_000_003 + _bits(tensor)) % 2**63
+            content = tensor.detach().cpu().contiguous().reshape(-1)
+            digest = zlib.crc32(content.view(torch.uint8).numpy().data, digest)
         found = self.numbers(digest)
         apart = [rank for rank, value in enumerate(found) if value != found[0]]
         if apart:
@@ -183,26 +181,19 @@ class Group:
         """
         if self.size == 1:
             return text()
-        made, length = b"", -1
+        made: list[str | None] = [None]
         try:
             if self.first:
-                made = text().encode()
-                length = len(made)
+                made = [text()]
         finally:
             # Also if it failed: the others would wait for ever.
-            known = torch.tensor([length], dtype=torch.int64)
-            with self._collective("waiting", known):
-                dist.broadcast(known, 0, group=self._patient)
-        if int(known) < 0:
+            with self._collective("waiting", None):
+                dist.broadcast_object_list(made, 0, group=self._patient)
+        if made[0] is None:
             raise PeerError(
                 f"rank {self.rank} of {self.size}: rank 0 failed, see its message"
             )
-        content = torch.frombuffer(
-            bytearray(made.ljust(int(known)) or b" "), dtype=torch.uint8
-        )
-        with self._collective("broadcast", content):
-            dist.broadcast(content, 0, group=self._patient)
-        return bytes(content.tolist())[: int(known)].decode()
+        return made[0]
 
     @contextmanager
     def _collective(self, kind: str, sent: Tensor | None) -> Iterator[None]:
@@ -218,15 +209,3 @@ class Group:
             ) from error
         size = 0 if sent is None else sent.numel() * sent.element_size()
         self.traffic.add(kind, size, time.perf_counter() - start)
-
-
-def _bits(x: Tensor) -> int:
-    """The sum of a tensor's bits as integers, which no order of summation changes."""
-    flat = x.detach().contiguous().reshape(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    if flat.dtype == torch.bool:
-        flat = flat.to(torch.uint8)
-    whole = flat.view(kinds[flat.element_size()])
-    return int(whole.sum(dtype=torch.int64)) + math.prod(x.shape)

@@ -6,42 +6,23 @@ import itertools
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator, SizedOperator
+from dustmap.linalg.operator import LinearOperator, OpaqueOperator, SizedOperator
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096
 
 
-class ShardedRows(LinearOperator):
-    """All rows of a matrix of which every rank holds a run.
+class SharedMatrix(LinearOperator):
+    """A matrix of which this rank holds ``own``; all ranks make it together."""
 
-    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
-    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
-    operator's precision.
-
-    Parameters
-    ----------
-    own
-        This rank's rows, on the rank's device.
-    cuts
-        Row numbers, ``size + 1`` of them, between which ranks hold rows.
-    group
-        The ranks. All make this object, and every product, together.
-    """
-
-    def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
-        self.shape = (cuts[-1], own.shape[1])
+    def __init__(self, own: SizedOperator, group: Group) -> None:
         self.dtype = own.dtype
         self.device = own.device
         self.own = own
-        self.group = group
-        self._counts = [b - a for a, b in itertools.pairwise(cuts)]
-        self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
         # The ranks may have been at this for long: they wait for each other first.
         group.meet()
         self.nonzeros = sum(group.numbers(own.nonzeros))
@@ -56,42 +37,31 @@ class ShardedRows(LinearOperator):
         """Whether this rank's weights are kept, not computed anew in every product."""
         return self.own.stored
 
-    def matvec(self, x: Tensor) -> Tensor:
-        """``A x``; differentiable in ``x``."""
-        return _Product.apply(x, self, False)
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        """``Aᵀ y``; differentiable in ``y``."""
-        return _Product.apply(y, self, True)
+class ShardedRows(SharedMatrix, OpaqueOperator):
+    """All rows of a matrix of which every rank holds a run.
 
-    def gram(
-        self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
-    ) -> Float[Tensor, "*batch columns"]:
-        """``Aᵀ diag(weights) A x``: one sum over ranks and no gathering."""
-        if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
-            return super().gram(x, weights)
-        return self.group.sum(self.own.gram(x, weights[self._rows]))
+    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
+    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
+    operator's precision. ``cuts`` are the ``size + 1`` row numbers between which ranks
+    hold theirs.
+    """
 
-    def _gathered(self, x: Tensor) -> Tensor:
+    def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
+        super().__init__(own, group)
+        self.shape = (cuts[-1], own.shape[1])
+        self.group = group
+        self._counts = [b - a for a, b in itertools.pairwise(cuts)]
+        self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
+
+    def _matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)
 
-    def _summed(self, y: Tensor) -> Tensor:
+    def _rmatvec(self, y: Tensor) -> Tensor:
         return self.group.sum(self.own.rmatvec(y[..., self._rows]))
 
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, operator: ShardedRows, transposed: bool) -> Tensor:
-        ctx.operator, ctx.transposed = operator, transposed
-        return operator._summed(x) if transposed else operator._gathered(x)
-
-    @staticmethod
-    def backward(ctx, *gradients: Tensor):
-        return (
-            _Product.apply(gradients[0], ctx.operator, not ctx.transposed),
-            None,
-            None,
-        )
+    def _gram(self, x: Tensor, weights: Tensor) -> Tensor:
+        return self.group.sum(self.own.gram(x, weights[self._rows]))
 
 
 def row_cuts(functionals: Functionals, size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Real Fourier transforms of a grid that is shared out in slabs.
+"""Fourier transforms, and circulant matrices, of a grid that is shared out in slabs.
 
 Each rank transforms the axes that lie in its planes, the ranks exchange what they have
 (every one sends to every other), and each transforms the first axis of its columns.
@@ -14,7 +14,8 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from dustmap.distributed.rows import even_cuts
-from dustmap.distributed.slabs import Slabs
+from dustmap.distributed.slabs import Slabs, SlabSpace
+from dustmap.linalg.circulant import Circulant
 
 
 class SlabFFT:
@@ -78,12 +79,6 @@ class SlabFFT:
             grid = torch.fft.irfftn(grid, s=self.slabs.shape[1:], dim=self._dims)
         return grid.reshape(shape)
 
-    def product(
-        self, x: Float[Tensor, "*b n"], spectrum: Float[Tensor, "planes q"]
-    ) -> Float[Tensor, "*b n"]:
-        """Vectors with their modes multiplied: one exchange there and one back."""
-        return self.inverse(self.forward(x).mul_(spectrum))
-
     def _along_planes(self, x: Tensor, batch: int) -> Tensor:
         """``(b, own planes, Q)``: transformed along all axes but the first."""
         grid = x.reshape(batch, *self.slabs.own_shape)
@@ -130,3 +125,51 @@ class SlabFFT:
         del packed
         parts = zip(flat.split(received), self._widths, strict=True)
         return torch.cat([part.view(batch, own, n) for part, n in parts], dim=2)
+
+
+class SlabCirculant(Circulant):
+    """:class:`~dustmap.linalg.circulant.Circulant`, vectors and spectrum in parts.
+
+    Cost per product: two exchanges (:class:`SlabFFT`).
+
+    Parameters
+    ----------
+    spectrum
+        Eigenvalues of this rank's columns.
+    fft
+        The transform that diagonalises the matrix.
+    """
+
+    def __init__(self, spectrum: Float[Tensor, "planes q"], fft: SlabFFT) -> None:
+        super().__init__(spectrum, fft.slabs.shape)
+        self.shape = (fft.slabs.size, fft.slabs.size)
+        self.domain = SlabSpace(fft.slabs)
+        self.fft = fft
+
+    @classmethod
+    def from_slab(cls, column: Float[Tensor, " n"], fft: SlabFFT) -> SlabCirculant:
+        """The circulant whose first column has this slab (float64 transform)."""
+        # A copy: the imaginary part is let go.
+        return cls(fft.forward(column.to(torch.float64)).real.clone(), fft)
+
+    def largest(self) -> Tensor:
+        spectrum, group = self.spectrum, self.fft.slabs.group
+        here = spectrum.max() if spectrum.numel() else spectrum.new_tensor(-torch.inf)
+        return group.gather(here.reshape(1), [1] * group.size).max()
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.fft.inverse(self.fft.forward(x).mul_(self.spectrum))
+
+    def full_counts(self) -> Tensor:
+        half, last = self.fft.half_shape, self.fft.slabs.shape[-1]
+        place = torch.arange(self.fft.cuts[-1])[self.fft.columns]
+        if not half:
+            return torch.ones_like(place)
+        alone = (place % half[-1] == 0) | (2 * (place % half[-1]) == last)
+        return torch.where(alone, 1, 2)
+
+    def dropped_modes(self) -> int:
+        return sum(self.fft.slabs.group.numbers(super().dropped_modes()))
+
+    def _with(self, spectrum: Tensor) -> SlabCirculant:
+        return SlabCirculant(spectrum, self.fft)

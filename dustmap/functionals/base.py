@@ -45,6 +45,19 @@ class Nodes:
             axes=None if self.axes is None else self.axes.to(device),
         )
 
+    def pieces(self, count: int) -> Iterator[Nodes]:
+        """Consecutive nodes, at most ``count`` (or one) at a time."""
+        count = max(count, 1)
+        for start in range(0, len(self.rows), count):
+            part = slice(start, start + count)
+            yield replace(
+                self,
+                points=self.points[part],
+                weights=self.weights[part],
+                rows=self.rows[part],
+                axes=None if self.axes is None else self.axes[part],
+            )
+
     def sum_rows(self, values: Float[Tensor, " p"]) -> Float[Tensor, " n"]:
         """``Σ_j w_nj v_nj`` for every functional."""
         total = values.new_zeros(self.count)
@@ -69,6 +82,10 @@ class Functionals(ABC):
     @abstractmethod
     def nodes(self) -> Nodes:
         """All nodes of all functionals."""
+
+    def runs(self) -> list[tuple[slice, Functionals]]:
+        """Consecutive rows of one kind."""
+        return [(slice(0, len(self)), self)]
 
     def chunks(self, rows: int) -> Iterator[tuple[slice, Functionals]]:
         """Consecutive batches of at most ``rows`` functionals (bounds memory)."""

@@ -33,20 +33,19 @@ class Stack(Functionals):
             return self.parts[0].select(index)
         if int(index.min()) < 0 or int(index.max()) >= len(self):
             raise IndexError(f"row numbers must lie in 0..{len(self) - 1}")
-        part = torch.bucketize(index, torch.as_tensor(self._starts[1:]), right=True)
-        if bool((part[1:] >= part[:-1]).all()):
-            kept = [
-                p.select(index[part == i] - int(self._starts[i]))
-                for i, p in enumerate(self.parts)
-                if bool((part == i).any())
-            ]
-            return kept[0] if len(kept) == 1 else Stack(kept)
-        # Out of order: single rows preserve the requested order.
-        singles = [
-            self.parts[int(p)].select((i - int(self._starts[int(p)])).reshape(1))
-            for p, i in zip(part, index)
+        starts = torch.as_tensor(self._starts)
+        part = torch.bucketize(index, starts[1:], right=True)
+        kinds, counts = torch.unique_consecutive(part, return_counts=True)
+        rows = (index - starts[part]).split(counts.tolist())
+        kept = [self.parts[k].select(r) for k, r in zip(kinds.tolist(), rows)]
+        return kept[0] if len(kept) == 1 else Stack(kept)
+
+    def runs(self) -> list[tuple[slice, Functionals]]:
+        return [
+            (slice(rows.start + start, rows.stop + start), kind)
+            for start, part in zip(self._starts.tolist(), self.parts)
+            for rows, kind in part.runs()
         ]
-        return Stack(singles)
 
     def nodes(self) -> Nodes:
         nodes = [p.nodes() for p in self.parts]
@@ -61,14 +60,13 @@ class Combination(Functionals):
     ) -> None:
         self.parts = _same_dimension(parts)
         self.coefficients = tuple(coefficients)
-        if len({len(p) for p in self.parts}) != 1:
-            raise ValueError(
-                f"parts must be equally long, got {[len(p) for p in self.parts]}"
-            )
+        lengths = [len(p) for p in self.parts]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"parts must be equally long, got {lengths}")
         if len(self.coefficients) != len(self.parts):
             raise ValueError(
-                f"{len(self.parts)} parts need as many coefficients, "
-                f"got {len(self.coefficients)}"
+                f"{len(lengths)} parts need as many coefficients, got "
+                f"{len(self.coefficients)}"
             )
 
     def __len__(self) -> int:
@@ -93,10 +91,9 @@ class Combination(Functionals):
 def _same_dimension(parts: Sequence[Functionals]) -> tuple[Functionals, ...]:
     if not parts:
         raise ValueError("at least one batch of functionals is needed")
-    if len({p.dimension for p in parts}) != 1:
-        raise ValueError(
-            f"parts must share one dimension, got {[p.dimension for p in parts]}"
-        )
+    dimensions = [p.dimension for p in parts]
+    if len(set(dimensions)) != 1:
+        raise ValueError(f"parts must share one dimension, got {dimensions}")
     return tuple(parts)
 
 

@@ -48,9 +48,7 @@ class DistanceMarginalizedIntegrals(Functionals):
         self.rule = rule
         self.index = torch.arange(len(self.end)) if index is None else index
         lengths = torch.linalg.vector_norm(self.end, dim=-1)
-        if not bool((self.spread >= 0).all()) or not bool(
-            (self.reach >= lengths).all()
-        ):
+        if bool((self.spread < 0).any()) or bool((self.reach < lengths).any()):
             raise ValueError(
                 "spread must not be negative, reach not below the distance"
             )
@@ -95,30 +93,27 @@ class DistanceMarginalizedIntegrals(Functionals):
         summed = torch.cumsum(nodes.weights, 0)
         before = torch.cumsum(self._rays.lengths, 0) - self._rays.lengths
         far = summed - before[nodes.rows]
-        near = far - nodes.weights
-        return self._path(far, nodes.rows) - self._path(near, nodes.rows)
+        return self._path(far, nodes.rows) - self._path(far - nodes.weights, nodes.rows)
 
     def _path(self, s: Float[Tensor, " p"], rows: Int[Tensor, " p"]) -> Tensor:
         """``∫_0^s P(d > t) dt`` of the truncated normal distribution, up to a constant.
 
         From ``∫ Φ(z) dz = z Φ(z) + φ(z)``.
         """
-        spread = torch.where(self.spread > 0, self.spread, 1.0)[rows]
+        spread, top, share = self._distribution(rows)
         z = (s - self.lengths[rows]) / spread
         density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        below = spread * (z * torch.special.ndtr(z) + density)
-        top, bottom = self._ends()
-        return (top[rows] * s - below) / (top - bottom)[rows]
+        return (top * s - spread * (z * torch.special.ndtr(z) + density)) / share
 
     def _beyond(self, along: Float[Tensor, " p"], rows: Int[Tensor, " p"]) -> Tensor:
         """``P(d > s)`` of the truncated normal distribution at every node."""
-        spread = torch.where(self.spread > 0, self.spread, 1.0)[rows]
-        top, bottom = self._ends()
+        spread, top, share = self._distribution(rows)
         below = torch.special.ndtr((along - self.lengths[rows]) / spread)
-        return (top[rows] - below) / (top - bottom)[rows]
+        return (top - below) / share
 
-    def _ends(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The normal distribution function at the two truncation limits."""
+    def _distribution(self, rows: Int[Tensor, " p"]) -> tuple[Tensor, Tensor, Tensor]:
+        """σ, Φ at the upper limit, and the probability between both limits."""
         spread = torch.where(self.spread > 0, self.spread, 1.0)
         top = torch.special.ndtr((self._rays.lengths - self.lengths) / spread)
-        return top, torch.special.ndtr(-self.lengths / spread)
+        share = top - torch.special.ndtr(-self.lengths / spread)
+        return spread[rows], top[rows], share[rows]

@@ -8,13 +8,12 @@ Zhu 1995, SIAM J. Sci. Comput. 16).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 import numpy as np
 import scipy.optimize
 import torch
-from torch import Tensor
 
 from dustmap.gp.regression import MEAN, Regression
 
@@ -44,7 +43,7 @@ class LBFGS:
     Raises
     ------
     ValueError
-        If no step is allowed, or a tolerance or the reach is not positive.
+        If a number is not positive.
     """
 
     names: tuple[str, ...] | None = None
@@ -54,36 +53,32 @@ class LBFGS:
     reach: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
-        for name in ("gradient_tolerance", "relative_tolerance", "reach"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be positive, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceFit(Generic[Model]):
     """The best model found, and how the search ended.
 
-    ``gradient`` is the largest derivative that could still move; ``at_bounds`` names
-    hyperparameters that ended where their range does; ``failures`` counts points at
-    which a covariance had no Cholesky factor, which are taken for worse than any other.
+    ``at_bounds`` names hyperparameters that ended where their range does; ``failures``
+    counts points at which a covariance had no Cholesky factor, which are taken for
+    worse than any other.
     """
 
     model: Model
     log_marginal: float
-    start: float
-    gradient: float
     converged: bool
     message: str
     steps: int
-    evaluations: int
     failures: int
     at_bounds: tuple[str, ...]
 
 
-class _Path(Generic[Model]):
-    """The vector that the optimiser moves, and the best point it has seen."""
+class _Objective(Generic[Model]):
+    """What SciPy minimises, as a function of one vector, and the best model seen."""
 
     def __init__(self, model: Model, settings: LBFGS) -> None:
         known = model.parameters()
@@ -95,23 +90,23 @@ class _Path(Generic[Model]):
             )
         self.model = model
         self.start = {name: known[name] for name in names}
-        centred = model.residual
-        self.unit = max(float(centred.abs().max()), float(model.noise.sqrt()))
-        self.labels = [n for n, v in self.start.items() for _ in range(v.numel())]
+        self.lengths = [value.numel() for value in self.start.values()]
+        self.unit = max(float(model.residual.abs().max()), float(model.noise) ** 0.5)
         # The optimiser caps a derivative at the distance to a bound before it compares
         # it with the tolerance: in this unit the cap is a thousand tolerances wide.
         self.scale = _TOLERANCES * settings.gradient_tolerance / settings.reach
-        self.best: tuple[float, Model] | None = None
         self.failures = 0
+        # The start must have a value.
+        self.best = model.log_marginal(), model
 
     def at(self, vector: np.ndarray) -> Model:
-        values, place = {}, 0
-        for name, start in self.start.items():
-            step = torch.as_tensor(vector[place : place + start.numel()])
-            step = step.reshape(start.shape).to(torch.float64)
-            place += start.numel()
-            moved = start + self.unit * step if name == MEAN else start * step.exp()
-            values[name] = moved
+        steps = torch.as_tensor(vector).split(self.lengths)
+        values = {}
+        for (name, start), step in zip(self.start.items(), steps, strict=True):
+            step = step.reshape(start.shape)
+            values[name] = start + self.unit * step
+            if name != MEAN:
+                values[name] = start * step.exp()
         return self.model.with_parameters(values)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
@@ -121,22 +116,12 @@ class _Path(Generic[Model]):
         except ValueError:
             # Only a missing Cholesky factor comes here: the values were checked.
             self.failures += 1
-            if self.best is None:
-                raise
             return (abs(self.best[0]) * 10 + 1e6) / self.scale, np.zeros_like(vector)
-        if self.best is None or value > self.best[0]:
+        if value > self.best[0]:
             self.best = value, model
-        derivatives = self._by_step(model.parameters(), gradient)
-        return -value / self.scale, -derivatives / self.scale
-
-    def _by_step(
-        self, values: dict[str, Tensor], gradient: dict[str, Tensor]
-    ) -> np.ndarray:
-        parts = [
-            gradient[name] * (self.unit if name == MEAN else values[name])
-            for name in self.start
-        ]
-        return torch.cat([p.reshape(-1) for p in parts]).numpy()
+        values = {**model.parameters(), MEAN: torch.tensor(self.unit)}
+        slopes = [(gradient[name] * values[name]).reshape(-1) for name in self.start]
+        return -value / self.scale, -torch.cat(slopes).numpy() / self.scale
 
 
 def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
@@ -148,34 +133,29 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
         If a name is unknown, or the start itself has no Cholesky factor.
     """
     settings = LBFGS() if settings is None else settings
-    path = _Path(model, settings)
-    first = np.zeros(len(path.labels))
-    start = -path(first)[0] * path.scale
+    objective = _Objective(model, settings)
+    first = np.zeros(sum(objective.lengths))
     found = scipy.optimize.minimize(
-        path,
+        objective,
         first,
         jac=True,
         method="L-BFGS-B",
         bounds=[(-settings.reach, settings.reach)] * len(first),
         options={
             "maxiter": settings.max_steps,
-            "gtol": settings.gradient_tolerance / path.scale,
+            "gtol": settings.gradient_tolerance / objective.scale,
             "ftol": settings.relative_tolerance,
         },
     )
-    assert path.best is not None
     edge = np.abs(found.x) >= settings.reach * (1 - 1e-9)
-    labels = np.array(path.labels)
-    free = path.scale * np.abs(found.jac)[~edge]
+    labels = np.repeat(list(objective.start), objective.lengths)
+    log_marginal, best = objective.best
     return EvidenceFit(
-        model=path.best[1],
-        log_marginal=path.best[0],
-        start=start,
-        gradient=float(free.max()) if len(free) else 0.0,
+        model=best,
+        log_marginal=log_marginal,
         converged=bool(found.success),
         message=str(found.message),
         steps=int(found.nit),
-        evaluations=int(found.nfev) + 1,
-        failures=path.failures,
+        failures=objective.failures,
         at_bounds=tuple(dict.fromkeys(labels[edge].tolist())),
     )

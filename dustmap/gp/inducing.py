@@ -1,4 +1,4 @@
-"""Where to put inducing points: the centres of clusters of the inputs."""
+"""Inducing points at the centres of clusters of the inputs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
+# Rounds of Lloyd's algorithm; each costs rows · M · D.
+_ROUNDS = 10
+
 
 def kmeans_points(
     positions: Float[Tensor, "n d"],
@@ -17,7 +20,6 @@ def kmeans_points(
     generator: torch.Generator,
     *,
     rows: int = 20_000,
-    steps: int = 10,
 ) -> Float[Tensor, "m d"]:
     """At most ``count`` centres of clusters of the positions.
 
@@ -26,16 +28,14 @@ def kmeans_points(
     Parameters
     ----------
     positions
-        In units in which all axes matter alike: standardise them first.
+        Standardised, so that all axes matter alike.
     count
-        M. Where there are no more distinct positions, they are all returned.
+        M. If there are no more distinct positions, they are all returned.
     generator
-        For the choice of rows and of the first centres.
+        Chooses rows and the first centres.
     rows
         Of more positions, a random subset of so many is clustered (``count`` of them
         at least).
-    steps
-        Rounds of Lloyd's algorithm; each costs ``rows · M · D``.
 
     Raises
     ------
@@ -55,15 +55,10 @@ def kmeans_points(
     if len(distinct) <= count:
         return distinct
     first = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
+    data = positions.numpy().astype(np.float64)
     with warnings.catch_warnings():
         # A cluster that lost its members keeps its centre, which is as good a place
-        # for an inducing point as it was before.
+        # for an inducing point as before.
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
-        centres, _ = kmeans2(
-            positions.numpy().astype(np.float64),
-            first.numpy(),
-            iter=steps,
-            minit="matrix",
-            missing="warn",
-        )
+        centres, _ = kmeans2(data, first.numpy(), iter=_ROUNDS, minit="matrix")
     return torch.as_tensor(centres)

@@ -1,7 +1,7 @@
-r"""A Gaussian process seen through functionals with normal noise.
+r"""A Gaussian process observed through functionals with normal noise.
 
 ``y_n = L_n (μ + f) + η_n`` with ``f ~ GP(0, k)``, a constant μ, and
-``η_n ~ N(0, τ² + σ_n²)`` of a common variance τ², which is learnt, and known ones.
+``η_n ~ N(0, τ² + σ_n²)``: a common variance τ², which is learnt, and known ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -21,10 +23,13 @@ from dustmap.kernels import Kernel
 from dustmap.models.means import ConstantMean
 
 MEAN, NOISE = "mean", "noise"
+# Kernel evaluations in one block: autograd keeps a few copies of each.
+BLOCK = 2**18
 
 
+@dataclass(eq=False)
 class Regression(ABC):
-    """Data and hyperparameters of a regression; how it is solved is a subclass'.
+    """Data and hyperparameters of a regression; a subclass solves it.
 
     Parameters
     ----------
@@ -37,44 +42,63 @@ class Regression(ABC):
     mean
         μ, of either sign.
     known_noise
-        ``σ_n²`` of every observation, if there are any.
+        ``σ_n²`` of every observation; 0 by default.
 
     Raises
     ------
     ValueError
-        If shapes disagree or a number is not what it must be.
+        If shapes disagree or a number is out of its range.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        functionals: Functionals,
-        observations: Float[Tensor, " n"],
-        *,
-        noise: float | Tensor,
-        mean: float | Tensor = 0.0,
-        known_noise: Float[Tensor, " n"] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.functionals = functionals
-        self.observations = observations.to(torch.float64)
-        self.noise = torch.as_tensor(noise, dtype=torch.float64)
-        self.mean = torch.as_tensor(mean, dtype=torch.float64)
-        count = len(functionals)
-        if known_noise is None:
-            known_noise = torch.zeros(count)
-        self.known_noise = known_noise.to(torch.float64)
-        self._check(count)
-        # What a functional sees of a constant field of one: 0 for derivatives.
-        self.ones = ConstantMean(value=1.0).observed(functionals)
+    kernel: Kernel
+    functionals: Functionals
+    observations: Float[Tensor, " n"]
+    _: KW_ONLY
+    noise: float | Tensor
+    mean: float | Tensor = 0.0
+    known_noise: Float[Tensor, " n"] | None = None
+
+    def __post_init__(self) -> None:
+        self.observations = self.observations.to(torch.float64)
+        shape = (len(self.functionals),)
+        for name in ("observations", "known_noise"):
+            value = getattr(self, name)
+            if value is not None and tuple(value.shape) != shape:
+                raise ValueError(
+                    f"{name} must have shape {shape}, got {tuple(value.shape)}"
+                )
+        if not len(self):
+            raise ValueError("at least one observation is needed, got none")
+        bad = int((~torch.isfinite(self.observations)).sum())
+        if bad:
+            raise ValueError(
+                f"every observation must be finite, {bad} of {len(self)} are not"
+            )
+        noise, mean = (
+            float(torch.as_tensor(v).detach()) for v in (self.noise, self.mean)
+        )
+        if not 0 < noise < math.inf:
+            raise ValueError(f"noise is a variance, positive and finite, got {noise}")
+        known = self.known_noise
+        if known is not None and not bool(((known >= 0) & known.isfinite()).all()):
+            raise ValueError("known_noise holds variances: not negative, finite")
+        if not math.isfinite(mean):
+            raise ValueError(f"mean must be finite, got {mean}")
 
     def __len__(self) -> int:
         return len(self.observations)
 
+    @cached_property
+    def ones(self) -> Float[Tensor, " n"]:
+        """``L_n 1``: the functionals of a constant field of one (0 for derivatives)."""
+        return ConstantMean(value=1.0).observed(self.functionals)
+
     @property
     def noise_variance(self) -> Float[Tensor, " n"]:
         """``τ² + σ_n²``."""
-        return self.noise + self.known_noise
+        known = self.known_noise
+        known = torch.zeros(len(self)) if known is None else known
+        return self.noise + known.to(torch.float64)
 
     @property
     def residual(self) -> Float[Tensor, " n"]:
@@ -83,11 +107,14 @@ class Regression(ABC):
 
     def parameters(self) -> dict[str, Tensor]:
         """The kernel's hyperparameters, ``noise`` (τ²) and ``mean`` (μ)."""
-        own = {n: v.detach() for n, v in self.kernel.parameters().items()}
-        return {**own, NOISE: self.noise.detach(), MEAN: self.mean.detach()}
+        values = {**self.kernel.parameters(), NOISE: self.noise, MEAN: self.mean}
+        return {
+            name: torch.as_tensor(value, dtype=torch.float64).detach()
+            for name, value in values.items()
+        }
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
-        """The same data under other hyperparameters.
+        """The same data under other hyperparameters, whose gradients are kept.
 
         Raises
         ------
@@ -103,7 +130,17 @@ class Regression(ABC):
             )
         merged = {**known, **values}
         noise, mean = merged.pop(NOISE), merged.pop(MEAN)
-        return self._rebuilt(self.kernel.with_parameters(merged), noise, mean)
+        kernel = self.kernel.with_parameters(merged)
+        return replace(self, kernel=kernel, noise=noise, mean=mean)
+
+    def predict(self, functionals: Functionals) -> LatentMoments:
+        """Posterior moments of ``L_* (μ + f)``."""
+        offset = self.mean * ConstantMean(value=1.0).observed(functionals)
+        rows = max(1, BLOCK // self._width)
+        with torch.no_grad():
+            parts = [self._moments(part) for _, part in functionals.chunks(rows)]
+        means, variances = (torch.cat(column) for column in zip(*parts, strict=True))
+        return LatentMoments(mean=offset + means, variance=variances)
 
     @abstractmethod
     def log_marginal(self) -> float:
@@ -113,31 +150,24 @@ class Regression(ABC):
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
         """``log_marginal`` and its derivatives by ``parameters()``."""
 
+    @property
     @abstractmethod
-    def predict(self, functionals: Functionals) -> LatentMoments:
-        """Posterior moments of ``L_* (μ + f)``."""
+    def _width(self) -> int:
+        """Kernel evaluations of one functional to predict."""
 
     @abstractmethod
-    def _rebuilt(self, kernel: Kernel, noise: Tensor, mean: Tensor) -> Self:
-        """The same data under another kernel, noise and mean."""
+    def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
+        """Posterior mean and variance of ``L_* f``."""
 
-    def _check(self, count: int) -> None:
-        for name in ("observations", "known_noise"):
-            shape = tuple(getattr(self, name).shape)
-            if shape != (count,):
-                raise ValueError(f"{name} must have shape ({count},), got {shape}")
-        if not count:
-            raise ValueError("at least one observation is needed, got none")
-        if not bool(torch.isfinite(self.observations).all()):
-            bad = int((~torch.isfinite(self.observations)).sum())
-            raise ValueError(
-                f"every observation must be finite, {bad} of {count} are not"
-            )
-        if not (self.noise.numel() == 1 and 0 < float(self.noise) < math.inf):
-            raise ValueError(
-                f"noise is a variance, positive and finite, got {self.noise.tolist()}"
-            )
-        if not bool(((self.known_noise >= 0) & self.known_noise.isfinite()).all()):
-            raise ValueError("known_noise holds variances: not negative, finite")
-        if not (self.mean.numel() == 1 and math.isfinite(float(self.mean))):
-            raise ValueError(f"mean must be one finite number, got {self.mean}")
+
+def leaves_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the values that collect gradients, zero to begin with."""
+    leaves = {n: v.detach().clone().requires_grad_(True) for n, v in values.items()}
+    for leaf in leaves.values():
+        leaf.grad = torch.zeros_like(leaf)
+    return leaves
+
+
+def gradients_of(leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the leaves collected."""
+    return {n: v.grad for n, v in leaves.items() if v.grad is not None}

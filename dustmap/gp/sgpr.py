@@ -16,8 +16,9 @@ gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple, Self
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -26,17 +27,14 @@ from torch.utils.checkpoint import checkpoint
 
 from dustmap.covariance import functional_variance
 from dustmap.functionals import Functionals
-from dustmap.gp.dense import BLOCK, leaf_gradient
-from dustmap.gp.regression import MEAN, NOISE, Regression
-from dustmap.inference.svi.bound import LatentMoments
-from dustmap.kernels import Kernel
-from dustmap.models.means import ConstantMean
+from dustmap.gp import regression
+from dustmap.gp.regression import Regression, gradients_of, leaves_of
 from dustmap.models.rowwise import cross_covariance
 from dustmap.whitening import point_covariance
 
 
 class _Sums(NamedTuple):
-    """What the bound needs of all observations."""
+    """Sums over all observations, from which the bound follows."""
 
     gram: Float[Tensor, "m m"]
     """``A Aᵀ``."""
@@ -49,7 +47,13 @@ class _Sums(NamedTuple):
     prior: Float[Tensor, ""]
     """``Σ_n k_nn/Σ_n``."""
 
+    def root(self) -> Float[Tensor, "m m"]:
+        """The lower Cholesky factor of B."""
+        eye = torch.eye(len(self.gram), dtype=self.gram.dtype)
+        return torch.linalg.cholesky(self.gram + eye)
 
+
+@dataclass(eq=False)
 class SGPR(Regression):
     """Regression through M inducing values ``u_m = f(z_m)``.
 
@@ -70,94 +74,59 @@ class SGPR(Regression):
         the jitter does not lie in [0, 1).
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        functionals: Functionals,
-        observations: Float[Tensor, " n"],
-        points: Float[Tensor, "m d"],
-        *,
-        noise: float | Tensor,
-        mean: float | Tensor = 0.0,
-        known_noise: Float[Tensor, " n"] | None = None,
-        jitter: float = 1e-8,
-    ) -> None:
-        super().__init__(
-            kernel,
-            functionals,
-            observations,
-            noise=noise,
-            mean=mean,
-            known_noise=known_noise,
-        )
-        if points.ndim != 2 or points.shape[1] != functionals.dimension:
+    points: Float[Tensor, "m d"]
+    _: KW_ONLY
+    jitter: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.points.ndim != 2 or self.points.shape[1] != self.functionals.dimension:
             raise ValueError(
-                f"points must have shape (m, {functionals.dimension}) like the inputs, "
-                f"got {tuple(points.shape)}"
+                f"points must have shape (m, {self.functionals.dimension}) like the "
+                f"inputs, got {tuple(self.points.shape)}"
             )
-        if not (len(points) and 0 <= jitter < 1):
+        if not (len(self.points) and 0 <= self.jitter < 1):
             raise ValueError(
                 f"at least one point and a jitter in [0, 1) are needed, got "
-                f"{len(points)} and {jitter}"
+                f"{len(self.points)} and {self.jitter}"
             )
-        self.points = points.to(torch.float64)
-        self.jitter = jitter
-        self._solved: tuple[Tensor, _Sums] | None = None
+        self.points = self.points.to(torch.float64)
 
     def log_marginal(self) -> float:
         with torch.no_grad():
-            return float(self._bound(self._solve()[1]))
+            return float(self._bound(self._solved[1]))
 
     def value_and_gradient(self) -> tuple[float, dict[str, Tensor]]:
-        values: list[float] = []
-
-        def pull(own: Mapping[str, Tensor]) -> None:
-            kernel = self.kernel.with_parameters(
-                {n: own[n] for n in self.kernel.parameters()}
-            )
-            factor = self._factor(kernel)
-            value = self._bound(self._sums(kernel, own[NOISE], own[MEAN], factor))
-            values.append(float(value.detach()))
-            value.backward()
-
-        gradient = leaf_gradient(self.parameters(), pull)
-        return values[0], gradient
-
-    def predict(self, functionals: Functionals) -> LatentMoments:
-        """Posterior moments of ``L_* (μ + f)``. Cost: ``M²`` per functional."""
-        factor, sums = self._solve()
-        means, variances = [], []
-        offset = self.mean * ConstantMean(value=1.0).observed(functionals)
-        with torch.no_grad():
-            root = torch.linalg.cholesky(_plus_identity(sums.gram))
-            weights = torch.cholesky_solve(sums.pull[:, None], root)[:, 0]
-            for _, part in functionals.chunks(self._rows):
-                cross = cross_covariance(self.kernel, part, self.points)
-                projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
-                kept = torch.linalg.solve_triangular(root, projected, upper=False)
-                prior = functional_variance(self.kernel, part)
-                means.append(weights @ projected)
-                gained = (projected**2).sum(dim=0) - (kept**2).sum(dim=0)
-                variances.append(prior - gained)
-        return LatentMoments(
-            mean=offset + torch.cat(means), variance=torch.cat(variances)
-        )
+        leaves = leaves_of(self.parameters())
+        moved = self.with_parameters(leaves)
+        with torch.enable_grad():
+            bound = moved._bound(moved._sums(moved._factor()))
+            bound.backward()
+        return float(bound.detach()), gradients_of(leaves)
 
     @property
-    def _rows(self) -> int:
-        return max(1, BLOCK // len(self.points))
+    def _width(self) -> int:
+        return len(self.points)
 
-    def _solve(self) -> tuple[Float[Tensor, "m m"], _Sums]:
-        """The factor of ``K_uu`` and the sums, kept."""
-        if self._solved is None:
-            with torch.no_grad():
-                factor = self._factor(self.kernel)
-                total = self._sums(self.kernel, self.noise, self.mean, factor)
-            self._solved = factor, total
-        return self._solved
+    def _moments(self, part: Functionals) -> tuple[Tensor, Tensor]:
+        factor, sums = self._solved
+        root = sums.root()
+        weights = torch.cholesky_solve(sums.pull[:, None], root)[:, 0]
+        cross = cross_covariance(self.kernel, part, self.points)
+        projected = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+        kept = torch.linalg.solve_triangular(root, projected, upper=False)
+        gained = (projected**2).sum(dim=0) - (kept**2).sum(dim=0)
+        return weights @ projected, functional_variance(self.kernel, part) - gained
 
-    def _factor(self, kernel: Kernel) -> Float[Tensor, "m m"]:
-        K = point_covariance(kernel, self.points, self.points)
+    @cached_property
+    def _solved(self) -> tuple[Float[Tensor, "m m"], _Sums]:
+        """The Cholesky factor of ``K_uu`` and the sums."""
+        with torch.no_grad():
+            factor = self._factor()
+            return factor, self._sums(factor)
+
+    def _factor(self) -> Float[Tensor, "m m"]:
+        K = point_covariance(self.kernel, self.points, self.points)
         nugget = self.jitter * torch.diagonal(K)
         factor, fault = torch.linalg.cholesky_ex(K + torch.diag(nugget))
         if int(fault):
@@ -168,18 +137,19 @@ class SGPR(Regression):
             )
         return factor
 
-    def _sums(
-        self, kernel: Kernel, noise: Tensor, mean: Tensor, factor: Tensor
-    ) -> _Sums:
-        """Over all observations; of a block autograd keeps the sums alone."""
+    def _sums(self, factor: Tensor) -> _Sums:
+        """Block by block; autograd keeps the sums of a block alone."""
+        variance, residual = self.noise_variance, self.residual
         parts = (
             checkpoint(
                 self._block_sums,
-                *(kernel, noise, mean, factor, rows, part),
+                *(factor, variance[rows], residual[rows], part),
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
-            for rows, part in self.functionals.chunks(self._rows)
+            for rows, part in self.functionals.chunks(
+                max(1, regression.BLOCK // len(self.points))
+            )
         )
         total = next(parts)
         for more in parts:
@@ -187,47 +157,24 @@ class SGPR(Regression):
         return total
 
     def _block_sums(
-        self,
-        kernel: Kernel,
-        noise: Tensor,
-        mean: Tensor,
-        factor: Tensor,
-        rows: slice,
-        part: Functionals,
+        self, factor: Tensor, variance: Tensor, residual: Tensor, part: Functionals
     ) -> _Sums:
-        variance = noise + self.known_noise[rows]
-        residual = self.observations[rows] - mean * self.ones[rows]
-        cross = cross_covariance(kernel, part, self.points) / variance.sqrt()[:, None]
-        A = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+        cross = cross_covariance(self.kernel, part, self.points)
+        scaled = cross / variance.sqrt()[:, None]
+        A = torch.linalg.solve_triangular(factor, scaled.T, upper=False)
         return _Sums(
             gram=A @ A.T,
             pull=A @ (residual / variance.sqrt()),
             square=(residual**2 / variance).sum(),
             log_noise=variance.log().sum(),
-            prior=(functional_variance(kernel, part) / variance).sum(),
+            prior=(functional_variance(self.kernel, part) / variance).sum(),
         )
 
     def _bound(self, sums: _Sums) -> Tensor:
-        root = torch.linalg.cholesky(_plus_identity(sums.gram))
+        root = sums.root()
         white = torch.linalg.solve_triangular(root, sums.pull[:, None], upper=False)
         determinant = sums.log_noise + 2 * root.diagonal().log().sum()
         fit = sums.square - (white**2).sum()
         constant = len(self) * math.log(2 * math.pi)
         missed = sums.prior - sums.gram.diagonal().sum()
         return -0.5 * (constant + determinant + fit + missed)
-
-    def _rebuilt(self, kernel: Kernel, noise: Tensor, mean: Tensor) -> Self:
-        return type(self)(
-            kernel,
-            self.functionals,
-            self.observations,
-            self.points,
-            noise=noise,
-            mean=mean,
-            known_noise=self.known_noise,
-            jitter=self.jitter,
-        )
-
-
-def _plus_identity(gram: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
-    return gram + torch.eye(len(gram), dtype=gram.dtype)

@@ -1,16 +1,14 @@
 """Stationary covariance functions."""
 
-from dustmap.kernels.base import IMAGE_TOLERANCE, Kernel, Sum
-from dustmap.kernels.constant import Constant
-from dustmap.kernels.radial import (
+from dustmap.kernels.base import IMAGE_TOLERANCE, Constant, Kernel, Sum
+from dustmap.kernels.families import (
     KERNELS,
     Matern12,
     Matern32,
     Matern52,
-    Periodised,
-    Radial,
     SquaredExponential,
 )
+from dustmap.kernels.radial import Periodised, Radial
 
 __all__ = [
     "IMAGE_TOLERANCE",

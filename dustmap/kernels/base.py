@@ -1,10 +1,10 @@
-"""What every stationary covariance function offers, and sums of them."""
+"""The interface of stationary covariance functions; sums and the constant one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -27,16 +27,14 @@ class Kernel(ABC):
     derivatives: ClassVar[int] | int = 0
 
     @abstractmethod
-    def __call__(self, lag: Lags) -> Values:
-        """Covariance ``k(Δ)`` at displacements ``Δ``."""
+    def __call__(self, lag: Lags, *axes: int) -> Values:
+        """``k(Δ)``; with axes its derivative ``∂k/∂Δ_a`` or ``∂²k/∂Δ_a∂Δ_b``.
 
-    @abstractmethod
-    def first_derivative(self, lag: Lags, axis: int) -> Values:
-        """``∂k/∂Δ_axis``. ``ValueError`` where the field has no derivative."""
-
-    @abstractmethod
-    def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
-        """``∂²k/∂Δ_axis∂Δ_other``. ``ValueError`` where it does not exist."""
+        Raises
+        ------
+        ValueError
+            If the field has no derivative.
+        """
 
     @abstractmethod
     def periodised(
@@ -60,16 +58,10 @@ class Kernel(ABC):
     ) -> Values:
         r"""``Cov(∂_left ρ(x), ∂_right ρ(x'))`` at ``Δ = x − x'``; ``None`` is a value.
 
-        ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the signs.
+        ``∂k(x−x')/∂x'_b = −k'_b(Δ)``, hence the sign.
         """
-        if left is None and right is None:
-            return self(lag)
-        if right is None:
-            assert left is not None
-            return self.first_derivative(lag, left)
-        if left is None:
-            return -self.first_derivative(lag, right)
-        return -self.second_derivative(lag, left, right)
+        values = self(lag, *(axis for axis in (left, right) if axis is not None))
+        return values if right is None else -values
 
     def __add__(self, other: Kernel) -> Sum:
         return Sum(terms=(self, other))
@@ -86,22 +78,13 @@ class Sum(Kernel):
         """The roughest term decides."""
         return min(term.derivatives for term in self.terms)
 
-    def __call__(self, lag: Lags) -> Values:
-        return torch.stack([term(lag) for term in self.terms]).sum(dim=0)
-
-    def first_derivative(self, lag: Lags, axis: int) -> Values:
-        parts = [term.first_derivative(lag, axis) for term in self.terms]
-        return torch.stack(parts).sum(dim=0)
-
-    def second_derivative(self, lag: Lags, axis: int, other: int) -> Values:
-        parts = [term.second_derivative(lag, axis, other) for term in self.terms]
-        return torch.stack(parts).sum(dim=0)
+    def __call__(self, lag: Lags, *axes: int) -> Values:
+        return torch.stack([term(lag, *axes) for term in self.terms]).sum(dim=0)
 
     def periodised(
         self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
     ) -> Kernel:
-        parts = tuple(term.periodised(periods, tolerance) for term in self.terms)
-        return Sum(terms=parts)
+        return Sum(terms=tuple(t.periodised(periods, tolerance) for t in self.terms))
 
     def parameters(self) -> dict[str, Tensor]:
         return {
@@ -111,13 +94,45 @@ class Sum(Kernel):
         }
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Sum:
-        terms = []
-        for i, term in enumerate(self.terms):
-            prefix = f"{i}."
-            own = {
-                name.removeprefix(prefix): value
-                for name, value in parameters.items()
-                if name.startswith(prefix)
-            }
-            terms.append(term.with_parameters(own))
-        return replace(self, terms=tuple(terms))
+        own: list[dict[str, Tensor]] = [{} for _ in self.terms]
+        for name, value in parameters.items():
+            term, _, rest = name.partition(".")
+            own[int(term)][rest] = value
+        changed = zip(self.terms, own, strict=True)
+        return Sum(terms=tuple(term.with_parameters(part) for term, part in changed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Constant(Kernel):
+    """``k(Δ) = variance``: an unknown offset common to the whole field."""
+
+    variance: Tensor
+    derivatives = 1
+
+    def __init__(self, *, variance: float | Tensor) -> None:
+        object.__setattr__(self, "variance", positive("variance", variance))
+
+    def __call__(self, lag: Lags, *axes: int) -> Values:
+        if axes:
+            return torch.zeros_like(lag[..., 0])
+        return self.variance.to(lag).expand(lag.shape[:-1])
+
+    def periodised(
+        self, periods: Sequence[float], tolerance: float = IMAGE_TOLERANCE
+    ) -> Kernel:
+        """Itself: a constant has every period (its image sum would diverge)."""
+        return self
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {"variance": self.variance}
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> Constant:
+        return Constant(variance=parameters.get("variance", self.variance))
+
+
+def positive(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
+    """A hyperparameter in float64, or a ValueError if it is not positive and finite."""
+    tensor = torch.as_tensor(value, dtype=torch.float64)
+    if not bool(torch.isfinite(tensor).all() and (tensor > 0).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    return tensor

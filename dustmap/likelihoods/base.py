@@ -1,4 +1,4 @@
-"""What every observation model offers."""
+"""The interface of observation models."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ class Initial(NamedTuple):
 class Likelihood(ABC):
     """``p(y_n | f_n)``, one observation to one latent functional.
 
-    The latent functional is Gaussian, ``f_n ~ N(mean_n, variance_n)``, wherever a mean
-    and a variance are asked for.
+    The latent functional is Gaussian, ``f_n ~ N(mean_n, variance_n)``, in all methods
+    with a mean and a variance.
     """
 
+    # The name in options.
     name: ClassVar[str]
-    """What users call it."""
+    # Whether the gradients of ``E[ln p]`` do not depend on the latent's variance.
     conjugate: ClassVar[bool] = False
-    """Whether the gradients of ``E[ln p]`` do not depend on the latent's variance."""
+    # Whether ``y_n`` is one of two classes, coded as 0 and 1.
     classes: ClassVar[bool] = False
-    """Whether ``y_n`` is one of two classes, coded as 0 and 1."""
+    # Whether ``weights`` turns it into normal noise of known variances.
     mixture_of_normals: ClassVar[bool] = False
-    """Whether ``weights`` turns it into normal noise of known variances."""
+    # Ranges of parameters in a fit; within e³ of their start by default.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {}
-    """Where parameters stay when they are fitted, if not within e³ of their start."""
 
     @classmethod
     def tamed(cls, y: Vector) -> Vector:
-        """Targets that a search with normal noise can learn a start from."""
+        """Targets from which a search with normal noise can learn a start."""
         return y
 
     @classmethod
     @abstractmethod
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
-        """Where to begin, by what normal noise found for ``tamed`` targets."""
+        """The start, from what normal noise found for ``tamed`` targets."""
 
     @property
     def base_variance(self) -> Tensor:
-        """The variance that ``weights`` divide, of a mixture of normals."""
+        """``s²`` of normal noise of variance ``s²/w_n``, with the :meth:`weights`."""
         raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
 
     def noise_in(self, unit: float) -> dict[str, float]:
-        """What describes the noise, in the unit of y."""
+        """Parameters of the noise, in the unit of y."""
         return {}
 
     def weights(self, y: Vector, mean: Vector, variance: Vector) -> Vector:
@@ -96,12 +96,18 @@ class Likelihood(ABC):
     def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         """Mean and variance of ``y_n``."""
 
-    @abstractmethod
     def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        """The least y with ``P(y_n ≤ y) ≥ probability``."""
+        """The least y with ``P(y_n ≤ y) ≥ probability``, which is between 0 and 1."""
+        if not 0 < probability < 1:
+            raise ValueError(f"a probability lies between 0 and 1, got {probability}")
+        return self._quantile(probability, mean, variance)
+
+    @abstractmethod
+    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
+        """The same of a probability that was checked."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """The positive parameters by name, as the class takes them; none by default."""
+        """The positive parameters, by the names of the constructor's arguments."""
         return {}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
@@ -115,7 +121,7 @@ class Likelihood(ABC):
 
     @property
     def rows(self) -> int | None:
-        """How many observations it is made for; ``None`` if for any number."""
+        """The number of its observations; ``None`` if any."""
         return None
 
     def select(self, index: Int[Tensor, " b"]) -> Self:
@@ -123,7 +129,7 @@ class Likelihood(ABC):
         return self
 
     def check(self, y: Vector) -> None:
-        """Are these values that can be observed?
+        """Check observations.
 
         Raises
         ------
@@ -140,26 +146,8 @@ class Likelihood(ABC):
             )
 
 
-def check_probability(probability: float) -> None:
-    """Does it lie strictly between 0 and 1?
-
-    Raises
-    ------
-    ValueError
-        If not.
-    """
-    if not 0 < probability < 1:
-        raise ValueError(f"a probability lies between 0 and 1, got {probability}")
-
-
 def positive_parameter(name: str, value: float | Tensor) -> Tensor:
-    """A scalar in double precision.
-
-    Raises
-    ------
-    ValueError
-        If it is not one positive finite number.
-    """
+    """A float64 scalar, or a ValueError if it is not one positive finite number."""
     tensor = torch.as_tensor(value, dtype=torch.float64)
     if tensor.ndim or not bool(torch.isfinite(tensor) and tensor > 0):
         raise ValueError(f"{name} must be one positive finite number, got {value}")

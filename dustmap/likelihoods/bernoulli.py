@@ -14,7 +14,6 @@ from dustmap.likelihoods.base import (
     Likelihood,
     PredictiveMoments,
     Vector,
-    check_probability,
 )
 
 # Steps of the trapezoidal rule in f/std and in f. The zeros of Φ nearest to the real
@@ -45,10 +44,8 @@ class Bernoulli(Likelihood):
     def start(cls, y: Vector, noise: Tensor, variance: Tensor, mean: Tensor) -> Initial:
         """In units of the noise: a probit's has a variance of one."""
         variance = (variance / noise).clamp(0.5, 30.0)
-        share = y.mean().clamp(1e-3, 1 - 1e-3)
-        return Initial(
-            cls(), variance, torch.special.ndtri(share) * (1 + variance).sqrt()
-        )
+        share = torch.special.ndtri(y.mean().clamp(1e-3, 1 - 1e-3))
+        return Initial(cls(), variance, share * (1 + variance).sqrt())
 
     def log_density(self, y: Batched, f: Batched) -> Batched:
         return torch.special.log_ndtr((2 * y - 1) * f)
@@ -71,25 +68,18 @@ class Bernoulli(Likelihood):
         chance = self.probability(mean, variance)
         return PredictiveMoments(chance, chance * self.probability(-mean, variance))
 
-    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        check_probability(probability)
+    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         none = self.probability(-mean, variance)
         return (none < probability).to(mean.dtype)
 
     def check(self, y: Vector) -> None:
-        """As every likelihood, and each value must be 0 or 1.
-
-        Raises
-        ------
-        ValueError
-            If an observation is not finite, or is neither.
-        """
+        """Check as in the base class, and that each value is 0 or 1."""
         super().check(y)
-        wrong = (y != 0) & (y != 1)
-        if bool(wrong.any()):
+        wrong = y[(y != 0) & (y != 1)]
+        if len(wrong):
             raise ValueError(
-                f"{int(wrong.sum())} of {len(y)} classes are neither 0 nor 1, the "
-                f"first is {float(y[wrong][0]):g}: code the two classes as 0 and 1"
+                f"{len(wrong)} of {len(y)} classes are neither 0 nor 1, the first is "
+                f"{float(wrong[0]):g}: code the two classes as 0 and 1"
             )
 
 

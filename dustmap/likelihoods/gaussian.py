@@ -15,7 +15,6 @@ from dustmap.likelihoods.base import (
     Likelihood,
     PredictiveMoments,
     Vector,
-    check_probability,
 )
 
 
@@ -53,10 +52,7 @@ class Gaussian(Likelihood):
         return {"noise": float(self.variance.sqrt()) * unit}
 
     def __init__(
-        self,
-        *,
-        variance: float | Tensor = 0.0,
-        known: Vector | None = None,
+        self, *, variance: float | Tensor = 0.0, known: Vector | None = None
     ) -> None:
         self.variance = torch.as_tensor(variance, dtype=torch.float64)
         self.known = None if known is None else known.to(torch.float64)
@@ -108,15 +104,12 @@ class Gaussian(Likelihood):
     def predictive_moments(self, mean: Vector, variance: Vector) -> PredictiveMoments:
         return PredictiveMoments(mean, variance + self.noise)
 
-    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        check_probability(probability)
+    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         return mean + z * (variance + self.noise).sqrt()
 
     def parameters(self) -> dict[str, Tensor]:
-        if float(self.variance.detach()) > 0:
-            return {"variance": self.variance}
-        return {}
+        return {"variance": self.variance} if float(self.variance.detach()) > 0 else {}
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Self:
         variance = parameters.get("variance", self.variance)

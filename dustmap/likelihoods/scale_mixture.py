@@ -1,4 +1,4 @@
-r"""A Gaussian variable plus Student-T noise: density, distribution and quantiles.
+r"""A Gaussian variable plus Student-T noise: density and quantiles.
 
 Student's t is a mixture of normals of precision ``λ/s²`` with
 ``λ ~ Gamma(ν/2, ν/2)``, so that
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy.optimize
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -53,21 +54,11 @@ class ScaleMixture:
         ]
         return torch.cat([shift[:0], *parts]) - self.scale.log()
 
-    def cumulative(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """``P(y_n ≤ y)``, to an absolute error below 1e-10."""
-        shift = (y - self.mean) / self.scale
-        x, weights = self._nodes(0.0)
-        parts = [
-            torch.special.ndtr(u[:, None] / _width(w, x)) @ weights.exp()
-            for u, w in self._blocks(shift, len(x))
-        ]
-        return torch.cat([shift[:0], *parts])
-
     def quantile(self, probability: float) -> Float[Tensor, " n"]:
-        """Where :meth:`cumulative` is ``probability``, by Newton's method.
+        """Where the distribution function is ``probability``, by Newton's method.
 
-        It starts at the mean, above which the distribution function is concave:
-        tangents lie above it, and the iterates climb to the root without passing it.
+        It starts at the mean, above which that function is concave: tangents lie above
+        it, and the iterates climb to the root without passing it.
 
         Raises
         ------
@@ -94,14 +85,14 @@ class ScaleMixture:
     ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
         """``ln λ`` and the logarithms of its weights.
 
-        The step resolves the mixing density, whose width is √(2/ν) for large ν; an
-        observation ``farthest`` (squared, over s²) away moves the integrand down to
+        The step resolves the mixing density, whose width is √(2/ν) for large ν; for an
+        observation ``farthest`` (squared, over s²) away the integrand is largest at
         ``λ = (ν + 1) / (ν + farthest)``.
         """
         nu = float(self.degrees.detach())
         step = min(0.33, 1.0 / math.sqrt(nu + 1))
-        moved = math.log((nu + 1) / (nu + max(farthest, 1.0)))
-        low = min(_end(nu, -1.0), moved + _end(nu + 1, -1.0))
+        peak = math.log((nu + 1) / (nu + max(farthest, 1.0)))
+        low = min(_end(nu, -1.0), peak + _end(nu + 1, -1.0))
         count = math.ceil((_end(nu, 1.0) - low) / step)
         x = low + step * torch.arange(count + 1).to(self.mean)
         half = self.degrees / 2
@@ -117,18 +108,15 @@ def _log_peak(shape: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def _end(degrees: float, sign: float) -> float:
-    """Where ``(ν/2)(eˣ − 1 − x)`` reaches the depth on one side (bisection)."""
-    low, high = 0.0, 1.0
+    """Where ``(ν/2)(eˣ − 1 − x)`` reaches the depth on one side."""
 
-    def depth(x: float) -> float:
-        return degrees / 2 * (math.expm1(sign * x) - sign * x)
+    def excess(x: float) -> float:
+        return degrees / 2 * (math.expm1(sign * x) - sign * x) - _DEPTH
 
-    while depth(high) < _DEPTH:
+    high = 1.0
+    while excess(high) < 0:
         high *= 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if depth(middle) < _DEPTH else (low, middle)
-    return sign * high
+    return sign * scipy.optimize.root_scalar(excess, bracket=(0.0, high)).root
 
 
 def _width(ratio: Tensor, x: Tensor) -> Float[Tensor, "n k"]:

@@ -1,7 +1,7 @@
 r"""Heavy-tailed noise, with integrals that hold for any ratio of the two widths.
 
 Gauss–Hermite nodes spread as the latent's std; where that exceeds the scale of the
-noise by far they step over the logarithm's dip. Both integrals here run over a
+noise by far they step over the dip of the logarithm. Both integrals here run over a
 *logarithmic* variable instead, in which the integrands are smooth whatever the ratio,
 and the trapezoidal rule converges exponentially (Trefethen & Weideman 2014, SIAM
 Review 56, 385).
@@ -22,7 +22,6 @@ from dustmap.likelihoods.base import (
     Likelihood,
     PredictiveMoments,
     Vector,
-    check_probability,
     positive_parameter,
 )
 from dustmap.likelihoods.scale_mixture import ScaleMixture
@@ -117,8 +116,7 @@ class StudentT(Likelihood):
             return PredictiveMoments(mean, torch.full_like(mean, math.inf))
         return PredictiveMoments(mean, variance + self.scale**2 * nu / (nu - 2))
 
-    def quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
-        check_probability(probability)
+    def _quantile(self, probability: float, mean: Vector, variance: Vector) -> Vector:
         return self.mixture(mean, variance).quantile(probability)
 
     def parameters(self) -> dict[str, Tensor]:

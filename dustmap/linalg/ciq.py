@@ -14,8 +14,7 @@ With r_q the true residuals, ``e = y − K^{-1/2} b`` has
 ``‖b − K^{1/2} y‖ ≤ δ ‖b‖ + Σ_q w_q ‖r_q‖ / (2 √t_q)``,
 
 δ the quadrature's relative error: K and all factors commute, and
-``√λ/(λ + t) ≤ 1/(2√t)``. Both need only what is there; the residual itself would take a
-second root, and ``yᵀ K y = bᵀ b`` sees a norm only (it is checked besides).
+``√λ/(λ + t) ≤ 1/(2√t)``.
 
 Derivatives: ``dy = Σ_q w_q (K + t_q)⁻¹ (db − dK x_q)``, the forward answers x_q and one
 more multi-shift solve for the incoming gradient.
@@ -34,12 +33,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dustmap.linalg.cg import Solution
+from dustmap.linalg.lanczos import Product
 from dustmap.linalg.minres import Goal, MultiShiftMinres, ShiftedSolution
-from dustmap.linalg.operator import inner
+from dustmap.linalg.operator import ratio
 from dustmap.linalg.root_quadrature import RootQuadrature
 from dustmap.linalg.spectral_bounds import SpectralBounds, spectral_bounds
-
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 # The share of the tolerance that the quadrature may take.
 _QUADRATURE = 0.25
@@ -58,10 +56,9 @@ class RootSolution(Solution):
     """``K^{±1/2} b`` and what it is worth.
 
     ``residual`` bounds ``‖b − K^{1/2} y‖ / ‖b‖`` and ``error`` the relative error
-    ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` says whether
-    that is within the tolerance. ``defect`` is ``|yᵀ K y / bᵀ b − 1|``, which needs no
-    bounds of the spectrum, and ``quadrature`` the rule. ``repeats`` counts solves whose
-    Ritz values lay outside of the bounds.
+    ``‖e‖ / ‖y‖``, per row, by the bounds above; ``converged`` says whether that is
+    within the tolerance. ``repeats`` counts solves whose Ritz values lay outside of
+    the bounds.
 
     With a floor of the spectrum, ``error`` is a bound. Otherwise the smallest Ritz
     value stands for the smallest eigenvalue: sharp where the row converged, but a row
@@ -69,7 +66,6 @@ class RootSolution(Solution):
     """
 
     error: Float[Tensor, " b"]
-    defect: Float[Tensor, " b"]
     quadrature: RootQuadrature
     bounds: SpectralBounds
     repeats: int
@@ -77,11 +73,11 @@ class RootSolution(Solution):
     @property
     def message(self) -> str:
         """One line for people."""
-        worst = float(self.error.max()) if len(self.error) else 0.0
-        steps = int(self.iterations.max()) if len(self.iterations) else 0
+        worst = max(self.error.tolist(), default=0.0)
         found = (
-            f"{steps} iterations, {len(self.quadrature.shifts)} quadrature points, "
-            f"eigenvalues from {self.bounds.smallest:.1e} to {self.bounds.upper:.1e} "
+            f"{max(self.iterations.tolist(), default=0)} iterations, "
+            f"{len(self.quadrature.shifts)} quadrature points, eigenvalues from "
+            f"{self.bounds.smallest:.1e} to {self.bounds.upper:.1e} "
             f"({self.bounds.source})"
         )
         if bool(self.converged.all()):
@@ -132,10 +128,6 @@ class CIQ:
 
         Parameters
         ----------
-        product
-            ``K x`` of a batch of rows.
-        rhs
-            The rows b.
         preconditioner
             ``P^{-1/2} x``, symmetric. The answer is then ``Rᵀ K⁻¹ b`` of another root
             ``R = K P^{-1/2} M^{-1/2}`` with ``M = P^{-1/2} K P^{-1/2}``: ``R Rᵀ = K``,
@@ -160,7 +152,7 @@ class CIQ:
             If an error is not known to be within the tolerance.
         """
         if preconditioner is not None:
-            product, rhs = _scaled(product, preconditioner), preconditioner(rhs)
+            product, rhs = scaled(product, preconditioner), preconditioner(rhs)
         return self._solve(product, rhs, bounds, floor, positive=False)
 
     def root(
@@ -187,9 +179,9 @@ class CIQ:
         if bounds is None:
             steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
             bounds = spectral_bounds(product, fixed, steps, floor=floor)
-        allowed = _QUADRATURE * self.solver.rtol
         for repeats in range(1 + _REPEATS):  # noqa: B007
             ends = (bounds.lower, bounds.upper)
+            allowed = _QUADRATURE * self.solver.rtol
             rule = RootQuadrature.within(*ends, allowed, least=_POINTS)
             goal = self._goal(rule, bounds, positive=positive)
             solved = self.solver.solve(product, fixed, rule.shifts, goal=goal)
@@ -198,22 +190,18 @@ class CIQ:
             if inside:
                 break
             bounds = known
-        used = solved.used(goal, known.smallest)
-        weights = rule.weights.to(fixed)
-        value = torch.einsum("q,qbn->bn", weights, solved.value)
+        used, nonzero = solved.used(goal), solved.scales[0] > 0
+        value = torch.einsum("q,qbn->bn", rule.weights.to(fixed), solved.value)
         adjoint = self._adjoint(product, rule, known)
         answer = _WithDerivative.apply(rhs - solved.images, value, adjoint)
-        residual = rule.error + (rule.damping.to(used) @ solved.residual)
-        defect, plausible = _defect(value, solved, weights, residual, known)
-        nonzero = solved.scales[0] > 0
+        damping = (rule.weights / (2 * rule.shifts.sqrt())).to(used)
         solution = RootSolution(
             value=product(answer) if positive else answer,
-            residual=residual * nonzero,
+            residual=(rule.error + damping @ solved.residual) * nonzero,
             iterations=solved.iterations,
             # The quadrature must be for all of the spectrum that was seen.
-            converged=(used <= 1) & plausible & (~nonzero | inside),
-            error=(rule.error + used * goal.rtol) * nonzero,
-            defect=defect,
+            converged=(used <= 1) & (~nonzero | inside),
+            error=(rule.error + used * (self.solver.rtol - rule.error)) * nonzero,
             quadrature=rule,
             bounds=known,
             repeats=repeats,
@@ -225,16 +213,18 @@ class CIQ:
     def _goal(
         self, rule: RootQuadrature, bounds: SpectralBounds, *, positive: bool
     ) -> Goal:
-        weights, shifts = rule.weights, rule.shifts
+        """The bound of ‖e‖, or of ‖K e‖, relative to ``‖K^{∓1/2} b‖``."""
+        rtol, shifts = self.solver.rtol - rule.error, rule.shifts
 
-        def gains(smallest: float) -> Tensor:
-            """``w/(λ + t)``, or of K e ``w λ/(λ + t)``, largest for the largest λ."""
+        def used(residual: Tensor, scales: Tensor, smallest: float) -> Tensor:
             if positive:
-                return weights * bounds.upper / (bounds.upper + shifts)
-            return weights / (min(smallest, bounds.smallest) + shifts)
+                # λ/(λ + t) is largest for the largest λ.
+                gains = rule.weights * bounds.upper / (bounds.upper + shifts)
+            else:
+                gains = rule.weights / (min(smallest, bounds.smallest) + shifts)
+            return ratio(gains.to(residual) @ residual, rtol * scales[2 - positive])
 
-        scale = "quadratic" if positive else "energy"
-        return Goal(rtol=self.solver.rtol - rule.error, gains=gains, scale=scale)
+        return used
 
     def _adjoint(
         self, product: Product, rule: RootQuadrature, bounds: SpectralBounds
@@ -246,43 +236,25 @@ class CIQ:
             with torch.no_grad():
                 solved = self.solver.solve(product, gradient, rule.shifts, goal=goal)
             ends = _extremes(solved, bounds)
+            faults = []
             if not bounds.contain(*ends):
-                _warn_derivative(
+                faults.append(
                     f"its gradient sees eigenvalues from {ends[0]:.1e} to "
                     f"{ends[1]:.1e}, the root was taken for {bounds.lower:.1e} to "
                     f"{bounds.upper:.1e}: give bounds, a floor or more bound_steps"
                 )
             if not bool(solved.converged.all()):
-                _warn_derivative(solved.message)
+                faults.append(solved.message)
+            for fault in faults:
+                message = f"the derivative of a root: {fault}"
+                warnings.warn(message, RootWarning, stacklevel=2)
             return rule.weights.to(gradient)[:, None, None] * solved.value
 
         return solve
 
 
-def _defect(
-    value: Tensor,
-    solved: ShiftedSolution,
-    weights: Tensor,
-    residual: Tensor,
-    bounds: SpectralBounds,
-) -> tuple[Tensor, Tensor]:
-    """``|yᵀ K y / bᵀ b − 1|``, and whether it is as small as the residual says.
-
-    If not, the spectrum cannot lie where the quadrature was made for.
-    """
-    image = torch.einsum("q,qbn->bn", weights, solved.images.detach())
-    square = solved.scales[0] ** 2
-    relative = inner(value, image) / torch.where(square > 0, square, 1.0)
-    defect = torch.where(square > 0, relative - 1, 0.0).abs()
-    rounding = 10 * torch.finfo(value.dtype).eps * bounds.condition
-    return defect, defect <= residual * (2 + residual) + rounding
-
-
-def _warn_derivative(fault: str) -> None:
-    warnings.warn(f"the derivative of a root: {fault}", RootWarning, stacklevel=3)
-
-
-def _scaled(product: Product, preconditioner: Product) -> Product:
+def scaled(product: Product, preconditioner: Product) -> Product:
+    """``P^{-1/2} K P^{-1/2} x``."""
     return lambda x: preconditioner(product(preconditioner(x)))
 
 

@@ -1,10 +1,10 @@
 """Several columns in one register: a vector type for compiled loops.
 
-A row's sum over b interleaved columns is b additions per entry. Written as a loop or as
-b variables it is compiled to b scalar instructions (the compiler's straight-line
-vectoriser is off by default); as one value of vector type it is one, and eight columns
-cost as much as one: 1.0 ns per entry against 2.0 ns. The width and the precision of a
-sum come from the type of a tuple of zeros, so that loops need no templates.
+A row's sum over b interleaved columns is b additions per entry. As a loop or as b
+variables it is compiled to b scalar instructions (the compiler's straight-line
+vectoriser is off by default); as one value of vector type it is one. On 15 million
+entries, one thread, the fused product of eight columns takes 55 ms, that of a plain
+loop 170 ms; of a single column both take 23 ms.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
-
-_CONTRACT = ("contract",)
 
 
 def _operation(function: Callable) -> Callable[..., Any]:
@@ -49,27 +47,22 @@ def _converted(builder, value, to):
     return builder.fpext(value, to) if wider else builder.fptrunc(value, to)
 
 
-def _spread(builder, scalar, to):
+def _repeated(builder, scalar, to):
     """A vector of type ``to`` with every lane equal to the scalar."""
-    scalar = _converted(builder, scalar, to.element)
-    lane = ir.Constant(ir.IntType(32), 0)
+    index = ir.IntType(32)
     empty = ir.Constant(to, ir.Undefined)
-    order = ir.Constant(ir.VectorType(ir.IntType(32), to.count), [0] * to.count)
-    return builder.shuffle_vector(
-        builder.insert_element(empty, scalar, lane), empty, order
-    )
+    first = _converted(builder, scalar, to.element)
+    first = builder.insert_element(empty, first, ir.Constant(index, 0))
+    order = ir.Constant(ir.VectorType(index, to.count), [0] * to.count)
+    return builder.shuffle_vector(first, empty, order)
 
 
-def _address(context, builder, array_type, array, row, width):
+def _row(context, builder, array_type, array, row, width):
     """Where row ``row`` of a contiguous (n, width) array begins, and its alignment."""
     data = context.make_array(array_type)(context, builder, array).data
     start = builder.gep(data, [builder.mul(row, ir.Constant(row.type, width))])
     vector = ir.VectorType(context.get_data_type(array_type.dtype), width)
     return builder.bitcast(start, vector.as_pointer()), array_type.dtype.bitwidth // 8
-
-
-def _fused(builder, a, b, c):
-    return builder.fadd(builder.fmul(a, b, flags=_CONTRACT), c, flags=_CONTRACT)
 
 
 @_operation
@@ -84,26 +77,25 @@ def zeros(typing, like):
 
 
 @_operation
-def load(typing, like, array, row):
-    """Row ``row`` of an (n, width) array as lanes like those of ``like``."""
-    lanes = Lanes(like.dtype, like.count)
+def load(typing, array, row, like):
+    """Row ``row`` of an (n, width) array; the width is that of the tuple ``like``."""
+    lanes = Lanes(array.dtype, like.count)
 
     def generate(context, builder, signature, arguments):
-        _, data, at = arguments
-        place, align = _address(context, builder, array, data, at, lanes.width)
-        value = builder.load(place, align=align)
-        return _converted(builder, value, context.get_value_type(lanes))
+        data, at, _ = arguments
+        place, align = _row(context, builder, array, data, at, lanes.width)
+        return builder.load(place, align=align)
 
-    return lanes(like, array, types.uint64), generate
+    return lanes(array, types.uint64, like), generate
 
 
 @_operation
 def store(typing, lanes, array, row):
-    """Write lanes to row ``row`` of an (n, width) array."""
+    """Write lanes to row ``row`` of an (n, width) array, in its precision."""
 
     def generate(context, builder, signature, arguments):
         value, data, at = arguments
-        place, align = _address(context, builder, array, data, at, lanes.width)
+        place, align = _row(context, builder, array, data, at, lanes.width)
         value = _converted(builder, value, place.type.pointee)
         builder.store(value, place, align=align)
         return context.get_dummy_value()
@@ -112,51 +104,14 @@ def store(typing, lanes, array, row):
 
 
 @_operation
-def plus_row(typing, lanes, factor, array, row):
-    """``lanes + factor * array[row]``."""
+def multiply_add(typing, factor, lanes, total):
+    """``factor * lanes + total``, in the precision of ``total``."""
 
     def generate(context, builder, signature, arguments):
-        total, scalar, data, at = arguments
-        place, align = _address(context, builder, array, data, at, lanes.width)
-        value = _converted(builder, builder.load(place, align=align), total.type)
-        return _fused(builder, value, _spread(builder, scalar, total.type), total)
+        scalar, value, before = arguments
+        value = _converted(builder, value, before.type)
+        scalar = _repeated(builder, scalar, before.type)
+        product = builder.fmul(value, scalar, flags=("contract",))
+        return builder.fadd(product, before, flags=("contract",))
 
-    return lanes(lanes, factor, array, types.uint64), generate
-
-
-@_operation
-def plus(typing, left, right):
-    """``left + right``."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fadd(*arguments)
-
-    return left(left, right), generate
-
-
-@_operation
-def times(typing, lanes, factor):
-    """``factor * lanes``."""
-
-    def generate(context, builder, signature, arguments):
-        value, scalar = arguments
-        return builder.fmul(value, _spread(builder, scalar, value.type))
-
-    return lanes(lanes, factor), generate
-
-
-@_operation
-def add_to_row(typing, array, row, factor, lanes):
-    """``array[row] += factor * lanes``, in the precision of the array."""
-
-    def generate(context, builder, signature, arguments):
-        data, at, scalar, value = arguments
-        place, align = _address(context, builder, array, data, at, lanes.width)
-        vector = place.type.pointee
-        value = _converted(builder, value, vector)
-        factor_lanes = _spread(builder, scalar, vector)
-        before = builder.load(place, align=align)
-        builder.store(_fused(builder, value, factor_lanes, before), place, align=align)
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64, factor, lanes), generate
+    return total(factor, lanes, total), generate

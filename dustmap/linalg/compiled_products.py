@@ -10,15 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dustmap.linalg.compiled_lanes import (
-    add_to_row,
-    load,
-    plus,
-    plus_row,
-    store,
-    times,
-    zeros,
-)
+from dustmap.linalg.compiled_lanes import load, multiply_add, store, zeros
 from dustmap.linalg.compiled_tasks import compiled, inlined
 
 # Unsigned like the pointers: the sum of a signed and an unsigned integer is a float.
@@ -31,47 +23,44 @@ def _row_sum(columns, values, x, like, first, last):
     a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
     e = first
     while e + _FOUR <= last:
-        a = plus_row(a, values[e], x, columns[e])
-        b = plus_row(b, values[e + _ONE], x, columns[e + _ONE])
-        c = plus_row(c, values[e + _TWO], x, columns[e + _TWO])
-        d = plus_row(d, values[e + _THREE], x, columns[e + _THREE])
+        a = multiply_add(values[e], load(x, columns[e], like), a)
+        b = multiply_add(values[e + _ONE], load(x, columns[e + _ONE], like), b)
+        c = multiply_add(values[e + _TWO], load(x, columns[e + _TWO], like), c)
+        d = multiply_add(values[e + _THREE], load(x, columns[e + _THREE], like), d)
         e += _FOUR
     while e < last:
-        a = plus_row(a, values[e], x, columns[e])
+        a = multiply_add(values[e], load(x, columns[e], like), a)
         e += _ONE
-    return plus(plus(a, b), plus(c, d))
+    return multiply_add(1.0, multiply_add(1.0, a, b), multiply_add(1.0, c, d))
 
 
 @compiled
-def gather(pointers, columns, values, x, y, like, first, last):
-    """``y[r] = Σ_c A_rc x[c]`` for the rows first … last."""
-    for r in range(first, last):
-        total = _row_sum(columns, values, x, like, pointers[r], pointers[r + 1])
-        store(total, y, r)
+def gather(pointers, columns, values, x, y, like):
+    """``y[r] = Σ_c A_rc x[c]``."""
+    for r in range(len(y)):
+        store(_row_sum(columns, values, x, like, pointers[r], pointers[r + 1]), y, r)
 
 
 @compiled
-def scatter(pointers, columns, values, y, total, like, first, last):
-    """``total[c] += Σ_r A_rc y[r]`` over the rows first … last."""
-    for r in range(first, last):
-        row = load(like, y, r)
+def scatter(pointers, columns, values, y, total, like):
+    """``total[c] += Σ_r A_rc y[r]``."""
+    for r in range(len(y)):
+        row = load(y, r, like)
         for e in range(pointers[r], pointers[r + 1]):
-            add_to_row(total, columns[e], values[e], row)
+            sums = multiply_add(values[e], row, load(total, columns[e], like))
+            store(sums, total, columns[e])
 
 
 @compiled
-def gather_scatter(
-    pointers, columns, values, x, weights, total, like, first, last, offset
-):
-    """``total[c] += Σ_r A_rc w_r (A x)_r``, each row read twice while it is in cache.
-
-    Row r has the weight ``weights[offset + r]``.
-    """
-    for r in range(first, last):
+def gather_scatter(pointers, columns, values, x, weights, total, like):
+    """``total[c] += Σ_r A_rc w_r (A x)_r``; the second reading is from the cache."""
+    for r in range(len(weights)):
         begin, end = pointers[r], pointers[r + 1]
-        row = times(_row_sum(columns, values, x, like, begin, end), weights[offset + r])
+        row = _row_sum(columns, values, x, like, begin, end)
+        row = multiply_add(weights[r], row, zeros(like))
         for e in range(begin, end):
-            add_to_row(total, columns[e], values[e], row)
+            sums = multiply_add(values[e], row, load(total, columns[e], like))
+            store(sums, total, columns[e])
 
 
 @compiled

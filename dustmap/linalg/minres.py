@@ -12,70 +12,35 @@ and where it is reached are
 ``x = ‖b‖ V (T_t⁻¹ e_1 − c T_t⁻² e_k)``, ``c = β² f / (1 + β² g)``,
 
 since MINRES solves ``(T_t² + β² e_k e_kᵀ) y = T_t e_1``. Residuals come by recursions
-in the pivots of T_t, answers at the end by solves with T_t and the kept V: rounding in
-proportion to the condition number, not to its square as by short recurrences (Sleijpen,
-van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal. Appl. 22, 726).
+in the pivots of T_t, answers at the end from the eigenvectors of T and the kept V:
+rounding in proportion to the condition number, not to its square as by short
+recurrences (Sleijpen, van der Vorst & Modersitzki 2000, SIAM J. Matrix Anal. Appl. 22,
+726).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import solve_banded
 from torch import Tensor
 
 from dustmap.linalg.cg import Solution
-from dustmap.linalg.lanczos import Lanczos
-from dustmap.linalg.operator import inner
+from dustmap.linalg.lanczos import Lanczos, Product
+from dustmap.linalg.operator import inner, ratio
 
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
+# What residuals (q, b) use of the rows' tolerances, at most 1 when a row is done. Other
+# arguments: ‖b‖, √(bᵀ K b) and √(bᵀ K⁻¹ b) as (3, b), and the smallest eigenvalue.
+Goal = Callable[
+    [Float[Tensor, "q b"], Float[Tensor, "3 b"], float], Float[Tensor, " b"]
+]
 
 # Of the tolerance, for the recursion: the true residual is larger by rounding.
 _MARGIN = 0.9
-# A smallest eigenvalue is news when it is this much smaller.
-_NEWS = 1e-3
 # Steps between looks at the Ritz values, and the rows that are looked at.
 _LOOK, _ROWS = 10, 4
-_SCALES = ("rhs", "quadratic", "energy")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    r"""When a row's answers are good enough.
-
-    Parameters
-    ----------
-    rtol
-        The tolerance.
-    gains
-        If given, a row is done when ``Σ_q gains_q ‖r_q‖ ≤ rtol · s``, otherwise when
-        ``‖r_q‖ ≤ rtol · s`` for every shift. A function of the smallest eigenvalue,
-        for which the smallest Ritz value so far stands.
-    scale
-        s: ``"rhs"`` for ``‖b‖``, ``"quadratic"`` for ``√(bᵀ K b)`` or ``"energy"`` for
-        ``√(bᵀ K⁻¹ b)``, of which the recursion knows a lower bound that grows to it.
-    """
-
-    rtol: float
-    gains: Callable[[float], Float[Tensor, " q"]] | None = None
-    scale: Literal["rhs", "quadratic", "energy"] = "rhs"
-
-    def used(
-        self,
-        residual: Float[Tensor, "q b"],
-        scales: Float[Tensor, "3 b"],
-        smallest: float,
-    ) -> Float[Tensor, " b"]:
-        """What the residuals use of the tolerance: at most 1 when a row is done."""
-        scale = self.rtol * scales[_SCALES.index(self.scale)]
-        if self.gains is None:
-            return _ratio(residual.amax(dim=0), scale)
-        return _ratio(self.gains(smallest).to(residual) @ residual, scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +59,10 @@ class ShiftedSolution(Solution):
     smallest: Float[Tensor, " b"]
     largest: Float[Tensor, " b"]
 
-    def used(self, goal: Goal, smallest: float = torch.inf) -> Float[Tensor, " b"]:
+    def used(self, goal: Goal) -> Float[Tensor, " b"]:
         """What the true residuals use of a goal's tolerance: at most 1 if reached."""
-        least = min([smallest, *self.smallest.tolist()])
-        return goal.used(self.residual * self.scales[0], self.scales, least)
+        smallest = min(self.smallest.tolist(), default=torch.inf)
+        return goal(self.residual * self.scales[0], self.scales, smallest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,19 +106,8 @@ class MultiShiftMinres:
         """Solve every column for every shift; reductions are in float64.
 
         Columns that are done rest. Cost: a product of the batch per step, and of all
-        ``q b`` answers at the end, whose true residual is taken.
-
-        Parameters
-        ----------
-        product
-            ``K x`` of a batch of rows.
-        rhs
-            The rows b.
-        shifts
-            ``t_q ≥ 0``.
-        goal
-            When a column is done; every residual within ``rtol`` by default. The
-            status refers to the same thing.
+        ``q b`` answers at the end, whose true residual is taken. The status refers to
+        ``goal``, by default every residual within ``rtol``.
 
         Raises
         ------
@@ -165,21 +119,16 @@ class MultiShiftMinres:
                 f"shifts must be finite and not negative, got {shifts.tolist()}: a "
                 "negative one makes the system indefinite"
             )
-        goal = Goal(rtol=self.rtol) if goal is None else goal
+
+        def every_residual(residual: Tensor, scales: Tensor, _: float) -> Tensor:
+            return ratio(residual.amax(dim=0), self.rtol * scales[0])
+
         shifts = shifts.to(device=rhs.device, dtype=torch.float64)
         limit = min(self.max_steps, rhs.shape[1])
-        row = rhs.element_size() * rhs.shape[1] * (limit + 1)
-        blocks = rhs.split(max(1, self.memory // max(row, 1)))
-        parts, least = [], torch.inf
-        for block in blocks:
-            parts.append(_solve(product, block, shifts, goal, limit, least))
-            least = min([least, *parts[-1].smallest.tolist()])
-        for place, block in enumerate(blocks):
-            # Later blocks may have seen smaller eigenvalues than it was done with.
-            news = least < (1 - _NEWS) * min(parts[place].smallest.tolist(), default=0)
-            if news and bool((parts[place].used(goal, least) > 1).any()):
-                parts[place] = _solve(product, block, shifts, goal, limit, least)
-        return _joined(parts)
+        row = max(1, rhs.element_size() * rhs.shape[1] * (limit + 1))
+        blocks = rhs.split(max(1, self.memory // row))
+        goal = goal or every_residual
+        return _joined([_solve(product, b, shifts, goal, limit) for b in blocks])
 
 
 class _Progress:
@@ -194,12 +143,11 @@ class _Progress:
         self._f, self._g = torch.ones_like(self._pivot), torch.zeros_like(self._pivot)
         self._residual = krylov.scale.expand(shape).clone()
         self.scales = torch.stack([krylov.scale, *torch.zeros_like(self._f[:2])])
-        self.smallest = torch.full_like(krylov.scale, torch.inf)
+        self._smallest = torch.inf
 
-    def rows(self, least: float) -> Int[Tensor, " r"]:
-        """Rows that are not done, for eigenvalues of at least so much."""
-        smallest = min([least, *self.smallest.tolist()])
-        used = self._goal.used(self._residual[:-1], self.scales, smallest)
+    def rows(self) -> Int[Tensor, " r"]:
+        """Rows that are not done."""
+        used = self._goal(self._residual[:-1], self.scales, self._smallest)
         left = self._krylov.steps < self._krylov.diagonal.shape[1]
         return torch.nonzero((used > _MARGIN) & self._krylov.alive & left)[:, 0]
 
@@ -226,33 +174,29 @@ class _Progress:
     def look(self, rows: Int[Tensor, " r"]) -> None:
         """Find the smallest Ritz values of some rows."""
         for row in rows.tolist():
-            self.smallest[row] = float(self._krylov.eigenvalues(row)[0])
+            smallest = float(self._krylov.eigenpairs(row)[0][0])
+            self._smallest = min(self._smallest, smallest)
 
 
 def _solve(
-    product: Product,
-    rhs: Tensor,
-    shifts: Tensor,
-    goal: Goal,
-    limit: int,
-    least: float,
+    product: Product, rhs: Tensor, shifts: Tensor, goal: Goal, limit: int
 ) -> ShiftedSolution:
     krylov = Lanczos(rhs.detach(), limit)
     progress = _Progress(krylov, shifts, goal)
     with torch.no_grad():
-        rows, step = progress.rows(least), 0
+        rows, step = progress.rows(), 0
         while len(rows):
             krylov.advance(product, rows)
             progress.update(rows)
             step += 1
             if step % _LOOK == 1:
                 progress.look(rows[:_ROWS])
-            before, rows = rows, progress.rows(least)
+            before, rows = rows, progress.rows()
             done = before[~torch.isin(before, rows)]
             if len(done):
                 # A smaller eigenvalue may send them on, and rows that rested already.
                 progress.look(done)
-                rows = progress.rows(least)
+                rows = progress.rows()
         value, ends = _answers(krylov, shifts)
     # Outside of no_grad: derivatives in K's parameters need these products.
     images = product(value.reshape(-1, rhs.shape[1])).reshape(value.shape)
@@ -260,14 +204,14 @@ def _solve(
     solution = ShiftedSolution(
         value=value,
         images=images,
-        residual=_ratio(inner(off, off).sqrt(), krylov.scale),
+        residual=ratio(inner(off, off).sqrt(), krylov.scale),
         scales=progress.scales,
         iterations=krylov.steps,
         converged=torch.zeros_like(krylov.alive),
         smallest=ends[0],
         largest=ends[1],
     )
-    return replace(solution, converged=solution.used(goal, least) <= 1)
+    return replace(solution, converged=solution.used(goal) <= 1)
 
 
 def _answers(
@@ -280,30 +224,17 @@ def _answers(
     for row, steps in enumerate(krylov.steps.tolist()):
         if not steps:
             continue
-        diagonal, off = krylov.entries(row)
-        weights = np.stack([_combination(diagonal + float(t), off) for t in shifts])
-        found = torch.from_numpy(weights).to(value) @ krylov.basis[row, :steps]
+        ritz, vectors = (torch.from_numpy(a) for a in krylov.eigenpairs(row))
+        first, last = vectors[0], vectors[-1]
+        inverse = 1 / (ritz + shifts.cpu()[:, None])
+        beta = float(krylov.off[row, steps - 1])
+        f = inverse @ (first * last)
+        c = beta**2 * f / (1 + beta**2 * (inverse**2 @ last**2))
+        weights = (inverse * first - c[:, None] * inverse**2 * last) @ vectors.mT
+        found = weights.to(value) @ krylov.basis[row, :steps]
         value[:, row] = float(krylov.scale[row]) * found
-        ritz = krylov.eigenvalues(row)
-        ends[:, row] = torch.tensor([ritz[0], ritz[-1]])
+        ends[:, row] = ritz[[0, -1]]
     return value, ends
-
-
-def _combination(diagonal: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """``T_t⁻¹ e_1 − c T_t⁻² e_k``; the last of ``off`` is β."""
-    beta, inside = off[-1], off[:-1]
-    bands = np.stack([np.append(0, inside), diagonal, np.append(inside, 0)])
-    ends = np.zeros((len(diagonal), 2))
-    ends[0, 0] = ends[-1, 1] = 1
-    first, last = _solved(bands, ends).T
-    c = beta**2 * first[-1] / (1 + beta**2 * (last @ last))
-    return first - c * _solved(bands, last)
-
-
-def _solved(bands: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    if bands.shape[1] == 1:
-        return rhs / bands[1]
-    return solve_banded((1, 1), bands, rhs)
 
 
 def _joined(parts: list[ShiftedSolution]) -> ShiftedSolution:
@@ -314,9 +245,3 @@ def _joined(parts: list[ShiftedSolution]) -> ShiftedSolution:
         by_shift = field.name in ("value", "images", "residual", "scales")
         whole[field.name] = torch.cat(pieces, dim=1 if by_shift else 0)
     return ShiftedSolution(**whole)
-
-
-def _ratio(value: Tensor, scale: Tensor) -> Tensor:
-    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy.special import ellipj, ellipkm1
 from torch import Tensor
 
-# Nodes that are always enough for the tolerances that float64 can tell.
+# Points that are always enough for the tolerances that float64 can tell.
 _MOST = 150
 
 
@@ -31,14 +31,7 @@ class RootQuadrature:
 
     shifts: Float[Tensor, " q"]
     weights: Float[Tensor, " q"]
-    lower: float
-    upper: float
     error: float
-
-    @property
-    def damping(self) -> Float[Tensor, " q"]:
-        """What a residual at most adds to that of the root: ``w / (2 √t)``."""
-        return self.weights / (2 * self.shifts.sqrt())
 
     @classmethod
     def build(cls, lower: float, upper: float, points: int) -> RootQuadrature:
@@ -47,12 +40,12 @@ class RootQuadrature:
         Raises
         ------
         ValueError
-            If the interval is not positive or has no points.
+            If the interval is not positive.
         """
-        if not (0 < lower <= upper < math.inf) or points < 1:
+        if not 0 < lower <= upper < math.inf:
             raise ValueError(
-                "a root takes eigenvalues with 0 < lower <= upper and at least one "
-                f"point, got lower {lower}, upper {upper} and {points} points"
+                "a root takes eigenvalues with 0 < lower <= upper, got lower "
+                f"{lower} and upper {upper}"
             )
         shifts, weights = _rule(lower, upper, points)
         grid = np.geomspace(lower, upper, 40 * points)
@@ -60,8 +53,6 @@ class RootQuadrature:
         return cls(
             shifts=torch.from_numpy(shifts),
             weights=torch.from_numpy(weights),
-            lower=lower,
-            upper=upper,
             error=float(np.abs(1 - np.sqrt(grid) * values).max()),
         )
 
@@ -76,14 +67,14 @@ class RootQuadrature:
         ValueError
             If none is accurate enough in float64.
         """
-        for points in range(least, max(least, _MOST) + 1):
+        for points in range(least, _MOST + 1):
             rule = cls.build(lower, upper, points)
             if rule.error <= rtol:
                 return rule
         raise ValueError(
-            f"no quadrature of up to {max(least, _MOST)} points has a relative error "
-            f"of {rtol:.1e} between {lower:.3g} and {upper:.3g} "
-            f"(reached {rule.error:.1e}): ask for a looser tolerance or add a nugget"
+            f"no quadrature of up to {_MOST} points has a relative error of "
+            f"{rtol:.1e} between {lower:.3g} and {upper:.3g} (reached "
+            f"{rule.error:.1e}): ask for a looser tolerance or add a nugget"
         )
 
 

@@ -54,3 +54,9 @@ WHOLE = VectorSpace()
 def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
     """``Σ a b`` over the last dim, accumulated in float64."""
     return torch.sum(a * b, dim=-1, dtype=torch.float64)
+
+
+def ratio(value: Tensor, scale: Tensor) -> Tensor:
+    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

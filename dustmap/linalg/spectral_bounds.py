@@ -1,8 +1,7 @@
-r"""Bounds of a positive definite matrix' spectrum from a few Lanczos steps."""
+"""Bounds of a positive definite matrix' spectrum from a few Lanczos steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,10 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.linalg.lanczos import Lanczos
+from dustmap.linalg.lanczos import Lanczos, Product
 from dustmap.linalg.operator import inner
-
-Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 
 # Ritz values lie inside the spectrum. The largest is found at once, the smallest much
 # later; an interval that reaches lower costs a few quadrature points and no product.
@@ -63,11 +60,6 @@ class SpectralBounds:
         """Bounds that are known, as from a nugget and a trace."""
         return cls(lower=lower, upper=upper, smallest=lower)
 
-    @property
-    def condition(self) -> float:
-        """``upper / smallest``."""
-        return self.upper / self.smallest
-
     def contain(self, smallest: float, largest: float) -> bool:
         """Whether these Ritz values lie inside."""
         return self.lower <= smallest and largest <= self.upper
@@ -100,26 +92,23 @@ def spectral_bounds(
     ValueError
         If a Ritz value is not finite, or negative beyond rounding.
     """
-    norm = inner(rows, rows).sqrt()
-    nonzero = torch.nonzero(norm > 0)[:, 0]
+    nonzero = torch.nonzero(inner(rows, rows) > 0)[:, 0]
     if not len(nonzero):
         return SpectralBounds.given(1.0, 1.0)
     every = max(1, len(nonzero) // _ROWS)
     start = rows[nonzero[::every][:_ROWS]].to(torch.float64)
-
-    def exact(x: Tensor) -> Tensor:
-        return product(x.to(rows.dtype)).to(torch.float64)
-
-    krylov = Lanczos(start, min(steps, rows.shape[1]))
+    steps, eps = min(steps, rows.shape[1]), torch.finfo(rows.dtype).eps
+    krylov = Lanczos(start, steps)
     with torch.no_grad():
-        krylov.run(exact, krylov.diagonal.shape[1])
-    low, high = torch.inf, 0.0
+        krylov.run(lambda x: product(x.to(rows.dtype)).to(torch.float64), steps)
+    ends = []
     for row in range(len(start)):
-        values, weights = krylov.quadrature(row)
-        values = values[weights > torch.finfo(rows.dtype).eps ** 2]
-        low, high = min(low, values[0]), max(high, values[-1])
-    found = _bounds(float(low), float(high), rows.dtype)
-    if not torch.finfo(rows.dtype).eps * found.upper < floor < found.upper:
+        values, vectors = krylov.eigenpairs(row)
+        values = values[vectors[0] ** 2 > eps**2]
+        ends.append((float(values[0]), float(values[-1])))
+    low, high = zip(*ends, strict=True)
+    found = _bounds(min(low), max(high), rows.dtype)
+    if not eps * found.upper < floor < found.upper:
         return found
     # Ritz values are rounded too.
     return replace(found, lower=0.9 * floor, smallest=floor, source="floor")

@@ -104,9 +104,8 @@ class CirculantEmbedding:
         limits = EmbeddingLimits() if limits is None else limits
         self.grid = grid
         fixed = shape is not None
-        if shape is None:
-            shape = tuple(smooth_size(max(2 * n - 2, 2)) for n in grid.shape)
-        elif any(p < 2 * n - 2 for p, n in zip(shape, grid.shape, strict=True)):
+        shape = shape or tuple(smooth_size(max(2 * n - 2, 2)) for n in grid.shape)
+        if any(p < 2 * n - 2 for p, n in zip(shape, grid.shape, strict=True)):
             raise ValueError(
                 f"an embedding of {grid.shape} points needs at least 2 n - 2 of them "
                 f"per axis, got {shape}"
@@ -118,19 +117,14 @@ class CirculantEmbedding:
                 f"{limits.max_points}: use a coarser grid or raise max_points"
             )
         while True:
-            torus = Torus(grid=grid, shape=shape)
-            column = first_column(covariance, torus, nugget)
-            circulant = Circulant.from_first_column(column)
-            largest = float(circulant.spectrum.max())
-            if float(circulant.spectrum.min()) >= -limits.tolerance * largest:
+            self.torus = Torus(grid=grid, shape=shape)
+            column = first_column(covariance, self.torus, nugget)
+            self.circulant = Circulant.from_first_column(column)
+            self.report = _report(self.circulant, column, grid, limits)
+            shape = _grown(shape, grid, lengthscales)
+            full = fixed or math.prod(shape) > limits.max_points
+            if full or not self.report.clipped:
                 break
-            larger = _grown(shape, grid, lengthscales)
-            if fixed or math.prod(larger) > limits.max_points:
-                break
-            shape = larger
-        self.torus = torus
-        self.circulant = circulant
-        self.report = _report(circulant, column, grid, limits)
         _refuse_if_wrong(self.report, limits)
 
 
@@ -142,11 +136,11 @@ def first_column(
 ) -> Tensor:
     """``k`` at the shortest wrapped lags of a torus, plus the nugget at zero."""
     column = covariance(torus.lags().to(device))
-    if nugget:
-        bump = torch.zeros_like(column)
-        bump.view(-1)[0] = nugget
-        column = column + bump
-    return column
+    if not nugget:
+        return column
+    bump = torch.zeros_like(column)
+    bump.view(-1)[0] = nugget
+    return column + bump
 
 
 def _grown(
@@ -169,10 +163,7 @@ def _report(
     block = tuple(slice(0, n) for n in grid.shape)
     realised = torch.fft.irfftn(kept.spectrum, s=circulant.grid_shape)
     error = (realised - column)[block].abs().max() / column.reshape(-1)[0]
-    smallest, largest = (
-        float(circulant.spectrum.min()),
-        float(circulant.spectrum.max()),
-    )
+    smallest, largest = (float(end) for end in circulant.spectrum.aminmax())
     return EmbeddingReport(
         shape=circulant.grid_shape,
         minimum=smallest,
@@ -184,26 +175,21 @@ def _report(
 
 
 def _refuse_if_wrong(report: EmbeddingReport, limits: EmbeddingLimits) -> None:
-    if not report.clipped:
+    small = report.covariance_error <= limits.max_error
+    if not report.clipped or (limits.clip and small):
         return
-    found = (
+    clipping = limits.clip and (
+        f"; clipping them changes the covariance by {report.covariance_error:.2g} of "
+        f"k(0), more than {limits.max_error:g}"
+    )
+    raise ValueError(
         f"the circulant embedding of shape {report.shape} has {report.negative_modes} "
         f"eigenvalues at or below {DROP:g} of the largest (minimum "
-        f"{report.minimum / report.maximum:.2g} of it) and may not grow: its shape is "
-        f"fixed or the next size exceeds the limit of {limits.max_points} points"
+        f"{report.minimum / report.maximum:.2g} of it) and may not exceed "
+        f"{limits.max_points} points or its given shape{clipping or ''}: use a "
+        "shorter lengthscale, a rougher kernel or a thicker box, raise max_points, use "
+        "the torus whitening, or ask for clipping"
     )
-    advice = (
-        "use a shorter lengthscale, a rougher kernel or a thicker box, raise "
-        "max_points, or use the torus whitening"
-    )
-    if not limits.clip:
-        raise ValueError(f"{found}: {advice}, or ask for clipping")
-    if report.covariance_error > limits.max_error:
-        raise ValueError(
-            f"{found}; clipping them changes the covariance by "
-            f"{report.covariance_error:.2g} of k(0), more than {limits.max_error:g}: "
-            f"{advice}"
-        )
 
 
 class ToeplitzOperator(LinearOperator):
@@ -220,11 +206,8 @@ class ToeplitzOperator(LinearOperator):
         self.grid_shape = grid.shape
 
     def matvec(self, x: Tensor) -> Tensor:
-        return restrict(
-            self.circulant.matvec(extend(x, self.grid_shape, self.circulant)),
-            self.grid_shape,
-            self.circulant,
-        )
+        whole = self.circulant.matvec(extend(x, self.grid_shape, self.circulant))
+        return restrict(whole, self.grid_shape, self.circulant)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)
@@ -232,18 +215,19 @@ class ToeplitzOperator(LinearOperator):
 
 def extend(x: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
     """Vectors on the box, zero-padded to the embedding."""
-    field = x.new_zeros(*x.shape[:-1], *circulant.grid_shape)
-    field[(..., *(slice(0, n) for n in grid_shape))] = x.reshape(
-        *x.shape[:-1], *grid_shape
-    )
-    return field.reshape(*x.shape[:-1], -1)
+    batch = x.shape[:-1]
+    field = x.new_zeros(*batch, *circulant.grid_shape)
+    box = (..., *(slice(0, n) for n in grid_shape))
+    field[box] = x.reshape(*batch, *grid_shape)
+    return field.reshape(*batch, -1)
 
 
 def restrict(y: Tensor, grid_shape: tuple[int, ...], circulant: Circulant) -> Tensor:
     """Vectors on the embedding, cut to the box."""
-    field = y.reshape(*y.shape[:-1], *circulant.grid_shape)
-    block = field[(..., *(slice(0, n) for n in grid_shape))]
-    return block.reshape(*y.shape[:-1], -1)
+    batch = y.shape[:-1]
+    box = (..., *(slice(0, n) for n in grid_shape))
+    field = y.reshape(*batch, *circulant.grid_shape)
+    return field[box].reshape(*batch, -1)
 
 
 def toeplitz_gradient(

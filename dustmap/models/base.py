@@ -102,15 +102,6 @@ class ForwardModel(ABC):
         """The same grid, data and white draws with other hyperparameters."""
         raise ValueError(f"{type(self).__name__} has no hyperparameters to change")
 
-    def require_known(self, values: dict[str, Tensor]) -> None:
-        """Raise a ValueError for names that are not among `parameters`."""
-        unknown = sorted(set(values) - set(self.parameters()))
-        if unknown:
-            raise ValueError(
-                f"there is no hyperparameter {', '.join(unknown)}: there are "
-                f"{', '.join(self.parameters())}"
-            )
-
     def parameter_gradient(
         self,
         eps: Float[Tensor, "s p"],

@@ -6,8 +6,8 @@ that the grid cannot resolve, ``L_n f − Φ_n ε``, is drawn on a torus at leas
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -18,11 +18,6 @@ from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
 from dustmap.models.gradients import SpectralGradient
-from dustmap.models.mean_parameters import (
-    mean_gradient,
-    mean_parameters,
-    mean_with,
-)
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
@@ -79,6 +74,9 @@ class TorusGaussian(TorusModel):
                 f"residual_refinement {self.residual_refinement} must be a multiple of "
                 f"the refinement {fine}"
             )
+        self.residual_count = residual_count
+        # One seed for all draws of v_n, which are thus reproducible.
+        self._seed = _seed(generator)
         super().__init__(
             whitening,
             functionals,
@@ -86,13 +84,18 @@ class TorusGaussian(TorusModel):
             interpolation=interpolation,
             group=group,
         )
-        self.residual_count = residual_count
-        # One seed for all draws of v_n, which are thus reproducible.
-        self._seed = int(torch.randint(2**62, (1,), generator=generator))
-        self.operator = TorusTangent(whitening, self.weights)
-        self.offset = self.mean.observed(functionals).to(self.dtype).to(self.device)
+
+    def _observe(self, functionals: Functionals) -> None:
+        super()._observe(functionals)
+        self.operator = TorusTangent(self.whitening, self.weights)
+        self.offset = self._offset()
         self._variance: Tensor | None = None
         self._fine_weights: LinearOperator | None = None
+
+    def _offset(self) -> Float[Tensor, " n"]:
+        """``L μ``."""
+        observed = self.mean.observed(self._functionals)
+        return observed.to(self.dtype).to(self.device)
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
@@ -110,30 +113,20 @@ class TorusGaussian(TorusModel):
             total = torch.zeros(
                 len(self._functionals), dtype=torch.float64, device=self.device
             )
-            if self._resolves_nothing():
-                self._variance = total.to(self.dtype)
-                return self._variance
-            generator = torch.Generator().manual_seed(self._seed)
-            for draw in self._residuals(self.residual_count, generator):
-                total += draw.to(torch.float64) ** 2
+            if self.residual_refinement > 1:
+                generator = torch.Generator().manual_seed(self._seed)
+                for draw, _ in self._fields(self.residual_count, generator):
+                    total += draw.to(torch.float64) ** 2
             self._variance = (total / self.residual_count).to(self.dtype)
         return self._variance
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
     ) -> Float[Tensor, "s n"]:
-        if not len(eps) or self._resolves_nothing():
+        if not len(eps) or self.residual_refinement == 1:
             shape = (len(eps), len(self._functionals))
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        return torch.stack(list(self._residuals(len(eps), generator)))
-
-    def _resolves_nothing(self) -> bool:
-        return self.residual_refinement == 1
-
-    def _residuals(
-        self, count: int, generator: torch.Generator
-    ) -> Iterator[Float[Tensor, " n"]]:
-        return (residual for residual, _ in self._fields(count, generator))
+        return torch.stack([draw for draw, _ in self._fields(len(eps), generator)])
 
     def _fields(
         self, count: int, generator: torch.Generator
@@ -153,29 +146,18 @@ class TorusGaussian(TorusModel):
             return self._fine_weights
         return self._projection(self.residual_refinement)
 
-    def with_parameters(self, values: dict[str, Tensor]) -> TorusGaussian:
-        """The same torus, W and white draws with other hyperparameters.
+    def at(self, functionals: Functionals) -> Self:
+        other = super().at(functionals)
+        other._seed = _seed(torch.Generator().manual_seed(self._seed))
+        return other
 
-        Memory: keeps the weights on the residual's torus.
-
-        Raises
-        ------
-        ValueError
-            If a name is not among ``parameters()`` or a value is not positive.
-        """
-        self.require_known(values)
-        own = mean_parameters(self.mean)
+    def with_parameters(self, values: dict[str, Tensor]) -> Self:
+        # Kept from now on: W on the residual's torus.
         self._fine_weights = self._residual_weights()
-        other = copy.copy(self)
-        other.mean = mean_with(self.mean, {n: v for n, v in values.items() if n in own})
+        other = super().with_parameters(values)
         if other.mean != self.mean:
-            offset = other.mean.observed(self._functionals)
-            other.offset = offset.to(self.dtype).to(self.device)
-        kernel = {n: v for n, v in values.items() if n not in own}
-        if kernel:
-            other.whitening = self.whitening.with_kernel(
-                self.whitening.kernel.with_parameters(kernel)
-            )
+            other.offset = other._offset()
+        if other.whitening is not self.whitening:
             other.operator = TorusTangent(other.whitening, self.weights)
             other._variance = None
         return other
@@ -193,14 +175,14 @@ class TorusGaussian(TorusModel):
             gradient.add_coloured(eps[used], pulled)
         self._add_variance(gradient, of_variance.sum(dim=0))
         total = of_prediction.sum(dim=0)
-        means = mean_gradient(self.mean, self._functionals, self.offset, total)
+        means = self.mean.gradient(self._functionals, self.offset, total)
         return {**gradient.by_parameter(), **means}
 
     def _add_variance(
         self, gradient: SpectralGradient, weights: Float[Tensor, " n"]
     ) -> None:
         """Add ``Σ_n b_n v_n`` from the draws that define ``v_n``."""
-        if self._resolves_nothing() or not bool(weights.any()):
+        if self.residual_refinement == 1 or not bool(weights.any()):
             return
         self._fine_weights = fine = self._residual_weights()
         generator = torch.Generator().manual_seed(self._seed)
@@ -209,14 +191,6 @@ class TorusGaussian(TorusModel):
             of_field, of_conditional = fine.rmatvec(pull), self.weights.rmatvec(pull)
             gradient.add_residual(field, of_field, of_conditional)
 
-    def at(self, functionals: Functionals) -> TorusGaussian:
-        return TorusGaussian(
-            self.whitening,
-            functionals,
-            mean=self.mean,
-            interpolation=self.interpolation,
-            residual_refinement=self.residual_refinement,
-            residual_count=self.residual_count,
-            generator=torch.Generator().manual_seed(self._seed),
-            group=self.group,
-        )
+
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (1,), generator=generator))

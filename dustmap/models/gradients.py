@@ -41,14 +41,15 @@ class SpectralGradient:
     def __init__(self, whitening: TorusWhitening, residual_refinement: int) -> None:
         self.whitening = whitening
         self._fine = whitening.refined(residual_refinement)
-        self._spectra: dict[int, Tensor] = {}
-        for refinement, circulant in (
-            (1, whitening.coarse),
-            (whitening.refinement, whitening.fine),
-            (residual_refinement, self._fine.fine),
-        ):
-            spectrum = _full(circulant).to(whitening.device)
-            self._spectra[refinement] = spectrum.requires_grad_(True)
+        circulants = {
+            1: whitening.coarse,
+            whitening.refinement: whitening.fine,
+            residual_refinement: self._fine.fine,
+        }
+        self._spectra: dict[int, Tensor] = {
+            r: _full(circulant).to(whitening.device).requires_grad_(True)
+            for r, circulant in circulants.items()
+        }
 
     def add_coloured(
         self, eps: Float[Tensor, "s m"], cotangents: Float[Tensor, "s f"]
@@ -57,7 +58,7 @@ class SpectralGradient:
         w = self.whitening
         cross = torch.zeros(w.fine_shape, dtype=torch.float64, device=w.device)
         for one, cotangent in zip(eps, cotangents, strict=True):
-            modes = self._tiled(_modes(one, w.torus.shape), w.refinement)
+            modes = _tiled(_modes(one, w.torus.shape), w.refinement)
             cross += (_modes(cotangent, w.fine_shape).conj() * modes).real
         total = (self._colouring() * cross).sum() / w.fine_size
         total.backward()
@@ -89,7 +90,7 @@ class SpectralGradient:
         coarse = self._folded(drawn, fine.refinement) / fine.refinement ** len(
             w.torus.shape
         )
-        eps = self._tiled(_power(self._spectra[1], -0.5) * coarse, w.refinement)
+        eps = _tiled(_power(self._spectra[1], -0.5) * coarse, w.refinement)
         product = _modes(of_conditional, w.fine_shape).conj() * self._colouring() * eps
         total = total - product.real.sum() / w.fine_size
         total.backward()
@@ -125,11 +126,8 @@ class SpectralGradient:
         if self.whitening.refinement == 1:
             return _power(self._spectra[1], 0.5)
         inverse = _power(self._spectra[1], -0.5)
-        tiled = self._tiled(inverse, self.whitening.refinement)
+        tiled = _tiled(inverse, self.whitening.refinement)
         return self._spectra[self.whitening.refinement] * tiled
-
-    def _tiled(self, modes: Tensor, refinement: int) -> Tensor:
-        return modes.repeat((refinement,) * modes.ndim)
 
     def _folded(self, modes: Tensor, refinement: int) -> Tensor:
         """Sum a full fine spectrum over aliases."""
@@ -140,6 +138,10 @@ class SpectralGradient:
 
 def _modes(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.fft.fftn(x.reshape(shape)).to(torch.complex128)
+
+
+def _tiled(modes: Tensor, refinement: int) -> Tensor:
+    return modes.repeat((refinement,) * modes.ndim)
 
 
 def _power(spectrum: Tensor, exponent: float) -> Tensor:

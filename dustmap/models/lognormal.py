@@ -10,34 +10,33 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.functionals import Functionals, PointValues
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    Functionals,
+    LineIntegrals,
+    PointValues,
+)
 from dustmap.grid import torus_positions
 from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
 from dustmap.models.gradients import SpectralGradient
-from dustmap.models.local_variance import (
-    LocalResiduals,
-    kernel_differences,
-    runs_by_kind,
-)
-from dustmap.models.mean_parameters import (
-    log_mean_gradient,
-    mean_parameters,
-    mean_with,
-)
 from dustmap.models.means import Mean
-from dustmap.models.subgrid import LocalResidual
+from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
 
 SUBGRID_SHARE = "subgrid_share"
+# Step in ln θ of the central differences of κ and c.
+_LOG_STEP = 0.05
 
 
 class LogNormal(TorusModel):
@@ -92,12 +91,20 @@ class LogNormal(TorusModel):
             whitening, functionals, mean=mean, interpolation=interpolation, group=group
         )
         self._log_mean = self._logarithm()
-        # Shared with all models derived from this one.
-        self._residuals = LocalResiduals(whitening, interpolation, seed)
+        self._seed = seed
+        # By lengthscale, at unit variance; shared with all models derived from this.
+        self._measured: dict[tuple[float, ...], LocalResidual] = {}
 
     def _observe(self, functionals: Functionals) -> None:
+        known = PointValues | LineIntegrals | DistanceMarginalizedIntegrals
+        for _, part in functionals.runs():
+            if not isinstance(part, known):
+                raise ValueError(
+                    "a log-normal density is observed by point values and line "
+                    f"integrals, got {type(part).__name__}: use a Gaussian density "
+                    "for others"
+                )
         super()._observe(functionals)
-        self._runs = runs_by_kind(functionals)
 
     @property
     def kernel(self) -> Radial:
@@ -107,19 +114,28 @@ class LogNormal(TorusModel):
 
     @property
     def local(self) -> LocalResidual:
-        """The unresolved part of f (measured at first use)."""
-        return self._residuals.of(self.kernel)
+        """The unresolved part of f (measured once per lengthscale)."""
+        return self._local_of(self.kernel)
+
+    def _local_of(self, kernel: Radial) -> LocalResidual:
+        scales = tuple(kernel.lengthscale.detach().reshape(-1).tolist())
+        if scales not in self._measured:
+            one = {"variance": torch.ones_like(kernel.variance)}
+            self._measured[scales] = local_residual(
+                kernel.with_parameters(one),
+                self.whitening.torus.grid.spacing,
+                refinement=self.whitening.refinement,
+                interpolation=self.interpolation,
+                seed=self._seed,
+            )
+        return self._measured[scales].times(float(kernel.variance))
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``ρ`` on the (refined) torus."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
 
     def _derivative(self, density: Tensor) -> Tensor:
-        """``∂ρ/∂f``."""
-        return density
-
-    def _scale(self, density: Tensor) -> Tensor:
-        """The factor that converts unresolved f to density."""
+        """``∂ρ/∂f``, which also converts unresolved f to density."""
         return density
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
@@ -142,7 +158,7 @@ class LogNormal(TorusModel):
         Models made by `at` can share one density: two sparse products each, and no
         transform.
         """
-        scale = self._scale(density)
+        scale = self._derivative(density)
         prediction = self.weights.matvec(density)
         known = prediction if scale is density else self.weights.matvec(scale)
         return prediction, self._variance(scale, known)
@@ -187,42 +203,23 @@ class LogNormal(TorusModel):
         exponent = scatter * white.to(scatter) - scatter**2 / 2
         return prediction * torch.expm1(exponent)
 
-    def with_subgrid_share(self, share: float) -> LogNormal:
+    def with_subgrid_share(self, share: float) -> Self:
         if not 0 < share < math.inf:
             raise ValueError(f"a share must be positive and finite, got {share}")
         other = copy.copy(self)
         other.subgrid_share = share
         return other
 
-    def at(self, functionals: Functionals) -> LogNormal:
-        other = copy.copy(self)
-        other._observe(functionals)
-        return other
-
     def parameters(self) -> dict[str, Tensor]:
         share = torch.tensor(self.subgrid_share, dtype=torch.float64)
         return {**super().parameters(), SUBGRID_SHARE: share}
 
-    def with_parameters(self, values: dict[str, Tensor]) -> LogNormal:
-        """The same torus, W and white noise under other hyperparameters.
-
-        Raises
-        ------
-        ValueError
-            If a name is not among ``parameters()`` or a value is not positive.
-        """
-        self.require_known(values)
-        share = float(values.get(SUBGRID_SHARE, self.subgrid_share))
-        other = self.with_subgrid_share(share)
-        own = {*mean_parameters(self.mean), SUBGRID_SHARE}
-        other.mean = mean_with(self.mean, values)
+    def with_parameters(self, values: dict[str, Tensor]) -> Self:
+        other = super().with_parameters(values)
+        if SUBGRID_SHARE in values:
+            other = other.with_subgrid_share(float(values[SUBGRID_SHARE]))
         if other.mean != self.mean:
             other._log_mean = other._logarithm()
-        kernel = {n: v for n, v in values.items() if n not in own}
-        if kernel:
-            other.whitening = self.whitening.with_kernel(
-                self.kernel.with_parameters(kernel)
-            )
         return other
 
     def parameter_gradient(
@@ -236,14 +233,12 @@ class LogNormal(TorusModel):
         factors = self._factors()
         # Sums over samples of b (W ρ²) and b (W ρ)², the multipliers of the factors.
         squares = torch.zeros(2, len(factors[0]), dtype=torch.float64)
-        of_samples = zip(eps, of_prediction, of_variance, strict=True)
         curved = bool(of_variance.any())
-        for one, a, b in of_samples:
+        for one, a, b in zip(eps, of_prediction, of_variance, strict=True):
             density = self.density(one)
-            pulled = self._pull(a)
-            of_field, of_mean = self._derivative(density) * pulled, density * pulled
+            scale, pulled = self._derivative(density), self._pull(a)
+            of_field, of_mean = scale * pulled, density * pulled
             if curved:
-                scale = self._scale(density)
                 varied, both = self._variance_gradient(scale, b, factors)
                 of_mean = of_mean + varied
                 of_field = of_field + varied if scale is density else of_field
@@ -252,13 +247,15 @@ class LogNormal(TorusModel):
             of_log_mean += of_mean.to(torch.float64).cpu()
         of_kernel = gradient.by_parameter()
         if curved:
-            of_factors = kernel_differences(
-                self.kernel, lambda kernel: self._weighted_factors(kernel, squares)
-            )
+            of_factors = self._factor_gradient(squares)
             of_kernel = {n: v + of_factors[n] for n, v in of_kernel.items()}
         # The variance of a line integral is proportional to the share.
         of_share = (factors[0].to(squares) * squares[0]).sum() / self.subgrid_share
-        of_mean = log_mean_gradient(self.mean, self._positions(), of_log_mean)
+        positions = self._positions()
+        of_mean = {
+            name: of_log_mean @ self.mean.log_derivative(name, positions)
+            for name in self.mean.parameters()
+        }
         return {**of_kernel, **of_mean, SUBGRID_SHARE: of_share}
 
     def _variance_gradient(
@@ -275,10 +272,27 @@ class LogNormal(TorusModel):
     def _pull(self, cotangent: Tensor) -> Tensor:
         return self.weights.rmatvec(cotangent.to(self.dtype))
 
-    def _weighted_factors(self, kernel: Radial, squares: Float[Tensor, "2 n"]) -> float:
-        """``Σ_n [κ_n s_1n + (e^{c_n} − 1) s_2n]`` under a kernel."""
-        factors = self._factors_of(self._residuals.of(kernel))
-        return float((torch.stack(factors) * squares).sum())
+    def _factor_gradient(self, squares: Float[Tensor, "2 n"]) -> dict[str, Tensor]:
+        """``∂/∂θ Σ_n [κ_n s_1n + (e^{c_n} − 1) s_2n]`` by differences in ``ln θ``."""
+
+        def value(name: str, parameter: Tensor) -> float:
+            kernel = self.kernel.with_parameters({name: parameter})
+            factors = self._factors_of(self._local_of(kernel))
+            return float((torch.stack(factors) * squares).sum())
+
+        gradient = {}
+        for name, parameter in self.kernel.parameters().items():
+            start = parameter.detach()
+            gradient[name] = torch.zeros_like(start)
+            for place in np.ndindex(tuple(start.shape)):
+                ends = []
+                for sign in (-1.0, 1.0):
+                    shifted = start.clone()
+                    shifted[place] *= math.exp(sign * _LOG_STEP)
+                    ends.append(value(name, shifted))
+                width = 2 * _LOG_STEP * float(start[place])
+                gradient[name][place] = (ends[1] - ends[0]) / width
+        return gradient
 
     def _factors(self) -> tuple[Tensor, Tensor]:
         """``κ_n`` and ``e^{c_n} − 1`` per functional; one of them is zero."""
@@ -289,7 +303,7 @@ class LogNormal(TorusModel):
     def _factors_of(self, local: LocalResidual) -> tuple[Tensor, Tensor]:
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
         point = torch.zeros_like(line)
-        for rows, part in self._runs:
+        for rows, part in self._functionals.runs():
             if isinstance(part, PointValues):
                 grid = self.whitening.torus.grid
                 point[rows] = self._point_factor(local.at(part.points, grid))

@@ -1,9 +1,14 @@
-"""Mean functions of the field, and functionals of them."""
+"""Mean functions of the field, functionals of them, and gradients by their parameters.
+
+A new mean function is a subclass of :class:`Mean`; what ``learnable`` names is learnt.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,6 +16,8 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals
 
+AMPLITUDE = "mean"
+SCALE_HEIGHT = "scale_height"
 # Rows evaluated at once.
 _ROWS = 4096
 
@@ -18,38 +25,73 @@ _ROWS = 4096
 class Mean(ABC):
     """The prior mean ``μ(x)`` of the field."""
 
+    # Attributes that hold positive hyperparameters, by the names of these.
+    learnable: ClassVar[Mapping[str, str]] = {}
+
     @abstractmethod
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """``μ`` at positions (differentiable by autograd in ``x``)."""
 
     def observed(self, functionals: Functionals) -> Float[Tensor, " n"]:
         """``L_n μ = Σ_j w_nj ∂^{α_j} μ(x_nj)`` for every functional."""
-        parts = [torch.zeros(0, dtype=torch.float64)]
-        for _, part in functionals.chunks(_ROWS):
-            nodes = part.nodes()
-            if nodes.axes is None:
-                values = self(nodes.points)
-            else:
-                values = self._values_and_derivatives(nodes.points, nodes.axes)
-            parts.append(nodes.sum_rows(values.detach()))
-        return torch.cat(parts)
+        return _observed(self, functionals)
 
-    def _values_and_derivatives(self, points: Tensor, axes: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = points.detach().clone().requires_grad_(True)
-            values = self(x)
-            if values.requires_grad:
-                (gradient,) = torch.autograd.grad(values.sum(), x)
-            else:
-                gradient = torch.zeros_like(x)
-        along = gradient.gather(1, axes.clamp(min=0)[:, None])[:, 0]
-        return torch.where(axes < 0, values.detach(), along)
+    def parameters(self) -> dict[str, Tensor]:
+        """The learnable parameters by name: none if one is not positive."""
+        values = {name: getattr(self, field) for name, field in self.learnable.items()}
+        if not all(value > 0 for value in values.values()):
+            return {}
+        return {n: torch.tensor(v, dtype=torch.float64) for n, v in values.items()}
+
+    def with_parameters(self, values: Mapping[str, Tensor]) -> Mean:
+        """The mean with other values of the parameters named among these.
+
+        Raises
+        ------
+        ValueError
+            If a value is not positive and finite.
+        """
+        changes = {
+            field: float(values[name])
+            for name, field in self.learnable.items()
+            if name in values
+        }
+        for name, value in changes.items():
+            if not 0 < value < float("inf"):
+                raise ValueError(
+                    f"the mean's {name} must be positive and finite, got {value}"
+                )
+        return replace(self, **changes) if changes else self  # pyright: ignore
+
+    def log_derivative(self, name: str, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """``∂ ln μ/∂θ`` at positions, for the amplitude or another parameter."""
+        return torch.full_like(x[:, 0], 1 / float(self.parameters()[name]))
+
+    def gradient(
+        self,
+        functionals: Functionals,
+        observed: Float[Tensor, " n"],
+        of_prediction: Float[Tensor, " n"],
+    ) -> dict[str, Tensor]:
+        """``Σ_n a_n ∂(L_n μ)/∂θ`` by every parameter; ``observed`` is ``L μ``."""
+        pull = of_prediction.detach().cpu().to(torch.float64)
+        gradient = {}
+        for name, value in self.parameters().items():
+            if name == AMPLITUDE:
+                gradient[name] = pull @ observed.cpu().to(torch.float64) / value
+                continue
+            derivative = _observed(
+                lambda x, name=name: self(x) * self.log_derivative(name, x), functionals
+            )
+            gradient[name] = pull @ derivative
+        return gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantMean(Mean):
     """``μ(x) = value``."""
 
+    learnable: ClassVar[Mapping[str, str]] = {AMPLITUDE: "value"}
     value: float = 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -65,6 +107,10 @@ class ExponentialDisc(Mean):
     observer. All lengths in one unit.
     """
 
+    learnable: ClassVar[Mapping[str, str]] = {
+        AMPLITUDE: "value",
+        SCALE_HEIGHT: "scale_height",
+    }
     value: float
     scale_height: float
     scale_length: float
@@ -83,3 +129,36 @@ class ExponentialDisc(Mean):
         height = (x[:, 2] - self.midplane).abs() / self.scale_height
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * torch.exp(-height - beyond)
+
+    def log_derivative(self, name: str, x: Tensor) -> Tensor:
+        if name == SCALE_HEIGHT:
+            return (x[:, 2] - self.midplane).abs() / self.scale_height**2
+        return Mean.log_derivative(self, name, x)
+
+
+def _observed(
+    function: Callable[[Tensor], Tensor], functionals: Functionals
+) -> Float[Tensor, " n"]:
+    """``L_n`` of a function of position."""
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    for _, part in functionals.chunks(_ROWS):
+        nodes = part.nodes()
+        if nodes.axes is None:
+            values = function(nodes.points)
+        else:
+            values = _values_and_derivatives(function, nodes.points, nodes.axes)
+        parts.append(nodes.sum_rows(values.detach()))
+    return torch.cat(parts)
+
+
+def _values_and_derivatives(
+    function: Callable[[Tensor], Tensor], points: Tensor, axes: Tensor
+) -> Tensor:
+    with torch.enable_grad():
+        x = points.detach().clone().requires_grad_(True)
+        values = function(x)
+        gradient = torch.zeros_like(x)
+        if values.requires_grad:
+            (gradient,) = torch.autograd.grad(values.sum(), x)
+    along = gradient.gather(1, axes.clamp(min=0)[:, None])[:, 0]
+    return torch.where(axes < 0, values.detach(), along)

@@ -30,9 +30,6 @@ class Modulated(LogNormal):
     def _derivative(self, density: Tensor) -> Tensor:
         return torch.exp(self._log_mean)
 
-    def _scale(self, density: Tensor) -> Tensor:
-        return torch.exp(self._log_mean)
-
     def _point_factor(self, variance: Tensor) -> Tensor:
         return variance
 

@@ -1,8 +1,9 @@
-"""What the solves behind exact features were worth."""
+"""How the solves behind exact features ended."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+import operator
+from dataclasses import astuple, dataclass
 
 import torch
 from jaxtyping import Float
@@ -11,10 +12,13 @@ from torch import Tensor
 from dustmap.distributed.group import Group
 from dustmap.linalg.cg import Solution
 
+# How two reports are joined where it is not a sum.
+_JOINED = {"residual": max, "iterations": max, "lowest": min}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReport:
-    """What the solves of all rows so far were worth.
+    """How the solves of all rows so far ended.
 
     ``residual`` is the worst true relative residual of a solve and ``iterations`` the
     most it took; ``unconverged`` counts rows that stopped short of the tolerance (on
@@ -47,36 +51,27 @@ class RowReport:
 
     def with_variances(self, relative: Float[Tensor, " b"]) -> RowReport:
         """The report with the ``v_n / k_nn`` of one more batch."""
-        below = relative < 0
-        if not bool(below.any()):
+        below = relative[relative < 0]
+        if not len(below):
             return self
-        return replace(
-            self,
-            below_zero=self.below_zero + int(below.sum()),
-            lowest=min(self.lowest, float(relative.min())),
-        )
+        return self.joined(RowReport(below_zero=len(below), lowest=float(below.min())))
 
     def joined(self, other: RowReport) -> RowReport:
         """This report and another one on other rows."""
+        both = {n: (getattr(self, n), getattr(other, n)) for n in self.__slots__}
         return RowReport(
-            rows=self.rows + other.rows,
-            unconverged=self.unconverged + other.unconverged,
-            residual=max(self.residual, other.residual),
-            iterations=max(self.iterations, other.iterations),
-            below_zero=self.below_zero + other.below_zero,
-            lowest=min(self.lowest, other.lowest),
-            modes_below_zero=self.modes_below_zero + other.modes_below_zero,
+            **{n: _JOINED.get(n, operator.add)(*pair) for n, pair in both.items()}
         )
 
     def of_all(self, group: Group) -> RowReport:
         """The reports of all ranks, joined: the same on each."""
         own = torch.tensor([astuple(self)], dtype=torch.float64)
-        every = group.gather(own, [1] * group.size, dim=0)
         total = RowReport()
-        for numbers in every.tolist():
-            kinds = [type(value) for value in astuple(total)]
-            values = [kind(value) for kind, value in zip(kinds, numbers, strict=True)]
-            total = total.joined(RowReport(**dict(zip(self.__slots__, values))))
+        for numbers in group.gather(own, [1] * group.size, dim=0).tolist():
+            pairs = zip(astuple(total), numbers, strict=True)
+            values = [type(kind)(value) for kind, value in pairs]
+            named = dict(zip(self.__slots__, values, strict=True))
+            total = total.joined(RowReport(**named))
         return total
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ whose whitening makes ``k_n`` by itself, ``k_n`` is kept and ``v_n = k_nn − |k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,9 +34,9 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.rows import even_cuts
 from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
-from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.models.means import ConstantMean, Mean
+from dustmap.models.row_operator import RowwiseFeatures
 from dustmap.models.row_report import RowReport
 from dustmap.whitening import ToeplitzWhitening, Whitening, point_covariance
 
@@ -65,61 +65,6 @@ def cross_covariance(
     if isinstance(functionals, PointValues):
         return point_covariance(kernel, functionals.points.to(points), points)
     return inducing_covariance(kernel, functionals, points)
-
-
-class RowwiseFeatures(LinearOperator):
-    """``Φ`` by one solve per vector: ``Φ ε = K_nu K⁻¹ R ε``, ``Φᵀ y = Rᵀ K⁻¹ K_un y``.
-
-    With kept rows, ``Φ ε = A R ε`` without any solve. Otherwise the rows ``k_un`` are
-    evaluated chunk by chunk, or once if ``N M`` numbers fit into ``memory`` bytes.
-    ``report`` gathers the status of the solves.
-    """
-
-    def __init__(self, model: RowwiseGaussian, *, memory: int = 2**30) -> None:
-        self.shape = (len(model.functionals), model.latent_size)
-        self.dtype = model.dtype
-        self.device = model.device
-        self.report = RowReport()
-        self._model = model
-        self._fits = self.shape[0] * model.inducing_size * 8 <= memory
-        self._cross: Tensor | None = None
-
-    def matvec(self, x: Tensor) -> Tensor:
-        model = self._model
-        if model.kept is not None:
-            values = model.whitening.colour(x) if model.embedded else x
-            return values @ model.kept.values.mT
-        solved = self._solve(model.whitening.colour(x))
-        return torch.cat([solved @ part.mT for part in self._chunks()], dim=-1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        if self._model.kept is not None:
-            return self._model.features_of(y @ self._model.kept.values)
-        total = y.new_zeros(*y.shape[:-1], self._model.inducing_size)
-        start = 0
-        for part in self._chunks():
-            total = total + y[..., start : start + len(part)] @ part
-            start += len(part)
-        return self._model.whitening.colour_transpose(self._solve(total))
-
-    def _solve(self, values: Tensor) -> Tensor:
-        flat = values.reshape(-1, values.shape[-1])
-        solution = self._model.whitening.solve(flat)
-        self.report = self.report.with_solution(solution)
-        return solution.value.reshape(values.shape)
-
-    def _chunks(self) -> Iterator[Tensor]:
-        if self._cross is not None:
-            yield self._cross
-            return
-        parts = []
-        for _, part in self._model.functionals.chunks(self._model.chunk):
-            cross = self._model.cross(part)
-            if self._fits:
-                parts.append(cross)
-            yield cross
-        if parts:
-            self._cross = torch.cat(parts)
 
 
 class RowwiseGaussian(ForwardModel):
@@ -176,32 +121,23 @@ class RowwiseGaussian(ForwardModel):
         self.report = RowReport()
         self.embedded = isinstance(whitening, ToeplitzWhitening)
         self.kept: SolvedRows | None = None
-        self._offset: Tensor | None = None
-        self._nodes: float | None = None
         self._functionals = functionals
         self.operator = RowwiseFeatures(self)
-        self._points = points
-        self._variance: Tensor | None = None
 
     @property
     def functionals(self) -> Functionals:
         return self._functionals
 
-    @property
+    @cached_property
     def offset(self) -> Float[Tensor, " n"]:
         """``L_n μ`` of every observation."""
-        if self._offset is None:
-            self._offset = self.mean.observed(self._functionals).to(self.device)
-        return self._offset
+        return self.mean.observed(self._functionals).to(self.device)
 
-    @property
+    @cached_property
     def nodes_per_row(self) -> float:
         """Nodes of an observation, on average, at least 1."""
-        count = len(self._functionals)
-        if self._nodes is None:
-            total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
-            self._nodes = max(1.0, total / max(count, 1))
-        return self._nodes
+        total = sum(len(p.nodes().rows) for _, p in self._functionals.chunks(4096))
+        return max(1.0, total / max(len(self._functionals), 1))
 
     @property
     def kept_bytes(self) -> int:
@@ -210,7 +146,9 @@ class RowwiseGaussian(ForwardModel):
 
     def cross(self, functionals: Functionals) -> Float[Tensor, "n m"]:
         """The rows ``k_un`` (eq. 7)."""
-        return cross_covariance(self.whitening.kernel, functionals, self._points)
+        return cross_covariance(
+            self.whitening.kernel, functionals, self.whitening.points
+        )
 
     def rows(self, index: Int[Tensor, " b"]) -> FeatureRows:
         """``k_n`` (eq. 20) and ``v_n`` of some observations. Cost: one solve each.
@@ -231,11 +169,15 @@ class RowwiseGaussian(ForwardModel):
         """What is kept of some observations, from where it is kept or solved anew."""
         if self.kept is not None:
             return SolvedRows(self.kept.values[index], self.kept.variance[index])
-        return SolvedRows(*self.shared_out(self._solved, index))
+        if self.embedded:
+            return self.dual_rows(index)
+        return SolvedRows(
+            *self.shared_out(lambda own: self.free_rows(self.whitening, own), index)
+        )
 
     def dual_rows(self, index: Int[Tensor, " b"]) -> SolvedRows:
         """``K⁻¹ k_un`` and ``v_n`` of some observations on any whitening."""
-        if self.embedded:
+        if self.embedded and self.kept is not None:
             return self.solved_rows(index)
         return SolvedRows(*self.shared_out(self._dual, index))
 
@@ -259,13 +201,10 @@ class RowwiseGaussian(ForwardModel):
         self.report = before.joined(self.report.of_all(self.group))
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 
-    def _solved(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
-        if self.embedded or not len(index):
-            return self._dual(index)
-        return self.free_rows(self.whitening, index)
-
     def free_rows(self, whitening: Whitening, index: Int[Tensor, " b"]) -> FeatureRows:
         """Rows of free points, differentiable in what the whitening depends on."""
+        if not len(index):
+            return FeatureRows(*self._nothing)
         part = self._functionals.select(index)
         cross = cross_covariance(whitening.kernel, part, whitening.points)
         features, solution = whitening.features(cross)
@@ -276,9 +215,7 @@ class RowwiseGaussian(ForwardModel):
 
     def _dual(self, index: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         if not len(index):
-            # A rank's share of a batch smaller than the group.
-            none = self._points.new_zeros(0, self.inducing_size)
-            return none, none[:, 0]
+            return self._nothing
         part = self._functionals.select(index)
         cross = self.cross(part)
         solution = self.whitening.solve(cross)
@@ -287,6 +224,12 @@ class RowwiseGaussian(ForwardModel):
         explained = (solution.value * (2 * cross - coloured)).sum(dim=-1)
         total = functional_variance(self.whitening.kernel, part, device=self.device)
         return solution.value, self.checked_variance(total, explained)
+
+    @property
+    def _nothing(self) -> tuple[Tensor, Tensor]:
+        """A rank's share of a batch smaller than the group."""
+        none = self.whitening.points.new_zeros(0, self.inducing_size)
+        return none, none[:, 0]
 
     def checked_variance(
         self, total: Float[Tensor, " b"], explained: Float[Tensor, " b"]
@@ -316,33 +259,27 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.kept is not None:
             return
-        values, variances = [], []
+        parts = [SolvedRows(*self._nothing)]
         for index in self.batches():
-            part, variance = self.solved_rows(index)
-            values.append(part)
-            variances.append(variance)
+            parts.append(self.solved_rows(index))
             if on_rows is not None:
                 on_rows(int(index[-1]) + 1)
-        empty = self._points.new_zeros(0, self.inducing_size)
-        self.kept = SolvedRows(
-            torch.cat([empty, *values]), torch.cat([empty[:, 0], *variances])
-        )
+        self.kept = SolvedRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def batches(self) -> Iterator[Int[Tensor, " b"]]:
         """The numbers of all observations, in runs that bound the memory."""
-        for start in range(0, len(self._functionals), self.chunk):
-            stop = min(start + self.chunk, len(self._functionals))
-            yield torch.arange(start, stop)
+        count = len(self._functionals)
+        yield from torch.arange(count).split(self.chunk) if count else ()
 
     @property
     def variance(self) -> Float[Tensor, " n"]:
-        """``v_n`` of every observation. Cost: one PCG each, the first time."""
-        if self.kept is not None:
-            return self.kept.variance
-        if self._variance is None:
-            parts = [self.solved_rows(index).variance for index in self.batches()]
-            self._variance = torch.cat(parts)
-        return self._variance
+        """``v_n`` of every observation. Cost: one solve each, the first time."""
+        return self._variance if self.kept is None else self.kept.variance
+
+    @cached_property
+    def _variance(self) -> Float[Tensor, " n"]:
+        parts = [self.solved_rows(index).variance for index in self.batches()]
+        return torch.cat(parts)
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.offset + self.operator.matvec(eps)
@@ -381,30 +318,23 @@ class RowwiseGaussian(ForwardModel):
         # Singular wherever the grid resolves an observation: Cholesky would need a
         # jitter, eigenvalues need none.
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-        self._check_modes(values)
-        roots = values.clamp(min=0).sqrt()
-        white = torch.randn(
-            len(eps), len(values), generator=generator, dtype=self.dtype
-        )
-        return (white.to(self.device) * roots) @ vectors.mT
-
-    def _check_modes(self, values: Tensor) -> None:
-        if not len(values):
-            return
         prior = functional_variance(self.whitening.kernel, self._functionals).sum()
-        if float(values[0]) < -self.tolerance * float(prior):
+        if bool((values < -self.tolerance * float(prior)).any()):
             raise ValueError(
                 "the joint residual covariance has an eigenvalue of "
                 f"{float(values[0]):.1e} in a prior total of {float(prior):.1e}: the "
                 "covariance of the inducing points is singular to working precision; "
                 "add a nugget"
             )
-        below = int((values < 0).sum())
-        total = self.report.modes_below_zero + below
-        self.report = replace(self.report, modes_below_zero=total)
+        below = RowReport(modes_below_zero=int((values < 0).sum()))
+        self.report = self.report.joined(below)
+        white = torch.randn(
+            len(eps), len(values), generator=generator, dtype=self.dtype
+        )
+        return (white.to(self.device) * values.clamp(min=0).sqrt()) @ vectors.mT
 
     def at(self, functionals: Functionals) -> RowwiseGaussian:
-        return self._copy(self.whitening, functionals)
+        return self._copy(self.whitening, functionals, self.mean)
 
     def with_kernel(self, kernel: Kernel) -> RowwiseGaussian:
         """The same data and ε under another kernel (embedding or points kept)."""
@@ -412,16 +342,26 @@ class RowwiseGaussian(ForwardModel):
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
         """The same data on another whitening; the report goes on counting."""
-        copy = self._copy(whitening, self._functionals)
-        copy._offset, copy._nodes = self._offset, self._nodes
-        copy.report = self.report
+        copy = self._copy(whitening, self._functionals, self.mean)
+        known = {
+            n: v for n, v in vars(self).items() if n in ("offset", "nodes_per_row")
+        }
+        vars(copy).update(known, report=self.report)
         return copy
 
-    def _copy(self, whitening: Whitening, functionals: Functionals) -> RowwiseGaussian:
+    def about(self, mean: Mean) -> RowwiseGaussian:
+        """The same data and features around another mean function."""
+        copy = self._copy(self.whitening, self._functionals, mean)
+        copy.kept, copy.report = self.kept, self.report
+        return copy
+
+    def _copy(
+        self, whitening: Whitening, functionals: Functionals, mean: Mean
+    ) -> RowwiseGaussian:
         return RowwiseGaussian(
             whitening,
             functionals,
-            mean=self.mean,
+            mean=mean,
             tolerance=self.tolerance,
             dense_limit=self.dense_limit,
             group=self.group,

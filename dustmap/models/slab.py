@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import torus_positions
@@ -20,6 +19,7 @@ from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import Mean
 from dustmap.models.torus import TorusModel
 from dustmap.projection import Interpolation, slab_projection
+from dustmap.projection.slabs import SlabColumns
 from dustmap.whitening import SlabTorusWhitening
 
 

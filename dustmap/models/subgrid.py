@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy.ndimage
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -59,19 +60,13 @@ class LocalResidual:
     def at(self, points: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor, " n"]:
         """``c`` at positions: periodic multilinear interpolation in the phase."""
         steps = torch.tensor(grid.spacing, dtype=torch.float64)
-        place = (points - torch.tensor(grid.origin, dtype=torch.float64)) / steps
-        count = self.phases.shape[0]
-        scaled = (place - place.floor()) * count
-        base = scaled.floor().to(torch.int64)
-        share = scaled - base
-        total = torch.zeros(len(points), dtype=torch.float64)
-        dimension = points.shape[1]
-        for corner in range(2**dimension):
-            up = torch.tensor([(corner >> d) & 1 for d in range(dimension)])
-            weight = torch.where(up.bool(), share, 1 - share).prod(dim=1)
-            index = (base + up) % count
-            total += weight * self.phases[tuple(index.T)]
-        return total
+        cells = (points - torch.tensor(grid.origin, dtype=torch.float64)) / steps
+        phases = (cells - cells.floor()) * self.phases.shape[0]
+        # ``grid-wrap``: the phase after the last is the first of the next cell.
+        values = scipy.ndimage.map_coordinates(
+            self.phases.numpy(), phases.numpy().T, order=1, mode="grid-wrap"
+        )
+        return torch.from_numpy(values)
 
 
 def local_residual(
@@ -120,10 +115,8 @@ def local_residual(
         power += torch.fft.fftn(residual).abs() ** 2 / _DRAWS / residual.numel()
     step = [h / (refinement * _PHASES) for h in spacing]
     phases = _by_phase(variance, refinement * _PHASES)
-    return LocalResidual(
-        line=_line_variance(power, step) * _kinks(phases),
-        phases=phases,
-    )
+    line = _line_variance(power, step) * _kinks(phases)
+    return LocalResidual(line=line, phases=phases)
 
 
 def _axis_weights(
@@ -182,12 +175,8 @@ def _line_variance(power: Tensor, step: list[float]) -> float:
         # The lowest modes only, since P falls towards the scale of a cell.
         lowest = max(8, power.shape[0] // 256)
         return float(power[1 : lowest + 1].mean()) * step[0]
-    length = sum(
-        k.reshape([-1 if a == d else 1 for a in range(len(waves))]) ** 2
-        for d, k in enumerate(waves)
-    )
-    assert isinstance(length, Tensor)
-    length = length.sqrt()
+    squares = torch.meshgrid(*[k**2 for k in waves], indexing="ij")
+    length = torch.stack(squares).sum(dim=0).sqrt()
     length.view(-1)[0] = math.inf
     factor = math.pi if len(waves) == 3 else 2.0
     return float((power * factor / length).sum() / power.numel())

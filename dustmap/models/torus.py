@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_columns import SlabColumns
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel
-from dustmap.models.mean_parameters import mean_parameters
 from dustmap.models.means import Mean
 from dustmap.projection import Interpolation, Projection, projection
+from dustmap.projection.slabs import SlabColumns
 from dustmap.whitening import TorusWhitening
 
 
@@ -43,20 +45,24 @@ class TorusTangent(LinearOperator):
         self._derivative = derivative
 
     def matvec(self, x: Tensor) -> Tensor:
-        return self._weights.matvec(self._scaled(self.whitening.colour(x)))
+        return self._weights.matvec(self._density(x))
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return self._pulled(self._weights.rmatvec(y))
+        return self._density_transpose(self._weights.rmatvec(y))
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        field = self._scaled(self.whitening.colour(x))
-        return self._pulled(self._weights.gram(field, weights))
+        return self._density_transpose(self._weights.gram(self._density(x), weights))
 
-    def _scaled(self, field: Tensor) -> Tensor:
+    def _density(self, eps: Tensor) -> Tensor:
+        """``d ⊙ A ε``."""
+        field = self.whitening.colour(eps)
         return field if self._derivative is None else self._derivative * field
 
-    def _pulled(self, cotangent: Tensor) -> Tensor:
-        return self.whitening.colour_transpose(self._scaled(cotangent))
+    def _density_transpose(self, cotangent: Tensor) -> Tensor:
+        """``Aᵀ (d ⊙ g)``."""
+        if self._derivative is not None:
+            cotangent = self._derivative * cotangent
+        return self.whitening.colour_transpose(cotangent)
 
 
 class TorusModel(ForwardModel):
@@ -103,6 +109,34 @@ class TorusModel(ForwardModel):
     def functionals(self) -> Functionals:
         return self._functionals
 
+    def at(self, functionals: Functionals) -> Self:
+        other = copy.copy(self)
+        other._observe(functionals)
+        return other
+
     def parameters(self) -> dict[str, Tensor]:
         kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
-        return {**kernel, **mean_parameters(self.mean)}
+        return {**kernel, **self.mean.parameters()}
+
+    def with_parameters(self, values: dict[str, Tensor]) -> Self:
+        """The same torus, W and white noise with other hyperparameters.
+
+        Raises
+        ------
+        ValueError
+            If a name is not among ``parameters()`` or a value is not positive.
+        """
+        known = self.parameters()
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ValueError(
+                f"there is no hyperparameter {', '.join(unknown)}: there are "
+                f"{', '.join(known)}"
+            )
+        other = copy.copy(self)
+        other.mean = self.mean.with_parameters(values)
+        kernel = self.whitening.kernel
+        own = {n: v for n, v in values.items() if n in kernel.parameters()}
+        if own:
+            other.whitening = self.whitening.with_kernel(kernel.with_parameters(own))
+        return other

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 
@@ -23,44 +23,11 @@ from dustmap.projection.nodes import NodeProjection
 from dustmap.projection.weight_rows import RecomputedProjection, sampled, stored
 
 Interpolation = Literal["linear", "cubic"]
-# W in all its forms: kept, computed anew in every product, shared out over processes.
-Projection = SparseMatrix | RecomputedProjection | NodeProjection | ShardedRows
+# W kept, or computed anew in every product; then shared out over processes.
+OwnProjection = SparseMatrix | RecomputedProjection | NodeProjection
+Projection = OwnProjection | ShardedRows
 
 
-@overload
-def projection(
-    torus: Torus,
-    functionals: Functionals,
-    *,
-    refinement: int = 1,
-    interpolation: Interpolation = "linear",
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
-    memory_budget: None = None,
-) -> SparseMatrix: ...
-@overload
-def projection(
-    torus: Torus,
-    functionals: Functionals,
-    *,
-    refinement: int = 1,
-    interpolation: Interpolation = "linear",
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
-    memory_budget: float,
-) -> SparseMatrix | RecomputedProjection | NodeProjection: ...
-@overload
-def projection(
-    torus: Torus,
-    functionals: Functionals,
-    *,
-    refinement: int = 1,
-    interpolation: Interpolation = "linear",
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
-    memory_budget: float | None = None,
-    group: Group | None = None,
-) -> Projection: ...
 def projection(
     torus: Torus,
     functionals: Functionals,
@@ -88,58 +55,62 @@ def projection(
         Processes that share out the rows, in runs of about as many nodes; the budget is
         that of each, and all of them make W together.
 
+    Returns
+    -------
+    A ``Projection``: a :class:`~dustmap.linalg.sparse.SparseMatrix` if there is neither
+    budget nor group.
+
     Raises
     ------
     ValueError
         If a node lies outside the box of the torus' grid, or the dimensions disagree.
     """
+    lattice = lattice_of(torus, functionals, refinement, interpolation)
+
+    def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
+        return RecomputedProjection(
+            lattice, torus.grid, rows, nonzeros=nonzeros, dtype=dtype
+        )
+
+    if group is None or group.size == 1:
+        return stored_within(recomputed, functionals, memory_budget, device)
+    cuts = row_cuts(functionals, group.size)
+    rows = functionals.select(torch.arange(cuts[group.rank], cuts[group.rank + 1]))
+    own = stored_within(recomputed, rows, memory_budget, device)
+    return ShardedRows(own, cuts, group)
+
+
+def lattice_of(
+    torus: Torus, functionals: Functionals, refinement: int, interpolation: str
+) -> Lattice:
+    """The refined torus with its interpolation, for functionals in its space."""
     grid = torus.grid
     if functionals.dimension != grid.dimension:
         raise ValueError(
             f"the functionals live in {functionals.dimension} dimensions, the grid in "
             f"{grid.dimension}"
         )
-    if group is not None and group.size > 1:
-        cuts = row_cuts(functionals, group.size)
-        rows = torch.arange(cuts[group.rank], cuts[group.rank + 1])
-        own = projection(
-            torus,
-            functionals.select(rows),
-            refinement=refinement,
-            interpolation=interpolation,
-            dtype=dtype,
-            device=device,
-            memory_budget=memory_budget,
-        )
-        assert not isinstance(own, ShardedRows)
-        return ShardedRows(own, cuts, group)
-    lattice = Lattice.make(
+    return Lattice.make(
         grid.origin,
         tuple(h / refinement for h in grid.spacing),
         tuple(n * refinement for n in torus.shape),
         interpolation == "cubic",
     )
 
-    def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
-        return RecomputedProjection(lattice, grid, rows, nonzeros=nonzeros, dtype=dtype)
-
-    return stored_within(recomputed, functionals, memory_budget, torch.device(device))
-
 
 def stored_within(
     make: Callable[[Functionals, int], RecomputedProjection],
     functionals: Functionals,
     budget: float | None,
-    device: torch.device,
-) -> SparseMatrix | RecomputedProjection | NodeProjection:
+    device: torch.device | str,
+) -> OwnProjection:
     """W stored if it is estimated to fit in so many bytes, otherwise recomputed.
 
-    Parameters
-    ----------
-    make
-        W of functionals with so many nonzeros, which a sample of its rows tells.
+    ``make`` gives W of functionals with so many nonzeros, which a sample of its rows
+    tells.
     """
     count, nonzeros = len(functionals), 0
+    device = torch.device(device)
     if count:
         sample = sampled(functionals)
         found = stored(make(sample, 0), torch.device("cpu")).nonzeros

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.operator import SizedOperator
-from dustmap.projection.weight_rows import RecomputedProjection
+from dustmap.projection.weight_rows import NodeRun, RecomputedProjection
 
 # Nodes that are worked on together: some hundred bytes of temporaries each.
 _TOGETHER = 2**21
@@ -45,8 +45,6 @@ class NodeProjection(SizedOperator):
     ----------
     source
         W as compiled loops would recompute it on the CPU, which places the nodes.
-    device
-        Where the nodes are kept, and products are made.
     together
         Nodes that are worked on at once.
 
@@ -76,24 +74,19 @@ class NodeProjection(SizedOperator):
         self._cubic = lattice.cubic
         origin, step = torch.from_numpy(lattice.scales)[:, axes]
         self._blocks: list[_Block] = []
-        for begin, points, weights, starts in source.node_runs(together):
-            places = (torch.from_numpy(points) - origin) / step
-            self._blocks += self._padded(begin, places, weights, starts, together)
+        for begin, nodes in source.node_runs(together):
+            places = (torch.from_numpy(nodes.points) - origin) / step
+            self._blocks += self._padded(begin, places, nodes, together)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]
         # No sum of one product exceeds this times the largest number it is made of.
         self._bound = 2.0 * sum(b.weights.numel() for b in self._blocks)
         self._bound *= max(heaviest, default=0.0) or 1.0
 
     def _padded(
-        self,
-        begin: int,
-        places: Tensor,
-        weights: np.ndarray,
-        starts: np.ndarray,
-        together: int,
+        self, begin: int, places: Tensor, nodes: NodeRun, together: int
     ) -> Iterator[_Block]:
         """Rows in the order of their lengths, so that little is filled up."""
-        counts = np.diff(starts)
+        starts, counts = nodes.starts, np.diff(nodes.starts)
         order = np.argsort(counts, kind="stable")
         order = order[counts[order] > 0]
         while len(order):
@@ -105,7 +98,7 @@ class NodeProjection(SizedOperator):
             node = torch.arange(width) + torch.from_numpy(starts[some])[:, None]
             beyond = torch.arange(width) >= torch.from_numpy(counts[some])[:, None]
             node = node.masked_fill(beyond, int(starts[some[0]]))
-            weight = torch.from_numpy(weights)[node].masked_fill(beyond, 0.0)
+            weight = torch.from_numpy(nodes.weights)[node].masked_fill(beyond, 0.0)
             yield _Block(
                 rows=torch.from_numpy(some + begin).to(self.device),
                 places=places[node].to(dtype=self.dtype, device=self.device),
@@ -142,11 +135,7 @@ class NodeProjection(SizedOperator):
         return _joined(sums, flat).reshape(*y.shape[:-1], self.shape[1])
 
     def _flat(self, x: Tensor, length: int) -> Tensor:
-        if not x.shape or x.shape[-1] != length or x.dtype != self.dtype:
-            raise ValueError(
-                f"expected (…, {length}) numbers of {self.dtype}, got "
-                f"{tuple(x.shape)} of {x.dtype}"
-            )
+        self._require(x, length)
         return x.reshape(math.prod(x.shape[:-1]), length)
 
     def _corners(self, block: _Block) -> list[tuple[Tensor, Tensor]]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from dustmap.distributed.slab_columns import SlabColumns
-from dustmap.distributed.slabs import Slabs
+from dustmap.distributed.rows import SharedMatrix
+from dustmap.distributed.slabs import Slabs, SlabSpace
 from dustmap.functionals import Functionals
 from dustmap.grid import Grid, Torus
 from dustmap.linalg.compiled_rows import Rows
+from dustmap.linalg.operator import SizedOperator
 from dustmap.projection.corner_weights import Lattice
-from dustmap.projection.matrix import stored_within
-from dustmap.projection.weight_rows import RecomputedProjection
+from dustmap.projection.matrix import lattice_of, stored_within
+from dustmap.projection.weight_rows import NodeRun, RecomputedProjection
 
 
 def slab_projection(
@@ -29,47 +31,48 @@ def slab_projection(
 
     Functionals are asked for their nodes block by block, and those whose cells do not
     reach into the rank's planes are let go before they get weights. No rank holds more
-    of W than its own. Cost: the nodes of all functionals on every rank; of rays with a
-    fixed step, a fifth of the time that all their weights would take.
-
-    Parameters
-    ----------
-    slabs
-        How the torus is shared out.
-    memory_budget
-        What this rank's part may hold [bytes]; beyond it weights are computed anew in
-        every product.
+    of W than its own, nor more than ``memory_budget`` [bytes]. Cost: the nodes of all
+    functionals on every rank; of rays with a fixed step, a fifth of the time that all
+    their weights would take.
 
     Raises
     ------
     ValueError
         If a node lies outside the box of the torus' grid, or the dimensions disagree.
     """
-    grid = torus.grid
-    if functionals.dimension != grid.dimension:
-        raise ValueError(
-            f"the functionals live in {functionals.dimension} dimensions, the grid in "
-            f"{grid.dimension}"
+    lattice = lattice_of(torus, functionals, 1, interpolation)
+
+    def recomputed(rows: Functionals, nonzeros: int) -> _SlabRows:
+        return _SlabRows(
+            lattice, torus.grid, rows, slabs, nonzeros=nonzeros, dtype=dtype
         )
-    lattice = Lattice.make(
-        grid.origin, grid.spacing, torus.shape, interpolation == "cubic"
-    )
 
-    def recomputed(rows: Functionals, nonzeros: int) -> SlabRows:
-        return SlabRows(lattice, grid, rows, slabs, nonzeros=nonzeros, dtype=dtype)
-
-    own = stored_within(recomputed, functionals, memory_budget, torch.device(device))
+    own = stored_within(recomputed, functionals, memory_budget, device)
     return SlabColumns(own, slabs)
 
 
-class SlabRows(RecomputedProjection):
-    """:class:`RecomputedProjection` without the columns of others.
+class SlabColumns(SharedMatrix):
+    """All rows of a matrix; of its columns those of this rank's slab of a grid.
 
-    Parameters
-    ----------
-    slabs
-        How the lattice's points are shared out; columns count from this rank's first.
+    Vectors over rows are whole on every rank, vectors over columns in slabs. ``matvec``
+    adds up the ranks' vectors over rows in the operator's precision, ``rmatvec`` sends
+    nothing, ``gram`` as much as ``matvec``. Products are not differentiable.
     """
+
+    def __init__(self, own: SizedOperator, slabs: Slabs) -> None:
+        super().__init__(own, slabs.group)
+        self.shape = own.shape
+        self.domain = SlabSpace(slabs)
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.domain.total(self.own.matvec(x.detach()))
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.own.rmatvec(y.detach())
+
+
+class _SlabRows(RecomputedProjection):
+    """The columns of one rank's points, counted from the first of them."""
 
     def __init__(
         self,
@@ -83,9 +86,14 @@ class SlabRows(RecomputedProjection):
     ) -> None:
         super().__init__(lattice, grid, functionals, nonzeros=nonzeros, dtype=dtype)
         self.shape = (len(functionals), slabs.size)
-        self._cells = _cells(lattice, slabs)
         first = slabs.planes.start * slabs.plane_size
         self.points = range(first, first + slabs.size)
+        # Which cells along the first axis have corners in this rank's planes.
+        planes, corners, offset = lattice.sizes[:, 0]
+        at = np.arange(planes)[:, None] + offset + np.arange(corners)
+        at %= planes
+        own = (at >= slabs.planes.start) & (at < slabs.planes.stop)
+        self._cells = own.any(axis=1)
 
     def _rows(self, begin: int, end: int, values_type: type) -> Rows:
         rows = super()._rows(begin, end, values_type)
@@ -101,28 +109,15 @@ class SlabRows(RecomputedProjection):
             count=rows.count,
         )
 
-    def _nodes(
-        self, begin: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        points, weights, axes, starts = super()._nodes(begin, end)
+    def _nodes(self, begin: int, end: int) -> NodeRun:
+        nodes = super()._nodes(begin, end)
         origin, step = self.lattice.scales[:, 0]
-        cell = np.floor((points[:, 0] - origin) / step).astype(np.int64)
+        cell = np.floor((nodes.points[:, 0] - origin) / step).astype(np.int64)
         kept = self._cells[cell]
         before = np.concatenate([[0], np.cumsum(kept)])
-        return (
-            points[kept],
-            weights[kept],
-            axes[kept] if len(axes) else axes,
-            before[starts],
+        return NodeRun(
+            points=nodes.points[kept],
+            weights=nodes.weights[kept],
+            axes=nodes.axes[kept] if len(nodes.axes) else nodes.axes,
+            starts=before[nodes.starts],
         )
-
-
-def _cells(lattice: Lattice, slabs: Slabs) -> np.ndarray:
-    """Which cells along the first axis have corners in this rank's planes."""
-    planes, corners, offset = lattice.sizes[:, 0]
-    cells = np.arange(planes)
-    reached = np.zeros(planes, dtype=bool)
-    for corner in range(corners):
-        at = (cells + offset + corner) % planes
-        reached |= (at >= slabs.planes.start) & (at < slabs.planes.stop)
-    return reached

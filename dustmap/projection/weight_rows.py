@@ -6,14 +6,14 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
-from dustmap.linalg.compiled_merge import merged
 from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import SparseMatrix
@@ -25,8 +25,16 @@ _WEIGHTS_PER_BLOCK = 2**18
 _WEIGHTS_PER_QUESTION = 2**23
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rays:
+class NodeRun(NamedTuple):
+    """The nodes of consecutive rows."""
+
+    points: np.ndarray  # (nodes, d)
+    weights: np.ndarray
+    axes: np.ndarray  # of differentiation, −1 for none; empty if no node differentiates
+    starts: np.ndarray  # (rows + 1,) where each row's nodes begin
+
+
+class _Rays(NamedTuple):
     """Straight rays with equidistant nodes: these numbers are all that is needed."""
 
     start: np.ndarray
@@ -37,31 +45,16 @@ class _Rays:
     @classmethod
     def of(cls, rays: LineIntegrals, rule: FixedStep) -> _Rays:
         counts = torch.ceil(rays.lengths / rule.step).clamp(min=1).to(torch.int64)
-        return cls(
-            start=rays.start.contiguous().numpy(),
-            end=rays.end.contiguous().numpy(),
-            lengths=rays.lengths.numpy(),
-            counts=counts.numpy(),
-        )
+        ends = (rays.start.contiguous(), rays.end.contiguous())
+        return cls(*(x.numpy() for x in (*ends, rays.lengths, counts)))
 
-    @property
-    def bytes(self) -> int:
-        arrays = (self.start, self.end, self.lengths, self.counts)
-        return sum(a.nbytes for a in arrays)
-
-    def nodes(
-        self, begin: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Points, weights, no axes, and where each ray's nodes start."""
-        part = slice(begin, end)
-        starts = np.concatenate([[0], np.cumsum(self.counts[part])])
+    def nodes(self, begin: int, end: int) -> NodeRun:
+        part = _Rays(*(x[begin:end] for x in self))
+        starts = np.concatenate([[0], np.cumsum(part.counts)])
         points = np.empty((starts[-1], self.start.shape[1]))
         weights = np.empty(starts[-1])
-        ray_nodes(
-            self.start[part], self.end[part], self.lengths[part], self.counts[part],
-            points, weights,
-        )  # fmt: skip
-        return points, weights, np.empty(0, np.int64), starts
+        ray_nodes(*part, points, weights)
+        return NodeRun(points, weights, np.empty(0, np.int64), starts)
 
     def inside(self, grid: Grid) -> np.ndarray:
         """Whether all nodes of a ray are in the box: the first and the last are."""
@@ -90,8 +83,6 @@ class RecomputedProjection(RowOperator):
         The rows.
     nonzeros
         About how many entries W has, each column of a row counted once.
-    dtype
-        Of the products.
 
     Raises
     ------
@@ -125,12 +116,9 @@ class RecomputedProjection(RowOperator):
         # A subclass may place its nodes elsewhere.
         if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:
             self._rays = _Rays.of(functionals, functionals.rule)
-            outside = np.flatnonzero(~self._rays.inside(grid))
+            outside = torch.from_numpy(np.flatnonzero(~self._rays.inside(grid)))
             if len(outside):
-                _require_inside(
-                    grid, functionals.select(torch.from_numpy(outside)).nodes()
-                )
-
+                _require_inside(grid, functionals.select(outside).nodes())
         weights = _WEIGHTS_PER_QUESTION if self._rays is None else _WEIGHTS_PER_BLOCK
         self._cuts = self._block_cuts(weights // lattice.corner_count)
         # torch works on all processors for one thread; for several they get in the way.
@@ -139,7 +127,7 @@ class RecomputedProjection(RowOperator):
     @property
     def bytes(self) -> int:
         """What is held besides the functionals themselves [bytes]."""
-        return 0 if self._rays is None else self._rays.bytes
+        return sum(array.nbytes for array in self._rays or ())
 
     def entries(self, count: int, values_type: type) -> list[Blocks]:
         """All rows in so many parts; a column may occur several times in a row."""
@@ -154,11 +142,8 @@ class RecomputedProjection(RowOperator):
     def _parts(self, count: int) -> list[Blocks]:
         return self.entries(count, self._type)
 
-    def node_runs(
-        self, together: int
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        """Runs of rows with about so many nodes: the first row, its nodes' points and
-        weights, and where each row's nodes start.
+    def node_runs(self, together: int) -> Iterator[tuple[int, NodeRun]]:
+        """Runs of rows with about so many nodes, and the first row of each.
 
         Raises
         ------
@@ -166,13 +151,13 @@ class RecomputedProjection(RowOperator):
             If a node differentiates: its weights are not those of values.
         """
         for begin, end in itertools.pairwise(self._block_cuts(together).tolist()):
-            points, weights, axes, starts = self._nodes(begin, end)
-            if len(axes) and axes.max(initial=-1) >= 0:
+            nodes = self._nodes(begin, end)
+            if nodes.axes.max(initial=-1) >= 0:
                 raise ValueError(
                     "derivatives need stored weights: raise the memory budget, or use "
                     "the CPU"
                 )
-            yield begin, points, weights, starts
+            yield begin, nodes
 
     def _block_cuts(self, nodes: int) -> np.ndarray:
         """Row numbers between which there are about so many nodes."""
@@ -186,8 +171,8 @@ class RecomputedProjection(RowOperator):
         return np.unique(np.concatenate([[0], inner, [total]]))
 
     def _rows(self, begin: int, end: int, values_type: type) -> Rows:
-        points, weights, axes, starts = self._nodes(begin, end)
-        room = len(points) * self.lattice.corner_count
+        nodes = self._nodes(begin, end)
+        room = len(nodes.points) * self.lattice.corner_count
         rows = Rows(
             pointers=np.empty(end - begin + 1, np.uint64),
             columns=np.empty(room, np.uint32),
@@ -195,16 +180,11 @@ class RecomputedProjection(RowOperator):
             first=begin,
             count=end - begin,
         )
-        node_entries(
-            points, weights, axes, starts, *self.lattice,
-            rows.pointers, rows.columns, rows.values,
-        )  # fmt: skip
+        entries = (rows.pointers, rows.columns, rows.values)
+        node_entries(*nodes, *self.lattice, *entries)
         return rows
 
-    def _nodes(
-        self, begin: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Points, weights and axes of the nodes of some rows, and where rows start."""
+    def _nodes(self, begin: int, end: int) -> NodeRun:
         if self._rays is not None:
             return self._rays.nodes(begin, end)
         with self._one_at_a_time:
@@ -212,11 +192,11 @@ class RecomputedProjection(RowOperator):
             _require_inside(self._grid, nodes)
         sizes = np.bincount(nodes.rows.numpy(), minlength=nodes.count)
         axes = np.empty(0) if nodes.axes is None else nodes.axes.numpy()
-        return (
-            nodes.points.contiguous().numpy(),
-            nodes.weights.contiguous().numpy(),
-            axes.astype(np.int64),
-            np.concatenate([[0], np.cumsum(sizes)]),
+        return NodeRun(
+            points=nodes.points.contiguous().numpy(),
+            weights=nodes.weights.contiguous().numpy(),
+            axes=axes.astype(np.int64),
+            starts=np.concatenate([[0], np.cumsum(sizes)]),
         )
 
 
@@ -232,13 +212,31 @@ def stored(projection: RecomputedProjection, device: torch.device) -> SparseMatr
 
     def task(part: int) -> None:
         for rows in parts[part]():
-            pieces[part].append(merged(rows, values_type))
+            pieces[part].append(_merged(rows, projection.shape[1], values_type))
 
     in_parallel(task, len(parts))
     flat = [rows for piece in pieces for rows in piece]
     pieces.clear()
     rows = _joined(flat, projection.shape[0], values_type)
     return SparseMatrix.of_rows(rows, projection.shape[1], device=device)
+
+
+def _merged(rows: Rows, columns: int, values_type: type) -> Rows:
+    """The same rows with each column once, in ascending order."""
+    count = int(rows.pointers[rows.count])
+    # Index types of one width: SciPy copies both otherwise.
+    index = (rows.columns[:count].view(np.int32), rows.pointers.astype(np.int32))
+    matrix = scipy.sparse.csr_matrix(
+        (rows.values[:count], *index), shape=(rows.count, columns)
+    )
+    matrix.sum_duplicates()
+    return Rows(
+        pointers=matrix.indptr.astype(np.uint64),
+        columns=matrix.indices.astype(np.int32).view(np.uint32),
+        values=matrix.data.astype(values_type),
+        first=rows.first,
+        count=rows.count,
+    )
 
 
 def _joined(pieces: list[Rows], count: int, values_type: type) -> Rows:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dustmap.kernels import Kernel
 from dustmap.linalg.cg import Solution
-from dustmap.linalg.operator import inner
+from dustmap.linalg.operator import inner, ratio
 from dustmap.whitening.kernel_matrix import KernelMatrix
 
 # The first jitter that is tried, relative to the mean of K's diagonal.
@@ -83,11 +83,10 @@ class CholeskyWhitening:
         self.kernel = kernel
         self.nugget = nugget
         self.max_jitter = max_jitter
-        plain = KernelMatrix(kernel, points, nugget=nugget)
-        self._factor, self.report = _factorised(plain, max_jitter)
-        self.covariance = plain
+        plain = self.covariance = KernelMatrix(kernel, points, nugget=nugget)
+        self._factor, self.report = _factorised(plain.to_dense(), max_jitter)
         if self.report.jitter:
-            unit = float(plain.matrix().detach().diagonal().mean())
+            unit = float(plain.to_dense().detach().diagonal().mean())
             total = nugget + self.report.jitter * unit
             self.covariance = KernelMatrix(kernel, points, nugget=total)
         self._detached = self._factor.detach()
@@ -137,21 +136,21 @@ class CholeskyWhitening:
 
     def with_kernel(self, kernel: Kernel) -> CholeskyWhitening:
         """The same points and settings under another kernel."""
-        return CholeskyWhitening(
-            kernel, self.points, nugget=self.nugget, max_jitter=self.max_jitter
-        )
+        return self._copy(kernel, self.points)
 
     def with_points(self, points: Float[Tensor, "m d"]) -> CholeskyWhitening:
         """The same kernel and settings at other points."""
+        return self._copy(self.kernel, points)
+
+    def _copy(self, kernel: Kernel, points: Tensor) -> CholeskyWhitening:
         return CholeskyWhitening(
-            self.kernel, points, nugget=self.nugget, max_jitter=self.max_jitter
+            kernel, points, nugget=self.nugget, max_jitter=self.max_jitter
         )
 
 
 def _factorised(
-    covariance: KernelMatrix, max_jitter: float | None
+    K: Float[Tensor, "m m"], max_jitter: float | None
 ) -> tuple[Tensor, CholeskyReport]:
-    K = covariance.matrix()
     jitters = [0.0]
     if max_jitter is not None:
         decades = math.floor(math.log10(max_jitter / _FIRST) + 1e-9)
@@ -161,22 +160,21 @@ def _factorised(
         factor, fault = torch.linalg.cholesky_ex(K + added if jitter else K)
         if not int(fault):
             return factor, CholeskyReport(jitter=jitter, attempts=attempts)
-    tried = f" with a jitter of {jitters[-1]:.0e}" if jitters[-1] else ""
     raise ValueError(
         f"the covariance of {len(K)} inducing points is not positive definite in "
-        f"double precision{tried} (row {int(fault)}): add a nugget, allow a larger "
-        "max_jitter, or take fewer points, a shorter lengthscale or a rougher kernel"
+        f"double precision with a jitter of {jitters[-1]:.0e}: add a nugget, allow a "
+        "larger max_jitter, or take fewer points, a shorter lengthscale or a rougher "
+        "kernel"
     )
 
 
 def _status(value: Tensor, image: Tensor, rhs: Tensor) -> Solution:
-    rhs = rhs.detach()
-    norm = inner(rhs - image, rhs - image).sqrt()
-    scale = inner(rhs, rhs).sqrt()
-    relative = torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
+    """A solution with its true residual."""
+    off = rhs.detach() - image
+    residual = ratio(inner(off, off).sqrt(), inner(rhs, rhs).detach().sqrt())
     return Solution(
         value=value,
-        residual=relative,
+        residual=residual,
         iterations=torch.ones(len(rhs), dtype=torch.int64, device=rhs.device),
-        converged=torch.isfinite(relative),
+        converged=torch.isfinite(residual),
     )

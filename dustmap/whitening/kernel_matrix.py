@@ -1,18 +1,26 @@
-"""The covariance of inducing values at free points, in any number of dimensions."""
+"""The covariance of inducing values, at free points or on a grid, as an operator."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Kernel, Radial
 from dustmap.kernels.base import Sum
+from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.toeplitz import ToeplitzOperator, first_column
 
 # Entries of K that are evaluated together where K is not kept.
 _BLOCK = 2**22
+Built = TypeVar("Built")
 
 
 def point_covariance(
@@ -34,21 +42,79 @@ def point_covariance(
     return kernel.variance.to(x) * kernel.radial(r)
 
 
-class KernelMatrix(LinearOperator):
-    """``K + nugget · I`` at free points, kept if it fits into ``memory`` bytes.
+class _Covariance(LinearOperator, Generic[Built]):
+    """``K + nugget · I`` in float64, built once.
 
-    Otherwise its rows are evaluated anew, block by block, for each product. Where the
-    kernel's hyperparameters or the points carry gradients, products made while
-    gradients are enabled are differentiable in them, each with a graph of its own.
+    Where the kernel's hyperparameters or the points carry gradients, products made
+    while gradients are enabled are differentiable in them, each with a graph of its
+    own.
 
-    Parameters
-    ----------
-    kernel, points
-        k and z.
-    nugget
-        Added to the diagonal, in the unit of ``k(0)``.
-    memory
-        What the matrix may take.
+    Raises
+    ------
+    ValueError
+        If the nugget is negative or not finite.
+    """
+
+    def __init__(self, kernel: Kernel, size: int, nugget: float) -> None:
+        if not 0 <= nugget < float("inf"):
+            raise ValueError(f"nugget must be finite and not negative, got {nugget}")
+        self.kernel = kernel
+        self.nugget = nugget
+        self.shape = (size, size)
+        self.dtype = torch.float64
+        self.device = torch.device("cpu")
+        self._kept: Built | None = None
+
+    @abstractmethod
+    def _build(self) -> Built:
+        """What products are made with."""
+
+    def _inputs(self) -> Iterable[Tensor]:
+        """What K depends on."""
+        return self.kernel.parameters().values()
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether K's inputs carry gradients, and those are enabled."""
+        return torch.is_grad_enabled() and any(p.requires_grad for p in self._inputs())
+
+    def _built(self) -> Built:
+        if self.differentiable:
+            return self._build()
+        if self._kept is None:
+            with torch.no_grad():
+                self._kept = self._build()
+        return self._kept
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.matvec(y)
+
+
+class GridCovariance(_Covariance[ToeplitzOperator]):
+    """K on a grid: hierarchical Toeplitz, two FFTs per product.
+
+    Products need a circulant that holds K, but no positive one: it has about twice the
+    grid's points per axis whatever the lengthscale.
+    """
+
+    def __init__(self, kernel: Kernel, grid: Grid, *, nugget: float = 0.0) -> None:
+        super().__init__(kernel, grid.size, nugget)
+        self.grid = grid
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._built().matvec(x)
+
+    def _build(self) -> ToeplitzOperator:
+        shape = tuple(smooth_size(2 * n - 1) for n in self.grid.shape)
+        torus = Torus(grid=self.grid, shape=shape)
+        column = first_column(self.kernel, torus, self.nugget)
+        return ToeplitzOperator(Circulant.from_first_column(column), self.grid)
+
+
+class KernelMatrix(_Covariance[Tensor]):
+    """K at free points, kept if it fits into ``memory`` bytes.
+
+    Otherwise its rows are evaluated anew, block by block, for each product.
 
     Raises
     ------
@@ -69,39 +135,28 @@ class KernelMatrix(LinearOperator):
                 "inducing points must be a matrix of at least one row, got shape "
                 f"{tuple(points.shape)}"
             )
-        if not bool(torch.isfinite(points).all()):
-            faulty = int((~torch.isfinite(points)).any(dim=1).sum())
+        faulty = int((~torch.isfinite(points)).any(dim=1).sum())
+        if faulty:
             raise ValueError(f"{faulty} inducing points are not finite: leave them out")
-        if not 0 <= nugget < float("inf"):
-            raise ValueError(f"nugget must be finite and not negative, got {nugget}")
-        self.kernel = kernel
+        super().__init__(kernel, len(points), nugget)
         self.points = points.to(torch.float64)
-        self.nugget = nugget
         self.memory = memory
-        self.shape = (len(points), len(points))
-        self.dtype = torch.float64
         self.device = points.device
-        self._kept: Tensor | None = None
 
-    @property
-    def differentiable(self) -> bool:
-        """Whether hyperparameters or points carry gradients, and those are enabled."""
-        parameters = (*self.kernel.parameters().values(), self.points)
-        return torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+    def _inputs(self) -> Iterable[Tensor]:
+        return (*super()._inputs(), self.points)
 
-    def matrix(self) -> Float[Tensor, "m m"]:
+    def _build(self) -> Float[Tensor, "m m"]:
+        return self._rows(slice(None))
+
+    def to_dense(self) -> Float[Tensor, "m m"]:
         """K itself, with a new graph if :attr:`differentiable`."""
-        if self.differentiable:
-            return self._rows(slice(None))
-        if self._kept is None:
-            with torch.no_grad():
-                self._kept = self._rows(slice(None))
-        return self._kept
+        return self._built()
 
     def matvec(self, x: Tensor) -> Tensor:
         size = self.shape[0]
         if 8 * size**2 <= self.memory:
-            return x @ self.matrix()
+            return x @ self.to_dense()
         rows = max(1, _BLOCK // size)
         parts = []
         for start in range(0, size, rows):
@@ -113,12 +168,6 @@ class KernelMatrix(LinearOperator):
                 else self._product(x, block)
             )
         return torch.cat(parts, dim=-1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self.matvec(y)
-
-    def to_dense(self) -> Float[Tensor, "m m"]:
-        return self.matrix()
 
     def _product(self, x: Tensor, block: slice) -> Tensor:
         return x @ self._rows(block).mT

@@ -63,7 +63,7 @@ class ToeplitzWhitening:
         self.grid = grid
         self.nugget = nugget
         self.lengthscales = tuple(lengthscales)
-        self.limits = EmbeddingLimits() if limits is None else limits
+        self.limits = limits
         self.embedding = CirculantEmbedding(
             kernel,
             grid,

@@ -17,8 +17,8 @@ from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.space import WHOLE, VectorSpace
 
-# Displacements at which a kernel is evaluated at once.
-_LAGS = 2**22
+# Lags at which a kernel is evaluated together, with some dozen numbers for each.
+_LAGS = 2**18
 
 
 def padded_torus(grid: Grid, kernel: Radial, wrap_tolerance: float) -> Torus:
@@ -93,26 +93,34 @@ class TorusWhitening:
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
         self.fine_shape = tuple(n * refinement for n in torus.shape)
-        column = _even_column(self.periodic, torus, 1, self.device)
+        column = self._column(1)
         coarse = fine = Circulant.from_first_column(column)
         if refinement > 1:
-            refined = _even_column(self.periodic, torus, refinement, self.device)
-            fine = Circulant.from_first_column(refined)
+            fine = Circulant.from_first_column(self._column(refinement))
+        self.coarse, self.fine = coarse, fine
+        self._keep(coarse, fine, wrap_gap(kernel, torus.grid, column))
+        if refinement > 1:
+            self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
+            self._fine_spectrum = fine.spectrum.to(dtype)
+
+    def _column(self, refinement: int) -> Float[Tensor, "*n"]:
+        axes = self.torus.half_lags(refinement, self.device)
+        return even_column(
+            self.periodic, axes, tuple(n * refinement for n in self.torus.shape)
+        )
+
+    def _keep(self, coarse: Circulant, fine: Circulant, wrap_gap: float) -> None:
+        """The report and the roots of a coarse and a fine circulant."""
+        at_zero = self.kernel(torch.zeros(1, len(self.torus.shape)).double())
         self.report = TorusReport(
-            shape=torus.shape,
+            shape=self.torus.shape,
             dropped_modes=coarse.dropped_modes(),
             dropped_fine_modes=fine.dropped_modes(),
-            wrap_error=self._wrap_error(column),
+            wrap_error=wrap_gap / float(at_zero),
         )
-        self.coarse = coarse
-        self.fine = fine
-        self._root = coarse.power(0.5).to(dtype, self.device)
-        self._fine_root = fine.power(0.5).to(dtype, self.device)
-        inverse_root = coarse.power(-0.5)
-        self._inverse_root = inverse_root.to(dtype, self.device)
-        if refinement > 1:
-            self._full_inverse_root = _full_spectrum(inverse_root).to(dtype)
-            self._fine_spectrum = fine.spectrum.to(dtype)
+        self._root = coarse.power(0.5).to(self.dtype, self.device)
+        self._fine_root = fine.power(0.5).to(self.dtype, self.device)
+        self._inverse_root = coarse.power(-0.5).to(self.dtype, self.device)
 
     @property
     def size(self) -> int:
@@ -159,13 +167,14 @@ class TorusWhitening:
         self, generator: torch.Generator, count: int = 1
     ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s m"]]:
         """Draws of the field on the fine torus, and the ε of its coarse points."""
-        shape = (count, self.fine_size)
-        white = torch.randn(shape, generator=generator, dtype=self.dtype)
+        white = self.space.normal(count, self.fine_size, generator, self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
         return field, self.whiten(self.subsample(field))
 
     def subsample(self, field: Float[Tensor, "*batch f"]) -> Float[Tensor, "*batch m"]:
         """The values of a fine field at the inducing points."""
+        if self.refinement == 1:
+            return field
         grid = field.reshape(*field.shape[:-1], *self.fine_shape)
         every = (slice(None, None, self.refinement),) * len(self._dims)
         return grid[(..., *every)].reshape(*field.shape[:-1], -1)
@@ -176,22 +185,18 @@ class TorusWhitening:
             return self
         # The spectra take seconds on large grids, and every prediction asks for them.
         if refinement not in self._refined:
-            self._refined[refinement] = TorusWhitening(
-                self.kernel,
-                self.torus,
-                refinement=refinement,
-                dtype=self.dtype,
-                device=self.device,
-                image_tolerance=self.image_tolerance,
-            )
+            self._refined[refinement] = self._copy(self.kernel, refinement)
         return self._refined[refinement]
 
     def with_kernel(self, kernel: Kernel) -> TorusWhitening:
         """The same ε (torus, refinement, precision) under another kernel."""
+        return self._copy(kernel, self.refinement)
+
+    def _copy(self, kernel: Kernel, refinement: int) -> TorusWhitening:
         return TorusWhitening(
             kernel,
             self.torus,
-            refinement=self.refinement,
+            refinement=refinement,
             dtype=self.dtype,
             device=self.device,
             image_tolerance=self.image_tolerance,
@@ -214,16 +219,6 @@ class TorusWhitening:
         full = torch.cat([modes, mirrored], dim=-1)
         return full.reshape(*full.shape[:-1], r, coarse[-1]).sum(dim=-2)
 
-    def _wrap_error(self, column: Tensor) -> float:
-        grid = self.torus.grid
-        block = tuple(slice(0, n) for n in grid.shape)
-        steps = [
-            h * torch.arange(n, dtype=torch.float64, device=self.device)
-            for n, h in zip(grid.shape, grid.spacing, strict=True)
-        ]
-        plain = _on_mesh(self.kernel, steps)
-        return float((column[block] - plain).abs().max() / plain.reshape(-1)[0])
-
 
 def default_image_tolerance(dtype: torch.dtype) -> float:
     """The images of a kernel that products in this precision can tell.
@@ -234,28 +229,42 @@ def default_image_tolerance(dtype: torch.dtype) -> float:
     return IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
 
 
-def _even_column(
-    kernel: Kernel, torus: Torus, refinement: int, device: torch.device
+def even_column(
+    kernel: Kernel, axes: list[Float[Tensor, " _"]], shape: tuple[int, ...]
 ) -> Float[Tensor, "*n"]:
-    """``k`` at all lags of a torus from the non-negative ones.
+    """``k`` on the mesh of these lags; axes with the non-negative ones are mirrored.
 
     Kernels here are even along every axis: ``2^{-D}`` of the evaluations are enough.
     """
-    column = _on_mesh(kernel, torus.half_lags(refinement, device))
-    for axis, n in enumerate(torus.shape):
-        mirrored = column.narrow(axis, 1, (n * refinement - 1) // 2).flip(axis)
-        column = torch.cat([column, mirrored], dim=axis)
+    column = torch.empty(shape, dtype=torch.float64, device=axes[0].device)
+    planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
+    for place, first in enumerate(axes[0].split(planes)):
+        mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
+        values = kernel(torch.stack(mesh, dim=-1))
+        for axis, n in enumerate(shape[1:], start=1):
+            if values.shape[axis] < n:
+                mirrored = values.narrow(axis, 1, (n - 1) // 2).flip(axis)
+                values = torch.cat([values, mirrored], dim=axis)
+        column[place * planes : place * planes + len(first)] = values
+    if len(axes[0]) < shape[0]:
+        column[len(axes[0]) :] = column[1 : (shape[0] + 1) // 2].flip(0)
     return column
 
 
-def _on_mesh(kernel: Kernel, axes: list[Float[Tensor, " _"]]) -> Float[Tensor, "*mesh"]:
-    """``k`` on the mesh of these displacements, some planes at a time."""
-    planes = max(1, _LAGS // math.prod(len(axis) for axis in axes[1:]))
-    parts = []
-    for first in axes[0].split(planes):
-        mesh = torch.meshgrid(first, *axes[1:], indexing="ij")
-        parts.append(kernel(torch.stack(mesh, dim=-1)))
-    return torch.cat(parts)
+def wrap_gap(
+    kernel: Kernel, grid: Grid, column: Float[Tensor, "p *n"], first: int = 0
+) -> float:
+    """``max |k_periodic − k|`` over lags within the box, of planes from ``first``."""
+    inside = column[: max(0, grid.shape[0] - first)]
+    if not len(inside):
+        return 0.0
+    counts = (len(inside), *grid.shape[1:])
+    index = [torch.arange(n, device=column.device) for n in counts]
+    index[0] = index[0] + first
+    axes = [i.to(torch.float64) * h for i, h in zip(index, grid.spacing, strict=True)]
+    plain = even_column(kernel, axes, counts)
+    block = inside[tuple(slice(0, n) for n in counts)]
+    return float((block - plain).abs().max())
 
 
 def _full_spectrum(circulant: Circulant) -> Tensor:

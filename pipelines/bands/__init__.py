@@ -1,7 +1,13 @@
 """Extinction in one band turned into that in another."""
 
-from pipelines.bands.conversion import CURVE, R_V, Conversion, conversion, factor
-from pipelines.bands.curves import CURVES
+from pipelines.bands.conversion import (
+    CURVE,
+    CURVES,
+    R_V,
+    Conversion,
+    conversion,
+    factor,
+)
 from pipelines.bands.passbands import WAVELENGTHS, parse_band
 from pipelines.bands.source import source_band
 

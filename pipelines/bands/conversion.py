@@ -14,17 +14,21 @@ factor is uncertain by, and how R_V varies from cloud to cloud, is in no std.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.resources
+import tomllib
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelines.bands.curves import (
-    check_curve,
-    package_version,
-    relative_extinction,
-)
+import numpy as np
+
 from pipelines.bands.passbands import Band, parse_band
 from pipelines.base.errors import InputError
 
+_FILE = importlib.resources.files("pipelines.bands") / "curves.toml"
+# Reference, title and DOI of the curves, and of the package that computes them.
+CURVES: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text("utf-8"))
+_PACKAGE = CURVES.pop("dust_extinction")
 CURVE = "G23"
 R_V = 3.1
 
@@ -44,6 +48,11 @@ class Conversion:
     r_v: float
     wavelengths: dict[str, float]
     package: str
+
+    @property
+    def cited(self) -> list[dict[str, str]]:
+        """Reference, title and DOI of the works that it rests on."""
+        return [CURVES[self.curve], _PACKAGE] if self.package else []
 
     def as_dict(self) -> dict[str, Any]:
         """As a file has it."""
@@ -75,41 +84,67 @@ def conversion(
         If a band or the curve is not known, the curve does not reach a band, R_V is
         out of its range, or an excess is not positive.
     """
-    check_curve(curve)
+    if curve not in CURVES:
+        raise InputError(
+            f"there is no extinction curve {curve!r}: there are {', '.join(CURVES)}"
+        )
     if not r_v > 0:
         raise InputError(f"R_V must be positive, got {r_v:g}")
     start, end = parse_band(source), parse_band(target)
-    used: dict[str, float] = {}
-    ratio = 1.0
-    if start != end:
-        below = _positive(start, curve, r_v, used)
-        ratio = _positive(end, curve, r_v, used) / below
+    defined = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
+    terms = () if start == end else (*start.terms, *end.terms)
+    used = {name: nm for name, nm, _ in terms if name not in defined}
+    ratios = defined | {
+        name: _relative_extinction(nm, curve=curve, r_v=r_v)
+        for name, nm in used.items()
+    }
+    factor = 1.0
+    if terms:
+        factor = _total(end, ratios, curve) / _total(start, ratios, curve)
+    package = "dust_extinction"
     return Conversion(
         source=start.name,
         target=end.name,
-        factor=ratio,
+        factor=factor,
         curve=curve if used else "",
         r_v=float(r_v),
         wavelengths=used,
-        package=package_version() if used else "",
+        package=f"{package} {importlib.metadata.version(package)}" if used else "",
     )
 
 
-def _positive(band: Band, curve: str, r_v: float, used: dict[str, float]) -> float:
-    """``a`` of a band; what the curve is asked for is added to ``used``."""
-    total = 0.0
-    for (key, sign), (name, wavelength) in zip(band.terms, band.wavelengths.items()):
-        if key == "V":
-            ratio = 1.0
-        elif key == "B":
-            ratio = 1.0 + 1.0 / r_v
-        else:
-            ratio = relative_extinction(wavelength, curve=curve, r_v=r_v)
-            used[name] = wavelength
-        total += sign * ratio
+def _total(band: Band, ratios: dict[str, float], curve: str) -> float:
+    """``a`` of a band from that of its passbands."""
+    total = sum(sign * ratios[name] for name, _, sign in band.terms)
     if not total > 0:
         raise InputError(
             f"{band.name} is {total:.3g} A_V by the curve {curve}: write an excess as "
             "that of the bluer band over the redder one"
         )
     return total
+
+
+def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
+    """A(λ)/A(V) at a wavelength [nm] of vacuum."""
+    try:
+        from dust_extinction import parameter_averages
+    except ImportError:
+        raise InputError(
+            "extinction curves need the package dust_extinction: pip install "
+            "'dustmap[bands]'"
+        ) from None
+    from astropy import units
+
+    made = getattr(parameter_averages, curve)
+    low, high = made.Rv_range
+    if not low <= r_v <= high:
+        raise InputError(
+            f"the curve {curve} is made for R_V of {low:g} to {high:g}, got {r_v:g}"
+        )
+    low, high = (1e3 / number for number in made.x_range[::-1])
+    if not low <= wavelength <= high:
+        raise InputError(
+            f"the curve {curve} reaches from {low:.4g} to {high:.4g} nm: there is no "
+            f"extinction at {wavelength:g} nm; G23 reaches furthest"
+        )
+    return float(made(Rv=r_v)(np.array([1e3 / wavelength]) / units.micron)[0])

@@ -15,8 +15,7 @@ _AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
 
 def joined_bands(bands: list[str]) -> str:
     """One line for the bands of several catalogues; an empty one is not known."""
-    stated = sorted({band or UNKNOWN for band in bands})
-    return SEPARATOR.join(stated) or UNKNOWN
+    return SEPARATOR.join(sorted({band or UNKNOWN for band in bands})) or UNKNOWN
 
 
 def source_band(meta: dict[str, Any]) -> str:
@@ -28,18 +27,15 @@ def source_band(meta: dict[str, Any]) -> str:
         If no band is stated, none that is understood, or more than one.
     """
     stated = str(meta.get("extinction_band") or UNKNOWN)
-    parts = stated.split(SEPARATOR)
-    reason = "is not stated" if stated == UNKNOWN else f"is stated as {stated!r}"
-    if len(parts) == 1:
-        # What follows a comma explains: "A_0, monochromatic at 541.4 nm".
-        plain = parts[0].split(", ")[0]
-        if found := _AT.fullmatch(plain):
-            plain = f"A({found[1]} nm)"
-        try:
-            return parse_band(plain).name
-        except InputError:
-            pass
-    raise InputError(
-        f"the band of this map's extinction {reason}: say which it is to be taken for "
-        "by --from-band, such as --from-band A_V"
-    )
+    # What follows a comma explains: "A_0, monochromatic at 541.4 nm".
+    plain = stated if SEPARATOR in stated else stated.split(", ")[0]
+    if found := _AT.fullmatch(plain):
+        plain = f"A({found[1]} nm)"
+    try:
+        return parse_band(plain).name
+    except InputError:
+        reason = "is not stated" if stated == UNKNOWN else f"is stated as {stated!r}"
+        raise InputError(
+            f"the band of this map's extinction {reason}: say which it is to be taken "
+            "for by --from-band, such as --from-band A_V"
+        ) from None

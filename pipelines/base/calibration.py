@@ -107,8 +107,8 @@ def z_scores_lognormal(
             f"errors must be positive, {int((~(error > 0)).sum())} stars have none"
         )
     dark = p50 == 0
-    middle = np.where(dark, 1.0, p50)
-    spread = np.log(np.where(dark, 1.0, p84) / np.where(dark, 1.0, p16)) / 2
+    low, middle, high = (np.where(dark, 1.0, q) for q in (p16, p50, p84))
+    spread = np.log(high / low) / 2
     nodes = np.linspace(-_REACH, _REACH, _NODES)
     weights = -(nodes**2) / 2 - np.log(np.exp(-(nodes**2) / 2).sum())
     found = np.empty(len(observed))
@@ -117,12 +117,12 @@ def z_scores_lognormal(
         dust = middle[part, None] * np.exp(spread[part, None] * nodes)
         dust[dark[part]] = 0.0
         away = (observed[part, None] - dust) / error[part, None]
-        below = cast(Column, logsumexp(log_ndtr(away) + weights, axis=1))
-        above = cast(Column, logsumexp(log_ndtr(-away) + weights, axis=1))
-        # The smaller tail is the one that has digits left.
-        found[part] = np.where(
-            below < above, ndtri_exp(below.clip(max=0)), -ndtri_exp(above.clip(max=0))
+        below, above = (
+            cast(Column, logsumexp(log_ndtr(side) + weights, axis=1)).clip(max=0)
+            for side in (away, -away)
         )
+        # The smaller tail is the one that has digits left.
+        found[part] = np.where(below < above, ndtri_exp(below), -ndtri_exp(above))
     return found
 
 
@@ -191,7 +191,8 @@ def by_bins(
     """
     found = []
     for low, high in pairwise(edges):
-        chosen = _within(value, low, high, last=high == edges[-1])
+        last = high == edges[-1]
+        chosen = (value >= low) & ((value <= high) if last else (value < high))
         if chosen.any():
             inside = calibrate(residual[chosen], z[chosen])
             found.append(Bin(low=float(low), high=float(high), calibration=inside))
@@ -202,7 +203,3 @@ def even_edges(value: Column, count: int) -> Column:
     """Edges of at most ``count`` bins of equally many stars; fewer where values tie."""
     edges = np.unique(np.quantile(value, np.linspace(0, 1, count + 1)))
     return edges if len(edges) > 1 else np.array([edges[0], edges[0]])
-
-
-def _within(value: Column, low: float, high: float, *, last: bool) -> np.ndarray:
-    return (value >= low) & ((value <= high) if last else (value < high))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Generic, TextIO, TypeVar
+from collections.abc import Callable
+from typing import Self, TextIO
 
 from tqdm import tqdm
-
-T = TypeVar("T")
 
 
 def rank() -> tuple[int, int]:
@@ -34,21 +31,13 @@ def say(message: str, *, stream: TextIO | None = None, any_rank: bool = False) -
         tqdm.write(rank_mark() + message, file=stream or sys.stderr)
 
 
-class Progress(Generic[T]):
-    """The progress of one stage, as a context or around an iterable.
-
-    Of several processes only the first one shows it.
+class Progress:
+    """The progress of one stage, as a context; only the first process shows it.
 
     Parameters
     ----------
-    iterable
-        What to walk through; ``None`` where `update` is called by hand.
-    description
-        What is being done.
-    total
-        Number of steps; ``None`` if unknown and the iterable has no length.
-    unit
-        What one step is called.
+    description, total, unit
+        What is being done, in how many steps (``None`` if unknown) of which name.
     stream
         Where to write; standard error unless given.
     interval
@@ -64,7 +53,6 @@ class Progress(Generic[T]):
 
     def __init__(
         self,
-        iterable: Iterable[T] | None = None,
         *,
         description: str,
         total: int | None = None,
@@ -73,9 +61,6 @@ class Progress(Generic[T]):
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if total is None and iterable is not None:
-            total = _length(iterable)
-        self._iterable = iterable
         self._description = description
         self._total = total
         self._unit = unit
@@ -89,7 +74,7 @@ class Progress(Generic[T]):
         self._reported: int | None = None
         self._silent = rank()[0] > 0
 
-    def __enter__(self) -> Progress[T]:
+    def __enter__(self) -> Self:
         self._start = self._clock()
         if self._stream.isatty() and not self._silent:
             self._bar = tqdm(
@@ -101,24 +86,11 @@ class Progress(Generic[T]):
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
         elif self._reported != self._count and (self._count or kind is None):
             self._report()
-
-    def __iter__(self) -> Iterator[T]:
-        if self._iterable is None:
-            raise TypeError("Progress has no iterable: call update() instead")
-        with self:
-            for item in self._iterable:
-                yield item
-                self.update()
 
     def update(self, steps: int = 1, **postfix: object) -> None:
         """Count ``steps`` more, and show ``postfix`` (name to value) beside them."""
@@ -150,20 +122,13 @@ class Progress(Generic[T]):
         self._reported = self._count
         if self._silent:
             return
+        done, share = str(self._count), ""
         if self._total:
-            done = f"{self._count}/{self._total} {self._unit}"
-            done += f" ({self._count / self._total:.0%})"
-        else:
-            done = f"{self._count} {self._unit}"
-        parts = [done, f"{self._spoken - self._start:.1f} s", self._beside()]
+            done, share = f"{done}/{self._total}", f" ({self._count / self._total:.0%})"
+        parts = [
+            f"{self._description}: {done} {self._unit}{share}",
+            f"{self._spoken - self._start:.1f} s",
+            self._beside(),
+        ]
         line = ", ".join(part for part in parts if part)
-        print(
-            f"{rank_mark()}{self._description}: {line}", file=self._stream, flush=True
-        )
-
-
-def _length(iterable: Iterable[object]) -> int | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+        print(rank_mark() + line, file=self._stream, flush=True)

@@ -41,14 +41,9 @@ class StageClock:
 
 
 class Allowance:
-    """A limit in seconds that a step which would pass it is not begun under.
+    """Time limit of so many seconds; a step that would exceed it is not started.
 
-    Parameters
-    ----------
-    limit
-        Seconds from now.
-    clock
-        Monotonic time [s].
+    ``clock`` is monotonic time [s].
     """
 
     def __init__(
@@ -78,18 +73,9 @@ class Allowance:
 class TimeLeft:
     """How long inference still takes, in words, from the stage it is in.
 
-    Before the posterior's samples it is what the estimate leaves; how many steps go
-    before these depends on the data, so that nothing is known once the estimate has
-    passed. Samples take about as long as those before them.
-
-    Parameters
-    ----------
-    expected
-        The estimate [s].
-    samples
-        How many samples there will be.
-    clock
-        Monotonic time [s].
+    Before the posterior's ``samples`` it is what the estimate, ``expected`` [s],
+    leaves; once that has passed nothing is known. Samples take about as long as those
+    before them in their pass. ``clock`` is monotonic time [s].
     """
 
     def __init__(
@@ -102,30 +88,26 @@ class TimeLeft:
         self.samples = samples
         self._clock = clock
         self._start = clock()
+        # When each sample of this pass began, by the number of those before it.
         self._begun: dict[int, float] = {}
-        self._done = 0
 
     def at(self, stage: str) -> str:
         """The time left, or why none can be told."""
         now = self._clock()
-        found = _SAMPLES.fullmatch(stage)
-        if found is not None:
-            left = self._of_samples(now, int(found[1]) - 1)
-            if left is not None:
-                return f"{max(left, 0.0):.0f} s"
         passed = now - self._start
-        if passed <= self.expected:
-            return f"{self.expected - passed:.0f} s"
+        left = self.expected - passed
+        found = _SAMPLES.fullmatch(stage)
+        by_samples = self._of_samples(now, int(found[1]) - 1) if found else None
+        if by_samples is not None:
+            left = max(by_samples, 0.0)
+        if left >= 0:
+            return f"{left:.0f} s"
         return f"unknown ({passed:.0f} s so far, {self.expected:.0f} s expected)"
 
     def _of_samples(self, now: float, done: int) -> float | None:
-        """Seconds left by those that the samples of this pass took; none at its first.
-
-        There is another pass where samples need finer solves: it counts by itself.
-        """
-        if done < self._done:
+        """Seconds left by those that earlier samples took; ``None`` at the first."""
+        if self._begun and done < max(self._begun):
             self._begun = {}
-        self._done = done
         begun = self._begun.setdefault(done, now)
         first = min(self._begun)
         if done == first:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,88 +21,81 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
+    Source,
     is_gzipped,
     refuse_duplicates,
-    unreadable,
 )
 
 
-class AstropySource:
-    """A table that astropy holds; see `pipelines.catalog.source.Source`."""
-
-    def __init__(self, path: Path, read: Callable[[Path], Table]) -> None:
-        self.path, self._read = path, read
-        self._table: Table | None = self._load()
-        columns: Mapping[str, Any] = self._table.columns
-        self.columns = {
-            name: ColumnInfo(unit=str(column.unit or ""), width=_width(column))
-            for name, column in columns.items()
-        }
+class _AstropySource(Source):
+    """A table that astropy holds; a format's `_load` reads the file's one table."""
 
     def _load(self) -> Table:
-        try:
-            with warnings.catch_warnings():
-                # Odd headers are no reason to stop, a truncated file is.
-                warnings.simplefilter("ignore")
-                warnings.filterwarnings("error", ".*may have been truncated")
-                return self._read(self.path)
-        except InputError:
-            raise
-        except Exception as error:  # the parsers' errors have no common base
-            raise unreadable(self.path, error) from error
+        raise NotImplementedError
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process reads it anew.
-        return type(self), (self.path, self._read)
+    def _describe(self) -> Iterable[tuple[str, ColumnInfo]]:
+        self._table: Table | None = self._quietly()
+        columns: Mapping[str, Any] = self._table.columns
+        for name, column in columns.items():
+            unit = str(column.unit or "").strip() or None
+            yield name, ColumnInfo(unit=unit, width=_width(column))
 
-    def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
+    def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         # It is let go after the last row, since it may be as large as the file.
-        table, self._table = self._load() if self._table is None else self._table, None
+        table = self._quietly() if self._table is None else self._table
+        self._table = None
         for start in range(0, len(table), ROWS_PER_BATCH):
             rows = slice(start, start + ROWS_PER_BATCH)
             yield {name: _native(table[name][rows]) for name in kinds}
 
+    def _quietly(self) -> Table:
+        with warnings.catch_warnings():
+            # Odd headers are no reason to stop, a truncated file is.
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", ".*may have been truncated")
+            return self._load()
 
-def open_fits(path: Path) -> AstropySource:
-    """The one table of a FITS file."""
-    return AstropySource(path, _read_fits)
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process reads it anew.
+        return {**self.__dict__, "_table": None}
 
-
-def open_votable(path: Path) -> AstropySource:
-    """The one table of a VOTable."""
-    return AstropySource(path, _read_votable)
-
-
-def _read_fits(path: Path) -> Table:
-    if is_gzipped(path):
-        with gzip.open(path, "rb") as stream:
-            # Astropy takes the end of a truncated stream for the end of the table.
-            stream.seek(0, os.SEEK_END)
-    with fits.open(path, memmap=True, character_as_bytes=True) as file:
-        tables: list[Any] = [
-            hdu for hdu in file if isinstance(hdu, fits.BinTableHDU | fits.TableHDU)
-        ]
-        if len(tables) != 1:
-            names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
-            raise _not_one(path, f"{len(tables)} tables ({names})")
-        refuse_duplicates(path, tables[0].columns.names)
-        return Table.read(
-            tables[0], format="fits", mask_invalid=False, unit_parse_strict="silent"
+    def _not_one(self, held: str) -> InputError:
+        return InputError(
+            f"{self.path} holds {held}, expected one: save the one that is meant in "
+            "its own file"
         )
 
 
-def _read_votable(path: Path) -> Table:
-    tables = [table for table in parse(path).iter_tables() if not table.is_empty()]
-    if len(tables) != 1:
-        raise _not_one(path, f"{len(tables)} tables with rows")
-    refuse_duplicates(path, [field.name for field in tables[0].fields])
-    return tables[0].to_table(use_names_over_ids=True)
+class FitsSource(_AstropySource):
+    """The one table of a FITS file."""
+
+    def _load(self) -> Table:
+        if is_gzipped(self.path):
+            with gzip.open(self.path, "rb") as stream:
+                # Astropy takes the end of a truncated stream for the end of the table.
+                stream.seek(0, os.SEEK_END)
+        with fits.open(self.path, memmap=True, character_as_bytes=True) as file:
+            kinds = fits.BinTableHDU | fits.TableHDU
+            tables: list[Any] = [hdu for hdu in file if isinstance(hdu, kinds)]
+            if len(tables) != 1:
+                names = ", ".join(repr(hdu.name) for hdu in tables) or "only images"
+                raise self._not_one(f"{len(tables)} tables ({names})")
+            refuse_duplicates(self.path, tables[0].columns.names)
+            return Table.read(
+                tables[0], format="fits", mask_invalid=False, unit_parse_strict="silent"
+            )
 
 
-def _not_one(path: Path, held: str) -> InputError:
-    return InputError(
-        f"{path} holds {held}, expected one: save the one that is meant in its own file"
-    )
+class VOTableSource(_AstropySource):
+    """The one table of a VOTable."""
+
+    def _load(self) -> Table:
+        found = parse(self.path).iter_tables()
+        tables = [table for table in found if not table.is_empty()]
+        if len(tables) != 1:
+            raise self._not_one(f"{len(tables)} tables with rows")
+        refuse_duplicates(self.path, [field.name for field in tables[0].fields])
+        return tables[0].to_table(use_names_over_ids=True)
 
 
 def _width(column: Any) -> int | None:

@@ -11,88 +11,42 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.options import IngestOptions
-from pipelines.catalog.quantile_sketch import QuantileSketch
 from pipelines.catalog.schema import CANONICAL_UNITS
 
+REPEATED = "source_id repeated"
 FEWEST_POSITIONS = 5
 RADIAN_LIMITS = (2 * np.pi, np.pi / 2)
 PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Medians that are believed [pc, mag]: dust maps reach from tens of parsecs to the
 Galaxy's end; stars behind 30 mag are seen by few surveys, and never by half of one."""
 
-
-@dataclass(slots=True)
-class KeptRows:
-    """Stars that are kept, and the rows that they make.
-
-    ``rows`` and ``outlying`` differ from ``stars`` and zero where they are merged
-    (`pipelines.merge`); ``sketches`` are of the stars' distances and extinctions.
-    """
-
-    stars: int = 0
-    rows: int = 0
-    negative: int = 0
-    outlying: int = 0
-    sketches: dict[str, QuantileSketch] = field(default_factory=dict)
-
-    def note(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Count canonical columns, shape ``(n,)`` each."""
-        self.stars += len(columns["l"])
-        self.rows += len(columns["l"])
-        if "extinction" in columns:
-            self.negative += int((columns["extinction"] < 0).sum())
-        for name in PLAUSIBLE:
-            if name in columns:
-                self._sketch(name).note(columns[name])
-
-    def add(self, other: KeptRows) -> None:
-        """Add those of a later piece."""
-        for name in ("stars", "rows", "negative", "outlying"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name, sketch in other.sketches.items():
-            self._sketch(name).counts += sketch.counts
-
-    def _sketch(self, name: str) -> QuantileSketch:
-        return self.sketches.setdefault(name, QuantileSketch())
-
-    def ranges(self) -> dict[str, tuple[float, ...]]:
-        """Quantiles of distance [pc] and extinction [mag]; see `QuantileSketch`."""
-        if not self.stars:
-            return {}
-        return {name: sketch.quantiles() for name, sketch in self.sketches.items()}
-
-    def doubts(self) -> list[str]:
-        """Which quantities are as large as if they were in another unit."""
-        doubts = []
-        for name, (low, median, high) in self.ranges().items():
-            least, most = PLAUSIBLE[name]
-            if not least <= median <= most:
-                unit = CANONICAL_UNITS[name]
-                bound = f"below {least:g}" if median < least else f"beyond {most:g}"
-                doubts.append(
-                    f"{name} looks as if its unit were another: the median is "
-                    f"{median:.2g} {unit} (1% to 99%: {low:.2g} to {high:.2g}), "
-                    f"{bound} {unit}. Check the column and the unit that --map "
-                    f"{name}=COLUMN:UNIT says"
-                )
-        return doubts
+# Bins are of 1% of a value and, around zero, of 1% of this.
+_WIDTH, _SCALE = 0.01, 1e-3
+# Up to 1e12 times that on either side; beyond it in the last bin.
+_LAST = int(np.arcsinh(1e12) / _WIDTH)
+LEVELS = (0.01, 0.5, 0.99)
 
 
 @dataclass(slots=True)
 class Counts:
     """Rows read, kept and dropped by reason; what tells sound catalogues from unsound.
 
-    ``largest_angles`` are longitude and latitude [deg] as the source has them, −1 if it
-    has none, ``farthest`` the largest distance [pc], ``places`` the first few distinct
-    positions, shape ``(k, 3)``, ``identifier_kind`` text, integers or nothing so far.
+    ``negative`` of the ``kept`` have a negative extinction; ``bins`` count their
+    distances and extinctions in narrow bins, which give quantiles to 1% and add up
+    exactly, in any order. ``largest_angles`` are longitude and latitude [deg] as the
+    source has them, −1 if it has none, ``farthest`` is the largest distance [pc],
+    ``places`` the first few distinct positions, shape ``(k, 3)``, ``identifier_kind``
+    text, integers or nothing so far.
     """
 
     faults: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
     rows_read: int = 0
     rows_filtered: int = 0
-    kept: KeptRows = field(default_factory=KeptRows)
-    largest_angles: tuple[float, float] = (-1.0, -1.0)
+    kept: int = 0
+    negative: int = 0
+    bins: dict[str, np.ndarray] = field(default_factory=dict)
+    largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
     farthest: float = 0.0
     places: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     identifier_kind: str = ""
@@ -110,19 +64,20 @@ class Counts:
         self, columns: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
     ) -> None:
         """Count kept rows, canonical and as the source has them, shape ``(n,)``."""
-        self.kept.note(columns)
+        self._count(columns, 1)
         self.farthest = max(self.farthest, float(columns["distance"].max()))
-        angles = [
-            max(
-                (float(np.abs(values[n]).max()) for n in names if n in values),
-                default=-1.0,
-            )
-            for names in (("l", "ra"), ("b", "dec"))
-        ]
-        self._note_angles((angles[0], angles[1]))
+        for axis, names in enumerate((("l", "ra"), ("b", "dec"))):
+            for angle in (values[name] for name in names if name in values):
+                largest = max(self.largest_angles[axis], np.abs(angle).max())
+                self.largest_angles[axis] = largest
         for rows in (slice(FEWEST_POSITIONS), slice(None)):
             new = [columns[n][rows] for n in ("l", "b", "distance")]
             self._note_places(np.stack(new, axis=1))
+
+    def drop_repeated(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Count rows that were kept, canonical, as repeated ones instead."""
+        self._count(columns, -1)
+        self.faults[REPEATED] += len(columns["distance"])
 
     def add(self, other: Counts, path: Path) -> None:
         """Add what was counted of a later piece, of the source ``path``.
@@ -135,12 +90,35 @@ class Counts:
         self.agree_on(other.identifier_kind, path)
         self.faults.update(other.faults)
         self.cuts.update(other.cuts)
-        self.rows_read += other.rows_read
-        self.rows_filtered += other.rows_filtered
-        self.kept.add(other.kept)
+        for name in ("rows_read", "rows_filtered", "kept", "negative"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, counted in other.bins.items():
+            self.bins[name] = self.bins.get(name, 0) + counted
         self.farthest = max(self.farthest, other.farthest)
-        self._note_angles(other.largest_angles)
+        self.largest_angles = np.maximum(self.largest_angles, other.largest_angles)
         self._note_places(other.places)
+
+    def ranges(self) -> dict[str, tuple[float, ...]]:
+        """Quantiles of distance [pc] and extinction [mag] of the rows kept."""
+        if not self.kept:
+            return {}
+        return {name: _quantiles(counted) for name, counted in self.bins.items()}
+
+    def doubts(self) -> list[str]:
+        """Which quantities are as large as if they were in another unit."""
+        doubts = []
+        for name, (low, median, high) in self.ranges().items():
+            least, most = PLAUSIBLE[name]
+            if not least <= median <= most:
+                unit = CANONICAL_UNITS[name]
+                bound = f"below {least:g}" if median < least else f"beyond {most:g}"
+                doubts.append(
+                    f"{name} looks as if its unit were another: the median is "
+                    f"{median:.2g} {unit} (1% to 99%: {low:.2g} to {high:.2g}), "
+                    f"{bound} {unit}. Check the column and the unit that --map "
+                    f"{name}=COLUMN:UNIT says"
+                )
+        return doubts
 
     def refuse_unsound(self, options: IngestOptions) -> None:
         """Raise `InputError` if the rows are none, mostly faulty or in one place.
@@ -167,28 +145,47 @@ class Counts:
                 f"cuts, {faulty:,} faulty): a map needs at least {fewest}"
             )
         self._refuse_radians()
-        doubts = self.kept.doubts()
+        doubts = self.doubts()
         if doubts and not (options.any_range or options.positions_only):
             raise InputError(
                 " ".join(doubts) + ". If it is right as it is, pass --any-range"
             )
 
     def _refuse_radians(self) -> None:
-        largest = self.largest_angles
-        if min(largest) < 0 or len(self.places) < FEWEST_POSITIONS:
+        l, b = self.largest_angles  # noqa: E741
+        if min(l, b) < 0 or len(self.places) < FEWEST_POSITIONS:
             return
-        if all(angle <= limit for angle, limit in zip(largest, RADIAN_LIMITS)):
+        if l <= RADIAN_LIMITS[0] and b <= RADIAN_LIMITS[1]:
             raise InputError(
-                f"all angles look like radians: the largest are {largest[0]:.3g} and "
-                f"{largest[1]:.3g} deg. If they are, say so, e.g. --map l=l:rad; if "
-                "the field is really so small, map ra and dec instead of l and b"
+                f"all angles look like radians: the largest are {l:.3g} and {b:.3g} "
+                "deg. If they are, say so, e.g. --map l=l:rad; if the field is really "
+                "so small, map ra and dec instead of l and b"
             )
 
-    def _note_angles(self, angles: tuple[float, float]) -> None:
-        before = self.largest_angles
-        self.largest_angles = (max(before[0], angles[0]), max(before[1], angles[1]))
+    def _count(self, columns: Mapping[str, np.ndarray], sign: int) -> None:
+        self.kept += sign * len(columns["distance"])
+        if "extinction" in columns:
+            self.negative += sign * int((columns["extinction"] < 0).sum())
+        for name in PLAUSIBLE:
+            if name in columns:
+                counted = sign * _count_in_bins(columns[name])
+                self.bins[name] = self.bins.get(name, 0) + counted
 
     def _note_places(self, places: np.ndarray) -> None:
         if len(self.places) < FEWEST_POSITIONS:
             joined = np.concatenate([self.places, places])
             self.places = np.unique(joined, axis=0)[:FEWEST_POSITIONS]
+
+
+def _count_in_bins(values: np.ndarray) -> np.ndarray:
+    """How many finite values, shape ``(n,)``, lie in each bin, ``(bins,)``."""
+    place = np.rint(np.arcsinh(np.asarray(values, float) / _SCALE) / _WIDTH)
+    bins = np.clip(place, -_LAST, _LAST).astype(np.int64) + _LAST
+    return np.bincount(bins, minlength=2 * _LAST + 1)
+
+
+def _quantiles(counts: np.ndarray) -> tuple[float, ...]:
+    """Those of `LEVELS`, from the counts of one value or more."""
+    below = np.cumsum(counts)
+    bins = np.searchsorted(below, np.array(LEVELS) * below[-1])
+    return tuple(float(v) for v in _SCALE * np.sinh(_WIDTH * (bins - _LAST)))

@@ -6,8 +6,10 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,28 +17,25 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+_EQUALITIES = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
+_COMPARISONS = {
+    **_EQUALITIES,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_ARITHMETIC = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
-_SIGNS: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: np.array}
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
 _SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
 _COLUMN = re.compile(r"\w+(\[\d+\])?")
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
-
-_Evaluate = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +46,19 @@ class RowFilter:
     strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not`` and
     ``abs()``. A row in which a column of the filter is missing does not pass.
 
-    Parameters
-    ----------
-    text
-        The expression.
-    kinds
-        Column to what it is compared as: ``value``, ``string`` or ``boolean``.
-    evaluate
-        From columns of shape ``(n,)`` to which rows fulfil it.
+    ``kinds`` says what each column is compared as: ``value``, ``string`` or
+    ``boolean``.
     """
 
     text: str
+    tree: ast.expr
     kinds: dict[str, str]
-    evaluate: _Evaluate
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return parse_filter, (self.text,)
 
     def passes(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return which rows pass, shape ``(n,)``, from columns of shape ``(n,)``."""
         with np.errstate(all="ignore"):
-            passed = np.array(self.evaluate(columns), dtype=bool)
+            evaluation = _Evaluation(self.text, columns)
+            passed = np.array(evaluation.logical(self.tree), dtype=bool)
         for name, column in columns.items():
             if self.kinds[name] == "string":
                 passed &= np.array([text is not None for text in column])
@@ -97,11 +88,13 @@ def parse_filter(text: str) -> RowFilter:
         raise InputError(f"cannot read the filter {text!r}: {why}{hint}") from error
     if _depth(tree) > MAX_DEPTH:
         raise InputError(f"the filter {text[:80]!r}... is nested too deeply")
-    compiler = _Compiler(text)
-    evaluate = compiler.logical(tree)
-    if not compiler.kinds:
+    # On columns without rows, everything is refused that is no filter.
+    trial = _Evaluation(text, defaultdict(lambda: np.empty(0)))
+    with np.errstate(all="ignore"):
+        trial.logical(tree)
+    if not trial.kinds:
         raise InputError(f"the filter {text!r} names no column")
-    return RowFilter(text=text, kinds=compiler.kinds, evaluate=evaluate)
+    return RowFilter(text=text, tree=tree, kinds=trial.kinds)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -113,82 +106,63 @@ def _depth(tree: ast.AST) -> int:
 
 
 @dataclass(slots=True)
-class _Compiler:
-    """From a syntax tree to functions of the columns; whatever else is refused."""
+class _Evaluation:
+    """The value of an expression; whatever is no part of a filter is refused."""
 
     text: str
+    columns: Mapping[str, np.ndarray]
     kinds: dict[str, str] = field(default_factory=dict)
 
-    def logical(self, node: ast.expr) -> _Evaluate:
-        if isinstance(node, ast.BoolOp):
-            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            parts = [self.logical(part) for part in node.values]
-            return lambda columns: join.reduce([part(columns) for part in parts])
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self.logical(node.operand)
-            return lambda columns: np.logical_not(inner(columns))
-        if isinstance(node, ast.Compare):
-            return self._comparison(node)
+    def logical(self, node: ast.expr) -> Any:
+        match node:
+            case ast.BoolOp(op, values):
+                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                return reduce(join, [self.logical(value) for value in values])
+            case ast.UnaryOp(ast.Not(), inner):
+                return np.logical_not(self.logical(inner))
+            case ast.Compare(left, ops, others):
+                sides = [left, *others]
+                kind = _kind_of(sides)
+                allowed = _COMPARISONS if kind == "value" else _EQUALITIES
+                if all(type(op) in allowed for op in ops):
+                    pairs = pairwise([self.value(side, kind) for side in sides])
+                    links = [allowed[type(op)](*pair) for op, pair in zip(ops, pairs)]
+                    return reduce(np.logical_and, [np.asarray(x, bool) for x in links])
         raise self._refused(node)
 
-    def _comparison(self, node: ast.Compare) -> _Evaluate:
-        sides = [node.left, *node.comparators]
-        types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
-        kind = "string" if str in types else "boolean" if bool in types else "value"
-        allowed = _COMPARISONS if kind == "value" else (ast.Eq, ast.NotEq)
-        if not all(type(op) in allowed for op in node.ops):
-            raise self._refused(node)
-        compare = [_COMPARISONS[type(op)] for op in node.ops]
-        values = [self._value(side, kind) for side in sides]
-
-        def evaluate(columns: Mapping[str, np.ndarray]) -> Any:
-            pairs = pairwise(value(columns) for value in values)
-            links = [each(left, right) for each, (left, right) in zip(compare, pairs)]
-            return np.logical_and.reduce([np.asarray(link, bool) for link in links])
-
-        return evaluate
-
-    def _value(self, node: ast.expr, kind: str) -> _Evaluate:
-        name = ast.unparse(node)
-        if isinstance(node, ast.Name | ast.Subscript) and _COLUMN.fullmatch(name):
-            if self.kinds.setdefault(name, kind) != kind:
-                raise InputError(
-                    f"the filter {self.text!r} compares {name!r} both as "
-                    f"{self.kinds[name]} and as {kind}"
-                )
-            return lambda columns: columns[name]
-        if isinstance(node, ast.Constant):
-            value = self._constant(node, kind)
-            return lambda _: value
-        if kind != "value":
-            raise self._refused(node)
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            combine = _ARITHMETIC[type(node.op)]
-            left, right = (self._value(side, kind) for side in (node.left, node.right))
-            return lambda columns: combine(left(columns), right(columns))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
-            change, inner = _SIGNS[type(node.op)], self._value(node.operand, kind)
-            return lambda columns: change(inner(columns))
-        if isinstance(node, ast.Call) and (
-            (ast.unparse(node.func), len(node.args), node.keywords) == ("abs", 1, [])
-        ):
-            inner = self._value(node.args[0], kind)
-            return lambda columns: np.abs(inner(columns))
+    def value(self, node: ast.expr, kind: str) -> Any:
+        name, numeric = ast.unparse(node), kind == "value"
+        match node:
+            case ast.Name() | ast.Subscript() if _COLUMN.fullmatch(name):
+                if self.kinds.setdefault(name, kind) != kind:
+                    raise InputError(
+                        f"the filter {self.text!r} compares {name!r} both as "
+                        f"{self.kinds[name]} and as {kind}"
+                    )
+                return self.columns[name]
+            case ast.Constant(str() as text) if kind == "string":
+                return text
+            case ast.Constant(int() | float() as number) if kind != "string":
+                # Floats throughout: an integer power of Python could fill the memory.
+                if abs(number) <= 1e308:
+                    return np.float64(number)
+            case ast.BinOp(left, op, right) if numeric and type(op) in _ARITHMETIC:
+                sides = (self.value(side, kind) for side in (left, right))
+                return _ARITHMETIC[type(op)](*sides)
+            case ast.UnaryOp(ast.USub() | ast.UAdd() as op, inner) if numeric:
+                value = self.value(inner, kind)
+                return -value if isinstance(op, ast.USub) else value
+            case ast.Call(ast.Name("abs"), [inner], []) if numeric:
+                return np.abs(self.value(inner, kind))
         raise self._refused(node)
-
-    def _constant(self, node: ast.Constant, kind: str) -> Any:
-        if kind == "string" and isinstance(node.value, str):
-            return node.value
-        if kind == "string" or not isinstance(node.value, int | float):
-            raise self._refused(node)
-        try:
-            # Floats throughout: an integer power of Python could fill the memory.
-            return np.float64(node.value)
-        except OverflowError:
-            raise self._refused(node) from None
 
     def _refused(self, node: ast.AST) -> InputError:
         return InputError(
             f"{ast.unparse(node)!r} in the filter {self.text!r} is not allowed: "
             "compare columns with numbers or quoted text, joined by and, or, not"
         )
+
+
+def _kind_of(sides: list[ast.expr]) -> str:
+    types = {type(side.value) for side in sides if isinstance(side, ast.Constant)}
+    return "string" if str in types else "boolean" if bool in types else "value"

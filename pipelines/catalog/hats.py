@@ -13,18 +13,16 @@ import csv
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import unreadable
+from pipelines.catalog.tables import read_footer
 
 _PROPERTIES = ("hats.properties", "properties")
 _COLLECTION = "collection.properties"
 _CATALOGUES = ("object", "source", "")
 _MARKS = ("hats_", "all_margins", "hipscat_")
 _DEEPEST = 29
-_LEAF = re.compile(r"Npix=(\d+)(\.parquet)?")
+_LEAF = re.compile(r"Norder=(\d+)/Dir=\d+/Npix=(\d+)(\.parquet)?")
+_FOUND = "Norder=*/Dir=*/Npix=*"
 
 Pixel = tuple[int, int]
 """HEALPix order and number (NESTED)."""
@@ -34,8 +32,8 @@ def is_hats(folder: Path) -> bool:
     """Whether a folder is a HATS catalogue, a collection of them, or its data."""
     if any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset")):
         return True
-    described = [_read_properties(folder / n) for n in (_COLLECTION, *_PROPERTIES)]
-    return any(key.startswith(_MARKS) for item in described for key in item)
+    keys = _read_properties(folder, _COLLECTION) | _read_properties(folder)
+    return any(key.startswith(_MARKS) for key in keys)
 
 
 def hats_files(folder: Path) -> list[Path]:
@@ -49,8 +47,7 @@ def hats_files(folder: Path) -> list[Path]:
         another number of rows than the catalogue's properties say.
     """
     folder = _primary(folder)
-    found = [_read_properties(folder / name) for name in _PROPERTIES]
-    properties = found[0] or found[1]
+    properties = _read_properties(folder)
     kind = properties.get("dataproduct_type", properties.get("catalog_type", ""))
     if kind not in _CATALOGUES:
         raise InputError(
@@ -59,13 +56,14 @@ def hats_files(folder: Path) -> list[Path]:
         )
     leaves = _leaves(folder / "dataset" if (folder / "dataset").is_dir() else folder)
     if not leaves:
-        raise InputError(f"{folder} is a HATS catalogue without Norder=*/Dir=*/Npix=*")
+        raise InputError(f"{folder} is a HATS catalogue without {_FOUND}")
     _refuse_overlaps(folder, leaves)
     _check_listed(folder, leaves)
     in_order = sorted(leaves, key=lambda pixel: pixel[1] << 2 * (_DEEPEST - pixel[0]))
     files = [file for pixel in in_order for file in leaves[pixel]]
     stated = properties.get("hats_nrows", "")
-    if stated.isdecimal() and int(stated) != (rows := sum(map(_rows_in, files))):
+    rows = sum(read_footer(file).num_rows for file in files)
+    if stated.isdecimal() and int(stated) != rows:
         raise InputError(
             f"{folder}: the files hold {rows:,} rows but hats_nrows says "
             f"{int(stated):,}: copy the catalogue again"
@@ -74,7 +72,7 @@ def hats_files(folder: Path) -> list[Path]:
 
 
 def _primary(folder: Path) -> Path:
-    properties = _read_properties(folder / _COLLECTION)
+    properties = _read_properties(folder, _COLLECTION)
     primary = folder / properties.get("hats_primary_table_url", "")
     if properties and (primary == folder or not primary.is_dir()):
         raise InputError(
@@ -84,32 +82,25 @@ def _primary(folder: Path) -> Path:
     return primary
 
 
-def _read_properties(path: Path) -> dict[str, str]:
-    """Read ``key=value`` lines; nothing if the file is absent."""
-    if not path.is_file():
-        return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    pairs = [line.strip().partition("=") for line in lines]
-    return {
-        key.strip(): value.strip()
-        for key, equals, value in pairs
-        if equals and not key.startswith(("#", "!"))
-    }
+def _read_properties(folder: Path, *names: str) -> dict[str, str]:
+    """Read ``key=value`` lines from the first of the files that is there."""
+    found = [folder / n for n in names or _PROPERTIES if (folder / n).is_file()]
+    text = found[0].read_text(encoding="utf-8", errors="replace") if found else ""
+    pairs = re.findall(r"^\s*([^#!=\s][^=\n]*)=(.*)$", text, flags=re.MULTILINE)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def _leaves(root: Path) -> dict[Pixel, list[Path]]:
     leaves: dict[Pixel, list[Path]] = {}
-    for level in root.glob("Norder=*"):
-        order = level.name.removeprefix("Norder=")
-        if not order.isdecimal() or int(order) > _DEEPEST:
-            raise InputError(f"{level}: expected a HEALPix order from 0 to {_DEEPEST}")
-        for leaf in level.glob("Dir=*/Npix=*"):
-            match = _LEAF.fullmatch(leaf.name)
-            if match is None:
-                raise InputError(f"{leaf}: expected Npix=NUMBER.parquet or a folder")
-            inside = leaf.rglob("*.parquet") if leaf.is_dir() else [leaf]
-            files = sorted(path for path in inside if not path.name.startswith("_"))
-            leaves.setdefault((int(order), int(match[1])), []).extend(files)
+    for leaf in root.glob(_FOUND):
+        match = _LEAF.fullmatch(leaf.relative_to(root).as_posix())
+        if match is None or int(match[1]) > _DEEPEST:
+            raise InputError(
+                f"{leaf}: expected a HEALPix order up to {_DEEPEST} and a pixel number"
+            )
+        inside = leaf.rglob("*.parquet") if leaf.is_dir() else [leaf]
+        files = sorted(path for path in inside if not path.name.startswith("_"))
+        leaves.setdefault((int(match[1]), int(match[2])), []).extend(files)
     return leaves
 
 
@@ -134,8 +125,8 @@ def _check_listed(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
         listed = {(int(row["Norder"]), int(row["Npix"])) for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{listing}: expected columns Norder and Npix") from error
-    missing = sorted(listed - {pixel for pixel, files in leaves.items() if files})
-    extra = sorted(set(leaves) - listed)
+    found = {pixel for pixel, files in leaves.items() if files}
+    missing, extra = sorted(listed - found), sorted(set(leaves) - listed)
     for pixels, fault in ((missing, "missing"), (extra, "not in partition_info.csv")):
         if pixels:
             named = ", ".join(f"Norder={k}/Npix={p}" for k, p in pixels[:3])
@@ -144,10 +135,3 @@ def _check_listed(folder: Path, leaves: dict[Pixel, list[Path]]) -> None:
                 "catalogue again, or, to read what is there, name the folder with the "
                 "Norder=* folders in a copy without partition_info.csv"
             )
-
-
-def _rows_in(path: Path) -> int:
-    try:
-        return pq.read_metadata(path).num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error

@@ -15,8 +15,8 @@ sky, ``provenance.json`` and a manifest of all. The output appears whole or not 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,24 +24,17 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.counts import KeptRows
-from pipelines.catalog.options import IngestOptions, IngestPlan, make_plan
+from pipelines.catalog.merging import MERGED_COLUMNS, Cells, parse_cells
+from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.parallel import Run, processes
-from pipelines.catalog.partitions import (
-    Layout,
-    Tile,
-    partitions_of,
-    tile,
-    to_columns,
-    write_partition,
-)
-from pipelines.catalog.provenance import identify, make_record, make_report
-from pipelines.catalog.repeats import rows_of
-from pipelines.catalog.report import IngestReport
+from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
+from pipelines.catalog.plan import IngestPlan, make_plan
+from pipelines.catalog.provenance import identify, make_record
+from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
-from pipelines.catalog.tables import PROVENANCE, open_table
-from pipelines.catalog.valid_rows import Progress, ValidRows, validate_sources
-from pipelines.merge import MERGED_COLUMNS, Cells, parse_cells
+from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
+from pipelines.catalog.valid_rows import ValidRows, validate_sources
+from pipelines.catalog.validation import Progress
 from pipelines.storage.atomic import MANIFEST, atomic_directory, write_manifest
 
 STARS_PER_PARTITION = 1 << 20
@@ -55,7 +48,7 @@ def ingest(
     overwrite: bool = False,
     workers: int = 1,
     merge: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
     **options: Any,
 ) -> IngestReport:
     """Read catalogues, drop faulty rows, and write the canonical table.
@@ -74,7 +67,8 @@ def ingest(
         Number of processes that fill a folder; its rows and counts are the same for
         any number. One file is written by one.
     merge
-        ``NSIDE,BINS``: merge the stars of a cell (`pipelines.merge`); needs a folder.
+        ``NSIDE,BINS``: merge the stars of a cell (`pipelines.catalog.merging`); needs
+        a folder.
     progress
         Called with the number of rows after each piece.
     options
@@ -110,17 +104,14 @@ def ingest(
         _workspace(output) as work,
         processes(workers) as run,
     ):
-        rows = validate_sources(run, plan, work, progress, over_sky=True)
-        return _fill_folder(run, plan, rows, folder, work, cells)
+        rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
+        return _fill_folder(run, plan, rows, folder, cells)
 
 
-@contextmanager
-def _workspace(output: Path) -> Iterator[Path]:
+def _workspace(output: Path) -> TemporaryDirectory[str]:
     """A folder beside the output for what waits on disk."""
-    with TemporaryDirectory(
-        prefix=f".{output.name}.", suffix=".part", dir=output.parent
-    ) as work:
-        yield Path(work)
+    prefix = f".{output.name}."
+    return TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent)
 
 
 def _write_file(
@@ -132,17 +123,10 @@ def _write_file(
         ) as table,
         _workspace(output) as work,
     ):
-        rows = validate_sources(map, plan, work, progress, over_sky=False)
-        kept = KeptRows()
-        header = read_run(rows.runs[0].stem, 0, 0, rows.repeated[:0])
-        for number, each in enumerate(rows.runs):
-            sound = read_run(each.stem, 0, 1, rows_of(rows.repeated, number))
-            columns = to_columns(joined([header, sound]))
-            table.write(columns)
-            if len(rows.repeated):
-                kept.note(columns)
-        if len(rows.repeated):
-            rows.counts.kept = kept
+        rows = validate_sources(map, plan, Path(work), progress, over_sky=False)
+        header = rows.runs[0].schema.empty_table()
+        for each in rows.runs:
+            table.write(as_columns(joined([header, read_run(each.stem)])))
         report = make_report(plan, rows.counts)
         inputs = [identify(path) for path in plan.files]
         table.describe(make_record(plan, inputs, report))
@@ -150,41 +134,16 @@ def _write_file(
 
 
 def _fill_folder(
-    run: Run,
-    plan: IngestPlan,
-    rows: ValidRows,
-    folder: Path,
-    work: Path,
-    cells: Cells | None,
+    run: Run, plan: IngestPlan, rows: ValidRows, folder: Path, cells: Cells | None
 ) -> IngestReport:
     deepest = COUNT_ORDER
     if cells is not None:
         cells = cells.reaching(rows.counts.farthest)
         deepest = min(COUNT_ORDER, cells.coarsest)
-    repeated = work / "repeated.npy"
-    np.save(repeated, rows.repeated)
-    layout = Layout(
-        folder=folder,
-        schema=rows.runs[0].schema,
-        repeated=repeated,
-        units=plan.units,
-        cells=cells,
-    )
+    layout = Layout(schema=rows.runs[0].schema, units=plan.units, cells=cells)
     tiles = tile(rows.stars, STARS_PER_PARTITION, deepest)
-    kept = KeptRows()
-    for written in run(write_partition, partitions_of(layout, tiles, rows.runs)):
-        kept.add(written)
-    rows.counts.kept = kept
-    report = make_report(plan, rows.counts, _notes(tiles, kept, cells))
-    record = make_record(plan, list(run(identify, plan.files)), report)
-    record["merge"] = None if cells is None else str(cells)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    (folder / PROVENANCE).write_text(text, encoding="utf-8")
-    write_manifest(folder)
-    return report
-
-
-def _notes(tiles: Sequence[Tile], kept: KeptRows, cells: Cells | None) -> list[str]:
+    parts = partitions_of(folder, tiles, rows.runs)
+    written = np.sum(list(run(partial(write_partition, layout), parts)), axis=0)
     orders = [place.order for place in tiles]
     notes = [
         f"{len(tiles)} partitions in the order of the sky, HEALPix orders "
@@ -192,11 +151,17 @@ def _notes(tiles: Sequence[Tile], kept: KeptRows, cells: Cells | None) -> list[s
     ]
     if cells is not None:
         notes.append(
-            f"{kept.stars:,} stars merged into {kept.rows:,} pseudo-observations: "
-            f"pixels of nside {cells.nside}, bins of {cells.width:.4g} pc; "
-            f"{kept.outlying:,} outlying stars left by themselves"
+            f"{rows.counts.kept:,} stars merged into {written[0]:,} "
+            f"pseudo-observations: pixels of nside {cells.nside}, bins of "
+            f"{cells.width:.4g} pc; {written[1]:,} outlying stars left by themselves"
         )
-    return notes
+    report = make_report(plan, rows.counts, notes)
+    record = make_record(plan, list(run(identify, plan.files)), report)
+    record["merge"] = None if cells is None else str(cells)
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    (folder / PROVENANCE).write_text(text, encoding="utf-8")
+    write_manifest(folder)
+    return report
 
 
 def _check_folder(output: Path) -> None:
@@ -215,6 +180,6 @@ def _check_merging(plan: IngestPlan, cells: Cells | None) -> None:
         return
     if plan.options.positions_only:
         raise InputError("positions without extinctions cannot be merged")
-    for source in plan.sources:
+    for source in (validator.source for validator in plan.validators):
         if set(MERGED_COLUMNS) & set(source.columns):
             raise InputError(f"{source.path} is merged already: merge its source")

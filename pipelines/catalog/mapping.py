@@ -42,6 +42,10 @@ class Binding:
         return self.column is None and self.value is None
 
 
+Recipe = dict[str, Binding]
+"""What is read from one source, by canonical name."""
+
+
 def parse_mapping(text: str) -> Binding:
     """Parse ``CANONICAL=COLUMN[:UNIT]``, where a number stands for a constant.
 
@@ -87,10 +91,6 @@ def parse_mappings(texts: Iterable[str]) -> dict[str, Binding]:
     return bindings
 
 
-Recipe = dict[str, Binding]
-"""What is read from one source, by canonical name."""
-
-
 def choose(
     source: Source,
     user: Mapping[str, Binding],
@@ -113,24 +113,19 @@ def choose(
     names = choice.position()
     names += choice.distance(derived="x" in names)
     if not positions_only:
-        names += choice.with_error("extinction", required=True)
-    names += choice.present("source_id")
-    _refuse_unused(user, names, positions_only)
-    return {name: _settled(source, choice.candidates[name]) for name in names}
-
-
-def _settled(source: Source, binding: Binding) -> Binding:
-    """With the unit that is stated or found, and the factor from that."""
-    found, factor = _unit_in_file(source, binding), 1.0
-    if binding.canonical != "source_id":
-        factor = conversion_factor(
-            binding.canonical,
-            binding.column or str(binding.value),
-            stated=binding.unit,
-            found=found,
-            source=str(source.path),
+        names += choice.one_of("extinction", ("extinction",))
+        names += choice.error("extinction")
+    names += ["source_id"] if "source_id" in choice.candidates else []
+    unused = [n for n, b in user.items() if n not in names and not b.ignored]
+    if positions_only:
+        unused = [name for name in unused if not name.startswith("extinction")]
+    if unused:
+        raise InputError(
+            f"--map {unused[0]}=... is of no use here, since the table is made from "
+            f"{', '.join(names)}: drop it, or map its counterpart (a parallax needs an "
+            "error, bounds come in pairs)"
         )
-    return replace(binding, unit=binding.unit or found, factor=factor)
+    return {name: _settled(source, choice.candidates[name]) for name in names}
 
 
 class _Choice:
@@ -140,81 +135,58 @@ class _Choice:
         self._source = source
         self.candidates = candidates
 
-    def present(self, *names: str) -> list[str]:
-        return [name for name in names if name in self.candidates]
-
     def position(self) -> list[str]:
-        complete = [s for s in POSITIONS if len(self.present(*s)) == len(s)]
-        if not complete:
-            raise self._missing("position (l and b, ra and dec, or x, y and z)", "l")
-        ranked = sorted(complete, key=self._rank)
-        rivals = [s for s in ranked if self._rank(s) == self._rank(ranked[0])]
-        if self._origin(*ranked[0]) == USER and len(rivals) > 1:
-            raise InputError(
-                "more than one position is mapped: keep one of "
-                + "; ".join(", ".join(system) for system in rivals)
-            )
-        return list(ranked[0])
+        # Of columns that only bear the names, those whose units are known go first.
+        systems = sorted(POSITIONS, key=lambda system: not self._have_units(system))
+        what = "position (l and b, ra and dec, or x, y and z)"
+        return self.one_of(what, *systems)
 
     def distance(self, *, derived: bool) -> list[str]:
-        options = sorted(self.present("distance", "parallax"), key=self._origin)
-        if derived and self._origin(*options) == USER:
-            raise InputError("x, y and z already give the distance: map no other")
         if derived:
-            return self.present("distance_error")
-        if not options:
-            raise self._missing("distance or parallax", "distance")
-        if self._origin(options[-1]) == USER and len(options) > 1:
-            raise InputError("both distance and parallax are mapped: keep one")
-        if options[0] == "distance":
-            return self.with_error("distance", required=False)
-        if "parallax_error" not in self.candidates:
-            raise self._missing(
-                "parallax_error, which distances from parallaxes need", "parallax_error"
-            )
-        return ["parallax", "parallax_error"]
+            return ["distance_error"] if "distance_error" in self.candidates else []
+        what = "distance (or parallax with parallax_error)"
+        chosen = self.one_of(what, ("distance",), ("parallax", "parallax_error"))
+        return chosen + (self.error("distance") if chosen == ["distance"] else [])
 
-    def with_error(self, name: str, *, required: bool) -> list[str]:
-        """Choose a quantity and its error, or the bounds that give the error."""
-        if name not in self.candidates:
-            raise self._missing(name, name)
+    def error(self, name: str) -> list[str]:
+        """The error of a quantity that is chosen, or the bounds that give it."""
         error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
         # A preset's error belongs to its own value, not to another that is mapped.
-        if self._origin(name) == USER:
-            for item in self.present(error, *bounds):
-                if self._origin(item) == PRESET:
+        if self.candidates[name].origin == USER:
+            for item in (error, *bounds):
+                if item in self.candidates and self.candidates[item].origin == PRESET:
                     del self.candidates[item]
-        single, pair = self.present(error), self.present(*bounds)
-        if len(pair) == 1:
-            raise InputError(f"{pair[0]} is given without its counterpart")
-        if self._origin(*single) == self._origin(*pair) == USER:
-            raise InputError(
-                f"both {error} and the bounds of {name} are mapped: keep one"
-            )
-        chosen = single if self._origin(*single) <= self._origin(*pair) else pair
-        if required and not chosen:
-            raise self._missing(
-                f"{error} (or lower and upper bounds, or one error for all stars: "
-                f"--map {error}=0.05:mag)",
-                error,
-            )
-        return [name, *chosen]
+        what = f"{error} (or lower and upper bounds, or one for all stars: {error}=0.05"
+        needed = name == "extinction"
+        return self.one_of(f"{what}:mag)", (error,), bounds, needed=needed)
 
-    def _origin(self, *names: str) -> int:
-        """The highest rank among candidates; beyond all ranks without any."""
-        return min((self.candidates[name].origin for name in names), default=NAME + 1)
-
-    def _rank(self, system: Sequence[str]) -> tuple[int, bool]:
-        bindings = [self.candidates[name] for name in system]
-        unknown = any(not (b.unit or _unit_in_file(self._source, b)) for b in bindings)
-        return self._origin(*system), unknown
-
-    def _missing(self, what: str, name: str) -> InputError:
-        return InputError(
+    def one_of(
+        self, what: str, *alternatives: tuple[str, ...], needed: bool = True
+    ) -> list[str]:
+        """The complete alternative that is first by origin, or else by place."""
+        complete = [a for a in alternatives if set(a) <= set(self.candidates)]
+        mapped = [a for a in complete if self._origin(a) == USER]
+        if len(mapped) > 1:
+            rivals = "; ".join(", ".join(each) for each in mapped)
+            raise InputError(f"more than one {what} is mapped: keep one of {rivals}")
+        if complete:
+            return list(min(complete, key=self._origin))
+        if not needed:
+            return []
+        nearest = max(alternatives, key=lambda a: len(set(a) & set(self.candidates)))
+        missing = next(name for name in nearest if name not in self.candidates)
+        raise InputError(
             f"{self._source.path} gives no {what}. It "
-            f"{describe_absence(self._source, name)}. Map a column, e.g. --map "
-            f"{name}=COLUMN:{INPUT_UNITS[name]}"
+            f"{describe_absence(self._source, missing)}. Map a column, e.g. --map "
+            f"{missing}=COLUMN:{INPUT_UNITS[missing]}"
         )
+
+    def _origin(self, names: Sequence[str]) -> int:
+        return min(self.candidates[name].origin for name in names)
+
+    def _have_units(self, names: Sequence[str]) -> bool:
+        bindings = [self.candidates[name] for name in names if name in self.candidates]
+        return all(b.unit or _unit_in_file(self._source, b) for b in bindings)
 
 
 def _candidates(
@@ -235,24 +207,25 @@ def _candidates(
     }
 
 
+def _settled(source: Source, binding: Binding) -> Binding:
+    """With the unit that is stated or found, and the factor from that."""
+    found, factor = _unit_in_file(source, binding), 1.0
+    if binding.canonical != "source_id":
+        factor = conversion_factor(
+            binding.canonical,
+            binding.column or str(binding.value),
+            stated=binding.unit,
+            found=found,
+            source=str(source.path),
+        )
+    return replace(binding, unit=binding.unit or found, factor=factor)
+
+
 def _unit_in_file(source: Source, binding: Binding) -> str | None:
     if binding.column is None:
         return None
     base, _ = locate(source, binding.column)
     return source.columns[base].unit
-
-
-def _refuse_unused(
-    user: Mapping[str, Binding], names: Sequence[str], positions_only: bool
-) -> None:
-    unused = [n for n, b in user.items() if n not in names and not b.ignored]
-    if positions_only:
-        unused = [name for name in unused if not name.startswith("extinction")]
-    if unused:
-        raise InputError(
-            f"--map {unused[0]}=... is of no use here, since the table is made from "
-            f"{', '.join(names)}: drop it"
-        )
 
 
 def _constant(text: str) -> float | None:

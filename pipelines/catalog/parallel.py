@@ -8,26 +8,16 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-R = TypeVar("R")
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""Applies a function to pieces; yields the results, or raises, in the pieces' order."""
 # Pieces handed out ahead of the one whose result is awaited, for each process.
 _AHEAD = 2
-
-
-class Run(Protocol):
-    """Apply a function to pieces; yield the results in the pieces' order."""
-
-    def __call__(
-        self, function: Callable[[T], R], pieces: Iterable[T], /
-    ) -> Iterator[R]:
-        """What a piece raises is raised here."""
-        ...
 
 
 @contextmanager
@@ -50,17 +40,12 @@ def processes(count: int) -> Iterator[Run]:
         count, mp_context=get_context("spawn"), initializer=_prepare
     )
 
-    def run(function: Callable[[T], R], pieces: Iterable[T], /) -> Iterator[R]:
-        rest = iter(pieces)
-        waiting: deque[Future[Any]] = deque(
-            pool.submit(function, piece)
-            for piece in itertools.islice(rest, _AHEAD * count)
-        )
+    def run(function: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
+        ahead = (pool.submit(function, piece) for piece in pieces)
+        waiting = deque(itertools.islice(ahead, _AHEAD * count))
         while waiting:
             yield waiting.popleft().result()
-            waiting.extend(
-                pool.submit(function, piece) for piece in itertools.islice(rest, 1)
-            )
+            waiting.extend(itertools.islice(ahead, 1))
 
     try:
         yield run

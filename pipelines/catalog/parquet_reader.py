@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -13,77 +13,56 @@ import pyarrow.parquet as pq
 from pipelines.catalog.source import (
     ROWS_PER_BATCH,
     ColumnInfo,
+    Source,
     astropy_units,
-    refuse_duplicates,
-    unreadable,
+    reading,
 )
 
 
-class ParquetSource:
-    """One parquet file; see `pipelines.catalog.source.Source`.
+class ParquetSource(Source):
+    """One parquet file, or (``groups``) some of its row groups.
 
     Units are taken from the fields' metadata (``unit`` or ``units``) or from the
     description that astropy or this program writes.
-
-    Parameters
-    ----------
-    groups
-        Only these row groups.
     """
 
-    def __init__(self, path: Path, groups: range | None = None) -> None:
-        self.path, self.groups = path, groups
-        try:
-            with pq.ParquetFile(path) as file:
-                schema = file.schema_arrow
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(path, error) from error
-        refuse_duplicates(path, schema.names)
+    groups: range | None = None
+
+    def _describe(self) -> Iterable[tuple[str, ColumnInfo]]:
+        with pq.ParquetFile(self.path) as file:
+            schema = file.schema_arrow
         units = _described_units(schema.metadata or {})
         for field in schema:
             metadata = field.metadata or {}
-            said = metadata.get(b"unit") or metadata.get(b"units")
-            units |= {field.name: said.decode()} if said else {}
-        self.columns = {
-            field.name: ColumnInfo(
-                unit=units.get(field.name),
-                width=field.type.list_size
-                if pa.types.is_fixed_size_list(field.type)
-                else None,
+            said = metadata.get(b"unit") or metadata.get(b"units") or b""
+            vector = pa.types.is_fixed_size_list(field.type)
+            yield (
+                field.name,
+                ColumnInfo(
+                    unit=said.decode().strip() or units.get(field.name) or None,
+                    width=field.type.list_size if vector else None,
+                ),
             )
-            for field in schema
-        }
 
-    def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
-        try:
-            with pq.ParquetFile(self.path, pre_buffer=False) as file:
-                for batch in file.iter_batches(
-                    ROWS_PER_BATCH, row_groups=self.groups, columns=list(kinds)
-                ):
-                    yield {name: to_numpy(batch.column(name)) for name in kinds}
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(self.path, error) from error
+    def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
+        with pq.ParquetFile(self.path, pre_buffer=False) as file:
+            for batch in file.iter_batches(
+                ROWS_PER_BATCH, row_groups=self.groups, columns=list(kinds)
+            ):
+                yield {name: to_numpy(batch.column(name)) for name in kinds}
 
-
-def split_groups(path: Path, rows: int) -> list[range]:
-    """Cut a parquet file into runs of row groups of about ``rows`` rows each.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    """
-    try:
-        footer = pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error
-    runs, start, held = [], 0, 0
-    for group in range(footer.num_row_groups):
-        held += footer.row_group(group).num_rows
-        if held >= rows or group == footer.num_row_groups - 1:
-            runs.append(range(start, group + 1))
-            start, held = group + 1, 0
-    return runs or [range(0)]
+    def parts(self, rows: int) -> Iterator[ParquetSource]:
+        """Runs of row groups with about ``rows`` rows each."""
+        with reading(self.path):
+            footer = pq.read_metadata(self.path)
+        start, held = 0, 0
+        for group in range(footer.num_row_groups):
+            held += footer.row_group(group).num_rows
+            if held >= rows or group == footer.num_row_groups - 1:
+                part = copy.copy(self)
+                part.groups = range(start, group + 1)
+                yield part
+                start, held = group + 1, 0
 
 
 def to_numpy(array: pa.Array) -> np.ndarray:
@@ -100,14 +79,13 @@ def to_numpy(array: pa.Array) -> np.ndarray:
             rows = [nothing if row is None else row for row in array.tolist()]
             array = pa.array(rows, kind)
         return to_numpy(array.flatten()).reshape(len(array), kind.list_size)
-    missing = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind):
-        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
-        values[missing] = np.nan
-        return values
+        # NumPy has NaN where Arrow has nulls.
+        return array.to_numpy(zero_copy_only=False).astype(np.float64)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if not array.null_count:
             return array.to_numpy(zero_copy_only=False)
+        missing = array.is_null().to_numpy(zero_copy_only=False)
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
         return np.ma.array(filled.to_numpy(zero_copy_only=False), mask=missing)
     return array.to_numpy(zero_copy_only=False).astype(object)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipelines.catalog.counts import KeptRows
-from pipelines.catalog.parquet_reader import to_numpy
-from pipelines.catalog.repeats import rows_of
+from pipelines.catalog.merging import Cells, merge_rows
+from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.sorted_runs import (
     COUNT_ORDER,
     DEEPEST,
@@ -20,26 +20,20 @@ from pipelines.catalog.sorted_runs import (
     joined,
     read_run,
 )
-from pipelines.catalog.tables import write_table
-from pipelines.merge import Cells, merge_rows
+from pipelines.catalog.tables import as_columns, open_table
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tile:
+class Tile(NamedTuple):
     """HEALPix pixel (NESTED, Galactic) whose stars make a partition."""
 
     order: int
     pixel: int
 
     @property
-    def first(self) -> int:
-        """Its first descendant at the order by which stars are sorted."""
-        return self.pixel << 2 * (DEEPEST - self.order)
-
-    @property
-    def last(self) -> int:
-        """One past its last descendant."""
-        return (self.pixel + 1) << 2 * (DEEPEST - self.order)
+    def keys(self) -> tuple[int, int]:
+        """Its first and one past its last descendant at order `DEEPEST`."""
+        shift = 2 * (DEEPEST - self.order)
+        return self.pixel << shift, (self.pixel + 1) << shift
 
 
 def tile(counts: np.ndarray, limit: int, deepest: int = COUNT_ORDER) -> list[Tile]:
@@ -64,94 +58,62 @@ def tile(counts: np.ndarray, limit: int, deepest: int = COUNT_ORDER) -> list[Til
         chosen = np.flatnonzero(whole & small & (count > 0))
         tiles += [Tile(order, int(pixel)) for pixel in chosen]
         whole = np.repeat(whole & ~small, 4)
-    return sorted(tiles, key=lambda item: item.first)
+    return sorted(tiles, key=lambda item: item.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """What all partitions have in common.
 
-    Parameters
-    ----------
-    schema
-        Of the rows; all are converted to its types.
-    repeated
-        File with the numbers of repeated rows; see `pipelines.catalog.repeats`.
-    units
-        Of columns, by name; may name others too.
-    cells
-        In which stars are merged, if at all.
+    ``schema`` is that of the rows, to whose types all are converted, ``units`` are
+    those of columns, by name, and ``cells`` those in which stars are merged, if at all.
     """
 
-    folder: Path
     schema: pa.Schema
-    repeated: Path
     units: dict[str, str]
     cells: Cells | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """Where a tile is written, and the runs by number that hold stars of it."""
+class Partition(NamedTuple):
+    """Where a tile is written, and the stems of the runs that hold stars of it."""
 
-    layout: Layout
     path: Path
     tile: Tile
-    runs: dict[int, Path]
+    stems: list[Path]
 
 
 def partitions_of(
-    layout: Layout, tiles: Sequence[Tile], runs: Sequence[SortedRun]
+    folder: Path, tiles: Sequence[Tile], runs: Sequence[SortedRun]
 ) -> Iterator[Partition]:
     """One partition for each tile; their names sort in the order of the sky."""
     for number, place in enumerate(tiles):
         name = f"part-{number:05d}-order-{place.order}-pixel-{place.pixel}.parquet"
-        within = {
-            which: run.stem
-            for which, run in enumerate(runs)
-            if run.first < place.last and run.last >= place.first
-        }
-        yield Partition(
-            layout=layout, path=layout.folder / name, tile=place, runs=within
-        )
+        first, last = place.keys
+        stems = [run.stem for run in runs if run.first < last and run.last >= first]
+        yield Partition(folder / name, place, stems)
 
 
-def write_partition(part: Partition) -> KeptRows:
-    """Write one partition, unless repeated rows were all it had."""
-    columns = to_columns(_sorted_rows(part))
-    kept = KeptRows()
-    kept.note(columns)
-    if not kept.stars:
-        return kept
-    if part.layout.cells is not None:
-        columns, kept.outlying = merge_rows(columns, part.layout.cells)
-        kept.rows = len(columns["l"])
-    write_table(
-        part.path,
-        columns,
-        units={
-            name: unit for name, unit in part.layout.units.items() if name in columns
-        },
-        meta={"order": part.tile.order, "pixel": part.tile.pixel, "nested": True},
-        kind="stars",
-        overwrite=False,
-    )
-    return kept
+def write_partition(layout: Layout, part: Partition) -> tuple[int, int]:
+    """Write one partition, unless repeated rows were all it had.
 
-
-def _sorted_rows(part: Partition) -> pa.Table:
-    repeated = np.load(part.layout.repeated, mmap_mode="r")
-    pieces = [
-        read_run(stem, part.tile.first, part.tile.last, rows_of(repeated, number))
-        for number, stem in part.runs.items()
-    ]
-    schema = part.layout.schema.append(pa.field(KEY, pa.int64()))
+    Returns
+    -------
+    The number of rows, and of outlying ones among them that were not merged.
+    """
+    schema = layout.schema.append(pa.field(KEY, pa.int64()))
+    pieces = [read_run(stem, part.tile.keys) for stem in part.stems]
     table = joined([schema.empty_table(), *pieces])
+    if not len(table):
+        return 0, 0
     order = np.argsort(table[KEY].to_numpy(), kind="stable")
-    return table.drop_columns([KEY]).take(pa.array(order))
-
-
-def to_columns(table: pa.Table) -> dict[str, np.ndarray]:
-    """Rows of runs as canonical columns, shape ``(n,)`` each."""
-    names = [name for name in table.column_names if name != KEY]
-    return {name: to_numpy(table[name].combine_chunks()) for name in names}
+    columns, outlying = as_columns(table.drop_columns([KEY]).take(pa.array(order))), 0
+    if layout.cells is not None:
+        needed = {n: columns[n].to_numpy() for n in CANONICAL_UNITS if n in columns}
+        columns, outlying = merge_rows(needed, layout.cells)
+    with open_table(
+        part.path, units=layout.units, kind="stars", overwrite=False
+    ) as writer:
+        writer.write(columns)
+        order, pixel = part.tile
+        writer.describe({"order": order, "pixel": pixel, "nested": True})
+    return len(columns["l"]), outlying

@@ -60,8 +60,6 @@ class Preset(_Strict):
 
     Parameters
     ----------
-    name, title
-        What it is.
     references
         Whom to cite, paper by paper. Instead there may be ``reference``, one line such
         as ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``, and ``doi`` of the first.
@@ -72,14 +70,10 @@ class Preset(_Strict):
         the description follows its published data model alone.
     notes
         What a user should know: caveats, published names, other columns.
-    columns
-        Canonical name to its origin.
-    widths
-        Values per row of each two-dimensional column.
-    cuts
-        Name of a quality cut to its filter; each must pass.
-    keep
-        Name in the output to a further column.
+    columns, widths, cuts, keep
+        Canonical name to its origin; values per row of each two-dimensional column;
+        name of a quality cut to its filter, each of which must pass; name in the
+        output to a further column.
     min_parallax_snr
         Parallaxes below this signal-to-noise are cut.
     """
@@ -99,7 +93,10 @@ class Preset(_Strict):
     min_parallax_snr: pydantic.PositiveFloat = MINIMUM_PARALLAX_SNR
 
     @pydantic.model_validator(mode="after")
-    def _one_way_to_cite(self) -> Preset:
+    def _consistent(self) -> Preset:
+        unknown = set(self.columns) - set(INPUT_UNITS) - {"source_id"}
+        if unknown:
+            raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
         if len({"references", "reference"} & self.model_fields_set) != 1:
             raise ValueError("give either references or reference")
         if self.references and self.doi:
@@ -111,19 +108,11 @@ class Preset(_Strict):
         """Whom to cite, in one line."""
         return "; ".join(map(str, references_of(self.model_dump())))
 
-    @pydantic.field_validator("columns")
-    @classmethod
-    def _canonical(cls, columns: dict[str, PresetColumn]) -> dict[str, PresetColumn]:
-        unknown = set(columns) - set(INPUT_UNITS) - {"source_id"}
-        if unknown:
-            raise ValueError(f"not canonical: {', '.join(sorted(unknown))}")
-        return columns
-
 
 def list_presets() -> list[str]:
     """Return the names of the surveys that are described here, sorted."""
-    names = sorted(Path(item.name) for item in _FOLDER.iterdir())
-    return [name.stem for name in names if name.suffix == ".toml"]
+    names = sorted(item.name for item in _FOLDER.iterdir())
+    return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
 
 
 def load_preset(name: str) -> Preset:
@@ -148,8 +137,6 @@ def load_preset(name: str) -> Preset:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"the preset {name} is no TOML: {error}") from error
     except pydantic.ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
-            for item in error.errors()
-        )
+        places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
+        faults = "; ".join(f"{place}: {fault}" for place, fault in places)
         raise InputError(f"the preset {name} is not valid: {faults}") from error

@@ -1,4 +1,4 @@
-"""What an ingestion tells of itself: a report for people, a record for the table."""
+"""Where a table comes from, as it is recorded with it."""
 
 from __future__ import annotations
 
@@ -9,52 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from pipelines.catalog.counts import Counts
-from pipelines.catalog.options import IngestPlan
+from pipelines.base.errors import InputError
+from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.references import plain, references_of
 from pipelines.catalog.report import IngestReport
-from pipelines.catalog.tables import METADATA_KEY, PROVENANCE
+from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
 from pipelines.storage.digests import digest_of
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
 _DEPTH = 4
-
-
-def make_report(
-    plan: IngestPlan, counts: Counts, notes: Sequence[str] = ()
-) -> IngestReport:
-    """What was counted, with what was assumed; further ``notes`` go last."""
-    recipe, preset, kept = plan.recipes[0], plan.survey, counts.kept
-    assumed = []
-    if "parallax" in recipe:
-        assumed.append(
-            f"distance = 1/parallax above {plan.selection.min_parallax_snr:g} times "
-            "its error, zero point untouched"
-        )
-    for name in ("distance", "extinction"):
-        if f"{name}_lower" in recipe:
-            assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
-    if "ra" in recipe:
-        assumed.append("ra and dec taken as ICRS")
-    if preset is not None:
-        assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
-        if preset.tested_on == "generated":
-            assumed.append("this preset was not tested on a sample of the real survey")
-    return IngestReport(
-        sources=tuple(path.name for path in plan.files),
-        rows_read=counts.rows_read,
-        rows_kept=kept.stars,
-        faults=dict(counts.faults),
-        cuts=dict(counts.cuts),
-        negative_extinctions=kept.negative,
-        origins={name: str(binding) for name, binding in recipe.items()},
-        ranges=kept.ranges(),
-        notes=(*assumed, *notes, *(f"warning: {text}" for text in kept.doubts())),
-    )
 
 
 def make_record(
@@ -95,17 +59,15 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
     """
     if "partitions" in record:
         told = [one for part in record["partitions"].values() for one in surveys(part)]
-    elif record.get("preset") is not None:
-        told = [_told(record["preset"])]
     else:
-        inputs = record.get("inputs", [])
-        told = [_told(one) for item in inputs for one in item.get("surveys", [{}])]
-        told = told or [_told({})]
+        # An input that is no table of ours is of an unknown survey.
+        inputs = [item.get("surveys", [{}]) for item in record.get("inputs", [])]
+        found = [[record["preset"]]] if record.get("preset") else inputs
+        told = [_told(one) for each in found or [[{}]] for one in each]
     mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
-    if record.get("band"):
-        told = [{**one, "band": record["band"]} for one in told]
-    elif "extinction" in mapped:
-        told = [{**one, "band": ""} for one in told]
+    band = record.get("band")
+    if band or "extinction" in mapped:
+        told = [{**one, "band": band or ""} for one in told]
     return list({json.dumps(one): one for one in told}.values())
 
 
@@ -118,12 +80,9 @@ def _told(survey: dict[str, Any]) -> dict[str, Any]:
 def _own_record(path: Path) -> dict[str, Any] | None:
     """The provenance that a table of this program carries or lies beside."""
     try:
-        metadata = pq.read_metadata(path).metadata or {}
-    except (pa.ArrowException, OSError):
-        return None
-    if METADATA_KEY not in metadata:
-        return None
-    record = json.loads(metadata[METADATA_KEY]).get("meta") or {}
+        record = json.loads(read_footer(path).metadata[METADATA_KEY])["meta"]
+    except (InputError, TypeError, KeyError):
+        return None  # no parquet, or of another program
     if "command" not in record:
         # A partition: its folder tells.
         for folder in path.parents[:_DEPTH]:

@@ -10,39 +10,43 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.astropy_reader import open_fits, open_votable
-from pipelines.catalog.conversions import CONVERSIONS
+from pipelines.catalog.astropy_reader import FitsSource, VOTableSource
+from pipelines.catalog.conversions import KINDS, convert
 from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.hdf5_reader import Hdf5Source
 from pipelines.catalog.parquet_reader import ParquetSource
-from pipelines.catalog.source import Source, describe_absence, is_gzipped, locate
+from pipelines.catalog.source import (
+    Source,
+    describe_absence,
+    is_gzipped,
+    locate,
+    reading,
+)
 from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
 
 __all__ = ["describe_absence", "find_files", "open_source", "read_columns"]
 
-OPENERS: dict[str, Callable[[Path], Source]] = {
-    "text": TextSource,
-    "FITS": open_fits,
-    "VOTable": open_votable,
-    "parquet": ParquetSource,
-    "HDF5": Hdf5Source,
-}
-SUFFIXES = {
-    "text": (".csv", ".ecsv", ".tsv"),
-    "FITS": (".fits", ".fit"),
-    "VOTable": (".vot", ".votable"),
-    "parquet": (".parquet", ".parq", ".pq"),
-    "HDF5": (".h5", ".hdf5"),
-}
-_STARTS = {
-    b"PAR1": "parquet",
-    b"\x89HDF\r\n\x1a\n": "HDF5",
-    b"SIMPLE  =": "FITS",
+
+class _Format(NamedTuple):
+    """A reader, the names its files have, and the bytes that they begin with."""
+
+    open: Callable[[Path], Source]
+    suffixes: tuple[str, ...]
+    starts: tuple[bytes, ...] = ()
+
+
+_FORMATS = {
+    "parquet": _Format(ParquetSource, (".parquet", ".parq", ".pq"), (b"PAR1",)),
+    "HDF5": _Format(Hdf5Source, (".h5", ".hdf5"), (b"\x89HDF\r\n\x1a\n",)),
+    "FITS": _Format(FitsSource, (".fits", ".fit"), (b"SIMPLE  =",)),
+    "VOTable": _Format(VOTableSource, (".vot", ".votable"), (b"<?xml", b"<VOTABLE")),
+    "text": _Format(TextSource, (".csv", ".ecsv", ".tsv")),
 }
 
 
@@ -66,10 +70,8 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
             files.append(path)
         elif (path / PROVENANCE).is_file():
             files += partitions(path)
-        elif is_hats(path):
-            files += hats_files(path)
         else:
-            files += _files_inside(path)
+            files += hats_files(path) if is_hats(path) else _files_inside(path)
     return files
 
 
@@ -94,40 +96,30 @@ def open_source(path: Path) -> Source:
         If the file is empty, truncated, no table, or of another format than its name
         says.
     """
-    found = detect_format(path)
+    found = _detect_format(path)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
-    for expected, suffixes in SUFFIXES.items():
-        if suffix in suffixes and expected != found:
+    for expected, known in _FORMATS.items():
+        if suffix in known.suffixes and expected != found:
             raise InputError(
                 f"{path} is named like {expected} but its content is {found}: the "
                 "wrong or a broken file"
             )
-    return OPENERS[found](path)
+    return _FORMATS[found].open(path)
 
 
-def detect_format(path: Path) -> str:
-    """Return the key of `OPENERS` that the first bytes of a file call for."""
-    try:
+def _detect_format(path: Path) -> str:
+    with reading(path):
         compressed = is_gzipped(path)
         with (gzip.open if compressed else open)(path, "rb") as file:
             start = file.read(512)
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
     if not start.strip():
         raise InputError(f"{path} is empty")
-    found = _format_of(start, path)
-    if compressed and found in ("parquet", "HDF5"):
-        raise InputError(f"{path} is {found} inside gzip: decompress it first")
-    return found
-
-
-def _format_of(start: bytes, path: Path) -> str:
-    for mark, found in _STARTS.items():
-        if start.startswith(mark):
-            return found
     head = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head.startswith(b"<?xml") or head[:8].upper() == b"<VOTABLE":
-        return "VOTable"
+    for name, known in _FORMATS.items():
+        if any(head.startswith(each) for each in known.starts):
+            if compressed and name in ("parquet", "HDF5"):
+                raise InputError(f"{path} is {name} inside gzip: decompress it first")
+            return name
     if b"\x00" in start:
         raise InputError(
             f"{path} is no table that is known here: expected CSV, ECSV, FITS, "
@@ -144,8 +136,8 @@ def read_columns(
     Parameters
     ----------
     requests
-        Key in the batch to the column's reference and the kind that is wanted, one of
-        `pipelines.catalog.conversions.CONVERSIONS`.
+        Key in the batch to the column's reference and the kind that is wanted
+        (`pipelines.catalog.conversions.convert`).
 
     Raises
     ------
@@ -154,8 +146,7 @@ def read_columns(
     """
     places = {key: locate(source, column) for key, (column, _) in requests.items()}
     # A column may be wanted twice; text is then read as the least convertible kind.
-    rank = list(CONVERSIONS).index
-    order = sorted(requests, key=lambda key: rank(requests[key][1]))
+    order = sorted(requests, key=lambda key: KINDS.index(requests[key][1]))
     wanted = {places[key][0]: requests[key][1] for key in order}
     # Astropy writes masked columns to parquet and HDF5 as two, values and mask.
     masks = {
@@ -170,5 +161,5 @@ def read_columns(
             column = batch[base] if index is None else batch[base][:, index]
             reference, kind = requests[key]
             where = f"{source.path}, column {reference!r}"
-            chosen[key] = CONVERSIONS[kind](column, where)
+            chosen[key] = convert(column, kind, where)
         yield chosen

@@ -19,15 +19,8 @@ Name = Annotated[str, pydantic.StringConstraints(min_length=1)]
 class Reference(pydantic.BaseModel):
     """One paper; what is empty is not known, and never guessed.
 
-    Parameters
-    ----------
-    authors
-        ``"Surname, Given names"`` or the surname alone; the last is ``"others"``
-        where there are more.
-    year, title, journal, volume, pages, doi
-        As they were published; ``title`` is the paper's.
-    note
-        What else is said, or all that is.
+    ``authors`` are ``"Surname, Given names"`` or the surname alone, the last is
+    ``"others"`` where there are more; ``note`` is what else is said, or all that is.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -78,9 +71,8 @@ def parse_references(text: str, doi: str = "") -> list[Reference]:
 
 def references_of(told: dict[str, Any]) -> list[Reference]:
     """Of a preset or another work as plain JSON: a list, or a line and one DOI."""
-    listed = told.get("references") or []
-    if listed:
-        return [Reference.model_validate(one) for one in listed]
+    if told.get("references"):
+        return [Reference.model_validate(one) for one in told["references"]]
     return parse_references(told.get("reference", ""), told.get("doi", ""))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipelines.catalog.counts import Counts
+from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.schema import CANONICAL_UNITS
 
 
@@ -69,6 +72,45 @@ class IngestReport:
                 f"{_short(high)} {unit}"
             )
         return "\n".join([*lines, *self.notes])
+
+
+def make_report(
+    plan: IngestPlan, counts: Counts, notes: Sequence[str] = ()
+) -> IngestReport:
+    """What was counted, with what was assumed, then further ``notes`` and warnings."""
+    recipe = plan.validators[0].recipe
+    warnings = [f"warning: {text}" for text in counts.doubts()]
+    return IngestReport(
+        sources=tuple(path.name for path in plan.files),
+        rows_read=counts.rows_read,
+        rows_kept=counts.kept,
+        faults=dict(counts.faults),
+        cuts=dict(counts.cuts),
+        negative_extinctions=counts.negative,
+        origins={name: str(binding) for name, binding in recipe.items()},
+        ranges=counts.ranges(),
+        notes=(*_assumptions(plan), *notes, *warnings),
+    )
+
+
+def _assumptions(plan: IngestPlan) -> list[str]:
+    first, preset = plan.validators[0], plan.survey
+    assumed = []
+    if "parallax" in first.recipe:
+        assumed.append(
+            f"distance = 1/parallax above {first.min_parallax_snr:g} times its error, "
+            "zero point untouched"
+        )
+    for name in ("distance", "extinction"):
+        if f"{name}_lower" in first.recipe:
+            assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
+    if "ra" in first.recipe:
+        assumed.append("ra and dec taken as ICRS")
+    if preset is not None:
+        assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
+        if preset.tested_on == "generated":
+            assumed.append("this preset was not tested on a sample of the real survey")
+    return assumed
 
 
 def _short(value: float) -> str:

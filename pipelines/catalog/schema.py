@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.tables import read_table, write_table
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ CANONICAL_UNITS = {
     "distance_error": "pc",
     "mean_distance_error": "pc",
 }
+_COLUMNS = ("source_id", *CANONICAL_UNITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ class Stars:
     distance_error
         Standard deviation of the distance [pc], float64, shape ``(N,)``.
     mean_distance_error
-        Of merged stars (`pipelines.merge`): standard deviation of the mean of their
-        distances [pc], float64, shape ``(N,)``.
+        Of merged stars (`pipelines.catalog.merging`): standard deviation of the mean
+        of their distances [pc], float64, shape ``(N,)``.
     extra
         Further columns, each of shape ``(N,)``.
     units
@@ -90,45 +92,48 @@ class Stars:
             raise ValueError(
                 f"extra columns shadow canonical names: {sorted(shadowed)}"
             )
-        expected = np.shape(self.l)
         for name, column in self.columns().items():
-            if len(expected) != 1 or np.shape(column) != expected:
+            if np.ndim(self.l) != 1 or np.shape(column) != np.shape(self.l):
                 raise ValueError(
                     f"column {name!r} has shape {np.shape(column)}, expected (N,) "
-                    f"like l, which has {expected}"
+                    f"like l, which has {np.shape(self.l)}"
                 )
             if name in CANONICAL_UNITS and column.dtype != np.float64:
                 raise ValueError(f"column {name!r} is {column.dtype}, expected float64")
-        for name, unit in (CANONICAL_UNITS | self.units).items():
-            expected_unit = CANONICAL_UNITS.get(name, unit)
-            if unit != expected_unit:
-                raise ValueError(f"{name} is in {unit!r}, expected {expected_unit!r}")
+        for name, unit in self.units.items():
+            if CANONICAL_UNITS.get(name, unit) != unit:
+                expected = CANONICAL_UNITS[name]
+                raise ValueError(f"{name} is in {unit!r}, expected {expected!r}")
+
+    @classmethod
+    def of(
+        cls, columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
+    ) -> Stars:
+        """Stars from columns by name; those that are not canonical are ``extra``."""
+        known = {name: columns[name] for name in _COLUMNS if name in columns}
+        extra = {name: column for name, column in columns.items() if name not in known}
+        return cls(**known, extra=extra, units=dict(units), meta=dict(meta))
 
     def __len__(self) -> int:
         return len(self.l)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every column present, by name, canonical ones first."""
-        named = {
-            name: getattr(self, name)
-            for name in ("source_id", *CANONICAL_UNITS)
-            if getattr(self, name) is not None
-        }
-        return {**named, **self.extra}
+        named = {name: getattr(self, name) for name in _COLUMNS}
+        present = {name: column for name, column in named.items() if column is not None}
+        return {**present, **self.extra}
 
     def select(self, rows: np.ndarray | slice) -> Stars:
         """Return the stars at an index array, a slice or a boolean mask."""
         chosen = {name: column[rows] for name, column in self.columns().items()}
-        return _assemble(chosen, self.units, self.meta)
+        return Stars.of(chosen, self.units, self.meta)
 
     def positions(self) -> np.ndarray:
         """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
 
         +x points to l = 0, +y to l = 90 deg, +z to the north Galactic pole.
         """
-        l, b = np.deg2rad(self.l), np.deg2rad(self.b)  # noqa: E741
-        directions = (np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b))
-        return self.distance[:, None] * np.stack(directions, axis=1)
+        return self.distance[:, None] * unit_vectors(self.l, self.b)
 
 
 def write_stars(path: str | os.PathLike[str], stars: Stars, *, overwrite: bool) -> None:
@@ -164,7 +169,7 @@ def read_stars(
             "make one with `dustmap ingest`"
         )
     try:
-        return _assemble(columns, units, meta)
+        return Stars.of(columns, units, meta)
     except ValueError as error:
         raise InputError(f"{path}: {error}; make it with `dustmap ingest`") from error
 
@@ -198,7 +203,7 @@ def read_stars_together(path: str | os.PathLike[str], group: Group) -> Stars:
         whole = np.concatenate(_gathered(column, group))
         if group.first or name in CANONICAL_UNITS:
             columns[name] = whole
-    return _assemble(columns, own.units, own.meta)
+    return Stars.of(columns, own.units, own.meta)
 
 
 def _gathered(own: Any, group: Group) -> list[Any]:
@@ -212,12 +217,3 @@ def _gathered(own: Any, group: Group) -> list[Any]:
     return [
         pickle.loads(whole[end - n : end].tobytes()) for n, end in zip(lengths, ends)
     ]
-
-
-def _assemble(
-    columns: dict[str, np.ndarray], units: dict[str, str], meta: dict[str, Any]
-) -> Stars:
-    names = ("source_id", *CANONICAL_UNITS)
-    known = {name: columns[name] for name in names if name in columns}
-    extra = {name: column for name, column in columns.items() if name not in known}
-    return Stars(**known, extra=extra, units=dict(units), meta=dict(meta))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from astropy.table.meta import get_header_from_yaml
@@ -29,23 +30,24 @@ class ColumnInfo:
     unit: str | None = None
     width: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.unit is not None and not self.unit.strip():
-            object.__setattr__(self, "unit", None)
 
+class Source(ABC):
+    """One file with a table in it: its ``path`` and its ``columns`` by name, in order.
 
-class Source(Protocol):
-    """One file with a table in it."""
+    A format reads the header in `_describe` and the rows in `_read`.
 
-    @property
-    def path(self) -> Path:
-        """Where it lies."""
-        ...
+    Raises
+    ------
+    InputError
+        If the file is broken, or two of its columns have one name.
+    """
 
-    @property
-    def columns(self) -> Mapping[str, ColumnInfo]:
-        """Its columns by name, in order."""
-        ...
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path):
+            described = list(self._describe())
+        refuse_duplicates(path, [name for name, _ in described])
+        self.columns: Mapping[str, ColumnInfo] = dict(described)
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield some rows of the named columns, shapes ``(n,)`` or ``(n, width)``.
@@ -53,7 +55,18 @@ class Source(Protocol):
         ``kinds`` says what each is wanted as; only text, which has no types of its
         own, needs it. Missing values are masked, None in text, or NaN in floats.
         """
-        ...
+        with reading(self.path, list(self.columns)):
+            yield from self._read(kinds)
+
+    def parts(self, rows: int) -> Iterable[Source]:
+        """Cut the table into parts of about ``rows`` rows, if the format can."""
+        return [self]
+
+    @abstractmethod
+    def _describe(self) -> Iterable[tuple[str, ColumnInfo]]: ...
+
+    @abstractmethod
+    def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]: ...
 
 
 def locate(source: Source, reference: str) -> tuple[str, int | None]:
@@ -114,8 +127,28 @@ def is_gzipped(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
+@contextmanager
+def reading(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what a parser raises into an `InputError` that names the file.
+
+    ``names`` are those of the file's columns.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # the parsers' errors have no common base
+        raise unreadable(path, error, names) from error
+
+
+def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> InputError:
     """Return the error for a file that is broken, truncated or no table."""
     lines = str(error).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__
+    if "conversion error" in reason:
+        # Arrow numbers the columns of a CSV file, which helps nobody.
+        place = re.search(r"column #(\d+)", reason)
+        if place and int(place[1]) < len(names):
+            reason = reason.replace(f"#{place[1]}", repr(names[int(place[1])]))
+        reason += " (an empty field or 'null' marks a missing value)"
     return InputError(f"{path} cannot be read: {reason}")

@@ -14,22 +14,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import unreadable
-from pipelines.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
+from pipelines.catalog.source import reading
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
+from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
 """Of a folder of partitions that was written as one."""
 ROWS_PER_GROUP = 1 << 18
+Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
+"""Columns, units and provenance."""
 
 
 class TableWriter(Protocol):
     """Takes batches of rows; the provenance may be known only at the end."""
 
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Append one batch, all columns of one length."""
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append one batch, all columns, of NumPy or Arrow, of one length."""
 
     def describe(self, meta: Mapping[str, Any]) -> None:
         """Set the provenance that is saved with the table."""
@@ -49,8 +51,6 @@ def open_table(
     the first batch; later ones are converted to them, or refused with `ValueError`
     where that would lose something.
     """
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a folder: give the name of a parquet file")
     with atomic_file(path, overwrite=overwrite) as temporary:
         writer = _ParquetBatches(temporary, units=dict(units), kind=kind)
         try:
@@ -68,8 +68,8 @@ class _ParquetBatches:
         self._meta: dict[str, Any] = {}
         self._waiting: list[pa.Table] = []
 
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        table = pa.table({name: to_arrow(column) for name, column in columns.items()})
+    def write(self, columns: Mapping[str, Any]) -> None:
+        table = to_table(columns)
         if self._writer is None:
             fields = [_with_unit(field, self._units) for field in table.schema]
             self._writer = pq.ParquetWriter(
@@ -129,10 +129,9 @@ def write_table(
         Name to array of shape ``(N,)``: numbers, booleans or strings.
     units
         Unit of each column that has one; kept in the field's metadata as ``unit``.
-    meta
-        Provenance, JSON-serialisable; kept under the schema key ``dustmap``.
-    kind
-        What the table holds: ``"stars"``, ``"prediction"``, ...
+    meta, kind
+        Provenance, JSON-serialisable, and what the table holds (``"stars"``,
+        ``"prediction"``, ...); both kept under the schema key ``dustmap``.
 
     Raises
     ------
@@ -154,7 +153,7 @@ def write_table(
 
 def read_table(
     path: str | os.PathLike[str], *, share: tuple[int, int] = (0, 1)
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
+) -> Read:
     """Read what `write_table` wrote: columns, units and provenance.
 
     ``path`` may be a folder of such files, which are joined in the order of their
@@ -174,11 +173,11 @@ def read_table(
         their columns or units, or are not those that were written.
     """
     path = Path(path)
-    if not path.is_dir():
-        return _read_file(path, _row_groups([path], share)[0])
-    files = partitions(path)
+    files = partitions(path) if path.is_dir() else [path]
     chosen = _row_groups(files, share)
     tables = [_read_file(file, groups) for file, groups in zip(files, chosen)]
+    if not path.is_dir():
+        return tables[0]
     first_columns, units, _ = tables[0]
     for file, (columns, other, _) in zip(files, tables):
         if list(columns) != list(first_columns) or other != units:
@@ -206,9 +205,8 @@ def partitions(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*.parquet"))
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
         listed = check_manifest(folder, allow_extra=True, hashes=False)
-        extra = [
-            f.name for f in files if f.relative_to(folder).as_posix() not in listed
-        ]
+        names = [file.relative_to(folder).as_posix() for file in files]
+        extra = [name for name in names if name not in listed]
         if extra:
             raise InputError(
                 f"{folder} holds {len(extra)} .parquet files that were not written "
@@ -217,6 +215,31 @@ def partitions(folder: Path) -> list[Path]:
     if not files:
         raise InputError(f"{folder} holds no .parquet file: run `dustmap ingest` first")
     return files
+
+
+def to_arrow(column: np.ndarray) -> pa.Array:
+    """Return a column as Arrow has it: objects as strings, nulls where masked."""
+    mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
+    values = np.ma.getdata(column)
+    if values.dtype.kind in "OU":
+        return pa.array(values.astype(object), pa.string(), mask=mask)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return pa.array(native, mask=mask)
+
+
+def to_table(columns: Mapping[str, Any]) -> pa.Table:
+    """Columns of NumPy or Arrow, shape ``(n,)``, as an Arrow table."""
+    return pa.table(
+        {
+            name: column if isinstance(column, pa.ChunkedArray) else to_arrow(column)
+            for name, column in columns.items()
+        }
+    )
+
+
+def as_columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The columns of an Arrow table by name."""
+    return dict(zip(table.column_names, table.columns))
 
 
 def _row_groups(
@@ -229,10 +252,7 @@ def _row_groups(
     part, of = share
     if of == 1:
         return [None] * len(files)
-    footers = []
-    for path in files:
-        with _opened(path) as file:
-            footers.append(file.metadata)
+    footers = [read_footer(path) for path in files]
     total = max(sum(footer.num_rows for footer in footers), 1)
     chosen, before = [], 0
     for footer in footers:
@@ -245,34 +265,23 @@ def _row_groups(
     return chosen
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def read_footer(path: Path) -> pq.FileMetaData:
+    """Number of rows, row groups and metadata; `InputError` if it cannot be read."""
+    with reading(path):
+        return pq.read_metadata(path)
+
+
+def _read_file(path: Path, groups: list[int] | None) -> Read:
     if not path.exists():
         raise InputError(f"{path} does not exist")
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        hint = ": make it with `dustmap ingest`"
-        raise InputError(f"{unreadable(path, error)}{hint}") from error
-
-
-def _read_file(
-    path: Path, groups: list[int] | None
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]:
-    with _opened(path) as file:
+    with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
         table = file.read() if groups is None else file.read_row_groups(groups)
-    if METADATA_KEY not in metadata:
-        raise InputError(
-            f"{path} is a parquet file without dustmap's units and provenance: "
-            "convert it with `dustmap ingest`"
-        )
-    description = json.loads(metadata[METADATA_KEY])
+    description = json.loads(metadata.get(METADATA_KEY, b"{}"))
     if description.get("version") != TABLE_VERSION:
         raise InputError(
-            f"{path} has table version {description.get('version')}, this program "
-            f"reads version {TABLE_VERSION}: ingest the catalogue again"
+            f"{path} is a parquet file without dustmap's units and provenance, or of "
+            "another version: convert it with `dustmap ingest`"
         )
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return columns, description["units"], description["meta"]
@@ -281,13 +290,3 @@ def _read_file(
 def _with_unit(field: pa.Field, units: Mapping[str, str]) -> pa.Field:
     unit = units.get(field.name)
     return field if unit is None else field.with_metadata({"unit": unit})
-
-
-def to_arrow(column: np.ndarray) -> pa.Array:
-    """Return a column as Arrow has it: objects as strings, nulls where masked."""
-    mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
-    values = np.ma.getdata(column)
-    if values.dtype.kind in "OU":
-        return pa.array(values.astype(object), pa.string(), mask=mask)
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    return pa.array(native, mask=mask)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,7 @@ from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.parquet_reader import to_numpy
-from pipelines.catalog.source import (
-    ColumnInfo,
-    is_gzipped,
-    refuse_duplicates,
-    unreadable,
-)
+from pipelines.catalog.source import ColumnInfo, Source, is_gzipped
 
 NULLS = ("", "null", "NULL", "nan", "NaN", "NAN")
 BLOCK_BYTES = 1 << 24
@@ -35,43 +30,54 @@ _INTEGER = r"^\s*-?(0|[1-9][0-9]*)\s*$"
 _DECIMAL = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
-class TextSource:
-    """A CSV or ECSV file; see `pipelines.catalog.source.Source`."""
+class TextSource(Source):
+    """A CSV or ECSV file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._comments, self._delimiter, described = _read_header(path)
-            with self._reader({}) as reader:
-                names = reader.schema.names
-        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-            raise _explain(path, error, []) from error
-        refuse_duplicates(path, names)
-        fields = {item["name"]: item for item in described}
-        if fields and list(fields) != names:
+    def _describe(self) -> Iterable[tuple[str, ColumnInfo]]:
+        self._comments, self._delimiter, fields = self._header()
+        self._types = {item["name"]: item["datatype"] for item in fields}
+        with self._reader({}) as reader:
+            names = reader.schema.names
+        if fields and list(self._types) != names:
             raise InputError(
-                f"{path}: the ECSV header describes {list(fields)} but the columns are "
-                f"{names}"
+                f"{self.path}: the ECSV header describes {list(self._types)} but the "
+                f"columns are {names}"
             )
-        self.columns = {
-            n: ColumnInfo(unit=fields.get(n, {}).get("unit")) for n in names
-        }
-        self._types = {name: item["datatype"] for name, item in fields.items()}
+        units = {item["name"]: item.get("unit") for item in fields}
+        return [(name, ColumnInfo(unit=units.get(name))) for name in names]
 
-    def batches(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
+    def _header(self) -> tuple[int, str, list[dict[str, str]]]:
+        """Lines of comments, the delimiter, and what ECSV tells of the columns."""
+        comments = []
+        suffixes = [suffix.lower() for suffix in self.path.suffixes]
+        delimiter = "\t" if ".tsv" in suffixes else ","
+        opener = gzip.open if is_gzipped(self.path) else open
+        with opener(self.path, "rt", encoding="utf-8-sig") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    break
+                comments.append(line[1:].removeprefix(" ").rstrip("\r\n"))
+        if not comments or not comments[0].startswith("%ECSV"):
+            return len(comments), delimiter, []
+        try:
+            header = get_header_from_yaml(comments[1:])
+            fields = header["datatype"]
+            assert all({"name", "datatype"} <= set(item) for item in fields)
+        except Exception as error:  # the YAML library's errors have no common base
+            raise InputError(
+                f"{self.path} has a broken ECSV header: {error}"
+            ) from error
+        return len(comments), header.get("delimiter", " "), fields
+
+    def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         types = {name: _ARROW[k] for name, k in kinds.items() if k in _ARROW}
         integers: dict[str, bool] = {}
-        try:
-            with self._reader(types, list(kinds)) as reader:
-                for batch in reader:
-                    columns = {name: batch.column(name) for name in kinds}
-                    for name, kind in kinds.items():
-                        if kind == "identifier":
-                            text = columns[name]
-                            columns[name] = self._identifiers(name, text, integers)
-                    yield {name: to_numpy(column) for name, column in columns.items()}
-        except (pa.ArrowException, OSError, EOFError) as error:
-            raise _explain(self.path, error, list(self.columns)) from error
+        with self._reader(types, list(kinds)) as reader:
+            for batch in reader:
+                columns = {name: batch.column(name) for name in kinds}
+                for name in (n for n, kind in kinds.items() if kind == "identifier"):
+                    columns[name] = self._identifiers(name, columns[name], integers)
+                yield {name: to_numpy(column) for name, column in columns.items()}
 
     def _identifiers(
         self, name: str, text: pa.Array, integers: dict[str, bool]
@@ -92,7 +98,7 @@ class TextSource:
     @contextmanager
     def _reader(
         self, types: Mapping[str, pa.DataType], names: list[str] | None = None
-    ) -> Iterator[pacsv.CSVStreamingReader]:
+    ) -> Iterator[Any]:
         read = pacsv.ReadOptions(block_size=BLOCK_BYTES, skip_rows=self._comments)
         convert = pacsv.ConvertOptions(
             column_types=dict(types),
@@ -109,43 +115,7 @@ class TextSource:
             yield reader
 
 
-def _read_header(path: Path) -> tuple[int, str, list[dict[str, str]]]:
-    """Lines of comments, the delimiter, and what ECSV tells of the columns."""
-    comments = []
-    delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
-    opener = gzip.open if is_gzipped(path) else open
-    with opener(path, "rt", encoding="utf-8-sig") as file:
-        for line in file:
-            if not line.startswith("#"):
-                break
-            comments.append(line[1:].removeprefix(" ").rstrip("\r\n"))
-    if not comments or not comments[0].startswith("%ECSV"):
-        return len(comments), delimiter, []
-    try:
-        header = get_header_from_yaml(comments[1:])
-        fields = header["datatype"]
-        assert all({"name", "datatype"} <= set(item) for item in fields)
-    except Exception as error:  # the YAML library's errors have no common base
-        raise InputError(f"{path} has a broken ECSV header: {error}") from error
-    return len(comments), header.get("delimiter", " "), fields
-
-
 def _all_match(text: pa.Array, pattern: str) -> bool:
     options = pc.MatchSubstringOptions(pattern)
     matches = pc.call_function("match_substring_regex", [text.drop_null()], options)
-    # All of no values holds, too.
-    least = pc.ScalarAggregateOptions(min_count=0)
-    return bool(pc.call_function("all", [matches], least).as_py())
-
-
-def _explain(path: Path, error: Exception, names: list[str]) -> InputError:
-    message = unreadable(path, error).args[0]
-    if "conversion error" in message:
-        # Arrow counts the columns of the file, which help nobody.
-        place = message.split("column #")[-1].split(":")[0]
-        if place.isdigit() and int(place) < len(names):
-            message = message.replace(f"#{place}", repr(names[int(place)]))
-        message += " (an empty field or 'null' marks a missing value)"
-    elif "Expected" in message:
-        message += ": the rows have different numbers of fields"
-    return InputError(message)
+    return bool(matches.to_numpy(zero_copy_only=False).all())

@@ -37,12 +37,7 @@ def conversion_factor(
 ) -> float:
     """Return what a column must be multiplied by to be in its canonical unit.
 
-    Parameters
-    ----------
-    stated
-        The unit given by the user or a preset.
-    found
-        The unit that the file gives.
+    ``stated`` is the unit given by the user or a preset, ``found`` that of the file.
 
     Raises
     ------
@@ -52,30 +47,29 @@ def conversion_factor(
     """
     target = u.Unit(INPUT_UNITS[canonical])
     remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
-    where = f"{source}, column {column!r} for {canonical}"
-    if not stated and not found:
-        raise InputError(
-            f"{where}: no unit is given or in the file; say it, e.g. {remedy}, or "
-            f"leave the column out: --map {canonical}=none"
-        )
     said = stated or found or ""
-    unit = parse_unit(said)
-    if unit is None:
-        raise InputError(
-            f"{where}: unit {said!r} is not understood; say it, e.g. {remedy}"
-        )
-    if not unit.is_equivalent(target):
-        raise InputError(
-            f"{where}: unit {said!r} is none of {canonical}, which is "
-            f"measured in {target}; map another column or another unit: {remedy}"
-        )
+    unit = parse_unit(said) if said else None
     in_file = parse_unit(found) if stated and found else None
-    if in_file is not None and not _same(in_file, unit):
-        raise InputError(
-            f"{where}: the file says {found!r} but {stated!r} was stated; leave the "
-            f"unit out (--map {canonical}={column}) or correct the file"
+    if not said:
+        fault = (
+            f"no unit is given or in the file; say it, e.g. {remedy}, or leave the "
+            f"column out: --map {canonical}=none"
         )
-    return float(np.real(unit.to(target)))
+    elif unit is None:
+        fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
+    elif not unit.is_equivalent(target):
+        fault = (
+            f"unit {said!r} is none of {canonical}, which is measured in {target}; map "
+            f"another column or another unit: {remedy}"
+        )
+    elif in_file is not None and not _same(in_file, unit):
+        fault = (
+            f"the file says {found!r} but {stated!r} was stated; leave the unit out "
+            f"(--map {canonical}={column}) or correct the file"
+        )
+    else:
+        return float(np.real(unit.to(target)))
+    raise InputError(f"{source}, column {column!r} for {canonical}: {fault}")
 
 
 def _same(a: u.UnitBase, b: u.UnitBase) -> bool:

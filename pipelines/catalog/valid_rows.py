@@ -1,9 +1,10 @@
-"""The first two passes of an ingestion: sound rows on disk, repeated ones known."""
+"""The first two passes of an ingestion: sound rows on disk, repeated ones marked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,33 +12,35 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.counts import Counts
-from pipelines.catalog.options import IngestPlan
 from pipelines.catalog.parallel import Run
-from pipelines.catalog.parquet_reader import ParquetSource, split_groups
+from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.repeats import find_repeated
-from pipelines.catalog.sorted_runs import COUNT_ORDER, RunWriter, SortedRun
-from pipelines.catalog.source import Source
-from pipelines.catalog.validation import RowValidator
+from pipelines.catalog.sorted_runs import SortedRun, no_stars, write_runs
+from pipelines.catalog.validation import Progress, RowValidator
 
-REPEATED = "source_id repeated"
 ROWS_PER_PIECE = 1 << 20
-Progress = Callable[[int], None] | None
 
 
 @dataclass(slots=True)
 class ValidRows:
-    """The rows of all sources: sorted runs, counts, stars by pixel at `COUNT_ORDER`.
-
-    ``repeated`` are the numbers of the rows to leave out
-    (`pipelines.catalog.repeats`).
-    """
+    """The rows of all sources or of a piece: sorted runs, counts, stars by pixel."""
 
     runs: list[SortedRun] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    stars: np.ndarray = field(
-        default_factory=lambda: np.zeros(12 * 4**COUNT_ORDER, dtype=np.int64)
-    )
-    repeated: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    stars: np.ndarray = field(default_factory=no_stars)
+
+    def add(self, other: ValidRows, path: Path) -> None:
+        """Add a later piece, of the source ``path``; its columns must be the same."""
+        self.counts.add(other.counts, path)
+        self.stars += other.stars
+        self.runs += other.runs
+        if other.runs:
+            names, first = (r.schema.names for r in (other.runs[0], self.runs[0]))
+            if names != first:
+                raise InputError(
+                    f"the sources' columns do not fit together: {path} gives {names} "
+                    f"after {first}"
+                )
 
 
 def validate_sources(
@@ -47,44 +50,39 @@ def validate_sources(
     rows = ValidRows()
     # Other processes tell how far they are when they have ended a piece.
     within = progress if run is map else None
-    write = partial(_write_runs, work, over_sky)
-    for path, counts, writer in run(write, enumerate(_pieces(plan, within))):
-        rows.counts.add(counts, path)
-        rows.stars += writer.stars
-        rows.runs += writer.runs
-        if rows.runs and writer.runs:
-            names, first = writer.runs[0].schema.names, rows.runs[0].schema.names
-            if names != first:
-                raise InputError(
-                    f"the sources' columns do not fit together: {path} gives {names} "
-                    f"after {first}"
-                )
+    write = partial(_write_piece, work, over_sky, within)
+    for result in run(write, enumerate(_pieces(plan))):
+        path, piece = pickle.loads(result.read_bytes())
+        result.unlink()
+        rows.add(piece, path)
         if progress is not None and within is None:
-            progress(counts.rows_read)
-    rows.repeated = find_repeated(run, rows.runs)
-    if len(rows.repeated):
-        rows.counts.faults[REPEATED] += len(rows.repeated)
+            progress(piece.counts.rows_read)
+    for repeated in find_repeated(run, rows.runs):
+        names = {"distance", "extinction"} & set(repeated.column_names)
+        rows.counts.drop_repeated({n: repeated[n].to_numpy() for n in names})
     rows.counts.refuse_unsound(plan.options)
     return rows
 
 
-def _pieces(plan: IngestPlan, progress: Progress) -> Iterator[RowValidator]:
-    """One for each source, or for some row groups of a parquet file."""
-    for source, recipe in zip(plan.sources, plan.recipes, strict=True):
-        parts: Iterable[Source] = [source]
-        if isinstance(source, ParquetSource):
-            groups = split_groups(source.path, ROWS_PER_PIECE)
-            parts = (ParquetSource(source.path, each) for each in groups)
-        for part in parts:
-            yield RowValidator(part, recipe, plan.selection, progress)
+def _pieces(plan: IngestPlan) -> Iterator[RowValidator]:
+    for validator in plan.validators:
+        for part in validator.source.parts(ROWS_PER_PIECE):
+            yield replace(validator, source=part)
 
 
-def _write_runs(
-    work: Path, over_sky: bool, piece: tuple[int, RowValidator]
-) -> tuple[Path, Counts, RunWriter]:
+def _write_piece(
+    work: Path, over_sky: bool, progress: Progress, piece: tuple[int, RowValidator]
+) -> Path:
+    """Write the runs of a piece, and a file that tells of them: its path is returned.
+
+    A process that is killed while it sends more than a pipe holds would leave the
+    parent waiting for the rest.
+    """
     number, validator = piece
-    writer = RunWriter(work / f"{number:07d}", over_sky=over_sky)
-    for columns in validator.batches():
-        writer.write(columns)
-    writer.close()
-    return validator.path, validator.counts, writer
+    counts = Counts()
+    batches = validator.batches(counts, progress)
+    runs, stars = write_runs(work / f"{number:07d}", batches, over_sky=over_sky)
+    result = work / f"{number:07d}.pickle"
+    piece_rows = ValidRows(runs, counts, stars)
+    result.write_bytes(pickle.dumps((validator.source.path, piece_rows)))
+    return result

@@ -41,20 +41,7 @@ def main() -> None:
 
 
 for _verb in (
-    simulate,
-    ingest,
-    merge,
-    fit,
-    status,
-    predict,
-    query,
-    export,
-    samples,
-    plot,
-    compare,
-    report,
-    regress,
-    verify,
-    config_,
+    *(simulate, ingest, merge, fit, status, predict, query, export, samples, plot),
+    *(compare, report, regress, verify, config_),
 ):
     main.add_command(_verb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,9 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise InputError(f"--query takes KEY=VALUE, got {text!r}")
-    plain: dict[str, Any] = {"true": True, "false": False}
-    if value.lower() in plain:
-        return key, plain[value.lower()]
-    for kind in (int, float):
-        try:
-            return key, kind(value)
-        except ValueError:
-            continue
-    return key, value
+    if value.lower() in ("true", "false"):
+        return key, value.lower() == "true"
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value

@@ -15,9 +15,8 @@ from pipelines.export.registry import EXPORTERS, usual_targets
 def _products(command: Any) -> Any:
     """An option for every product that can be written."""
     for name, exporter in reversed(EXPORTERS.items()):
-        command = click.option(
-            f"--{name}", type=OUT, multiple=True, help=exporter.help
-        )(command)
+        option = click.option(f"--{name}", type=OUT, multiple=True, help=exporter.help)
+        command = option(command)
     return command
 
 
@@ -47,14 +46,7 @@ def _products(command: Any) -> Any:
 )
 @OVERWRITE
 @reporting
-def export(
-    run: Path,
-    distances: str | None,
-    shell_edges: str | None,
-    box: str | None,
-    overwrite: bool,
-    **chosen: Any,
-) -> None:
+def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     """Write the map of RUN: density, integrated extinction, and whom to cite.
 
     Without a choice of outputs they are written into RUN: map.zarr, map.fits,
@@ -65,12 +57,10 @@ def export(
 
     outputs = {name: chosen.pop(name) for name in EXPORTERS}
     targets = {name: paths for name, paths in outputs.items() if paths}
-    options = ExportOptions(
-        distances=_numbers("--distances", distances),
-        shell_edges=_numbers("--shell-edges", shell_edges),
-        box={} if box is None else parse_box(box),
-        **chosen,
-    )
+    for name in ("distances", "shell_edges"):
+        chosen[name] = _numbers(name, chosen[name])
+    chosen["box"] = {} if chosen["box"] is None else parse_box(chosen["box"])
+    options = ExportOptions(**chosen)
     done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
@@ -78,12 +68,11 @@ def export(
         click.echo(str(path))
 
 
-def _numbers(option: str, text: str | None) -> list[float] | None:
-    if text is None:
-        return None
+def _numbers(name: str, text: str | None) -> list[float] | None:
     try:
-        return [float(part) for part in text.split(",")]
+        return None if text is None else [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(
-            f"{option} takes numbers in pc separated by commas, got {text!r}"
+            f"--{name.replace('_', '-')} takes numbers in pc separated by commas, got "
+            f"{text!r}"
         ) from None

@@ -106,10 +106,10 @@ def plot(
         directions=[_direction(text) for text in directions] or None,
         **look,
     )
-    drawn = draw(source, output, kinds=kinds, options=options, form=form)
-    for path in drawn.paths:
+    paths, left_out = draw(source, output, kinds=kinds, options=options, form=form)
+    for path in paths:
         click.echo(str(path))
-    for kind, reason in drawn.left_out.items():
+    for kind, reason in left_out.items():
         click.echo(f"left out: {kind}: {reason}", err=True)
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
 
 if TYPE_CHECKING:
+    from astropy.coordinates import SkyCoord
+
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
 
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("map_", metavar="MAP", type=OUT)
 @click.argument("table", required=False, type=OUT)
-@click.option("--l", "lon", type=float, metavar="DEG", help="Galactic longitude.")
-@click.option("--b", "lat", type=float, metavar="DEG", help="Galactic latitude.")
+@click.option("--l", type=float, metavar="DEG", help="Galactic longitude.")
+@click.option("--b", type=float, metavar="DEG", help="Galactic latitude.")
 @click.option("--ra", type=float, metavar="DEG", help="Right ascension (ICRS).")
 @click.option("--dec", type=float, metavar="DEG", help="Declination (ICRS).")
 @click.option("--distance", type=float, metavar="PC", help="From the Sun.")
@@ -75,29 +78,26 @@ def query(map_: Path, **options: Any) -> None:
 def _wanted(options: dict[str, Any]) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
-    chosen, total = options["integrated"], options["total"]
+    chosen, total, pct = options["integrated"], options["total"], options["pct"]
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
-    if options["pct"] and options["mode"] not in (None, "percentile"):
+    if pct and options["mode"] not in (None, "percentile"):
         raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
+    try:
+        percentiles = tuple(float(part) for part in pct.split(",")) if pct else ()
+    except ValueError:
+        raise InputError(
+            f"--pct takes numbers separated by commas, got {pct!r}"
+        ) from None
     both = (True,) if total else (True, False)
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
-        mode="percentile" if options["pct"] else options["mode"],
-        pct=_percentiles(options["pct"]),
+        mode="percentile" if pct else options["mode"],
+        pct=percentiles,
         total=total,
         extinction=options["at_extinction"],
         seed=options["seed"],
     )
-
-
-def _percentiles(text: str | None) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError(
-            f"--pct takes numbers separated by commas, got {text!r}"
-        ) from None
 
 
 def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
@@ -107,7 +107,7 @@ def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     output = options["output"]
     if output is None:
         raise InputError("a table of answers needs a name: -o answers.parquet")
-    if any(options[name] is not None for name in ("lon", "lat", "ra", "dec")):
+    if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
         raise InputError("give a table or one place, not both")
     targets = read_targets(
         options["table"], options["mappings"], distance=not wanted.directions
@@ -125,45 +125,30 @@ def _one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
 
     if options["output"] is not None or options["mappings"]:
         raise InputError("-o and --map go with a table of places")
-    coords = _place(options, directions=wanted.directions)
-    columns, units = ask(dust, coords.reshape(1), wanted)
+    columns, units = ask(dust, _place(options, wanted), wanted)
     width = max(map(len, columns))
-    for name, column in columns.items():
-        if column.dtype != bool:
-            click.echo(f"{name:{width}} {column[0]:12.6g} {units[name]}")
-    true = [name for name, column in columns.items() if column.dtype == bool and column]
+    for name, unit in units.items():
+        click.echo(f"{name:{width}} {columns[name][0]:12.6g} {unit}")
+    true = [name for name, column in columns.items() if name not in units and column]
     said = ", ".join(true) if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {said}")
     if dust.band:
         click.echo(f"{'band':{width}} {dust.band}")
 
 
-def _place(options: dict[str, Any], *, directions: bool) -> Any:
-    from astropy import units as u
-    from astropy.coordinates import SkyCoord
+def _place(options: dict[str, Any], wanted: QueryOptions) -> SkyCoord:
+    """The place of the command line, shape ``(1,)``."""
+    from pipelines.query.targets import coordinates
 
-    galactic = {"l": options["lon"], "b": options["lat"]}
-    icrs = {"ra": options["ra"], "dec": options["dec"]}
-    given = [
-        angles
-        for angles in (galactic, icrs)
-        if any(value is not None for value in angles.values())
-    ]
-    if len(given) != 1 or None in given[0].values():
+    angles = ("l", "b", "ra", "dec")
+    given = {n: options[n] for n in angles if options[n] is not None}
+    if set(given) not in ({"l", "b"}, {"ra", "dec"}):
         raise InputError("give a table, or one place: --l and --b, or --ra and --dec")
-    parts = {name: value * u.deg for name, value in given[0].items()}
-    if abs(parts["b" if "b" in parts else "dec"].value) > 90:
-        raise InputError("a latitude lies between -90 and 90 deg")
-    if not directions:
-        if options["distance"] is not None and not options["distance"] >= 0:
-            raise InputError(
-                f"a distance [pc] is not negative, got --distance "
-                f"{options['distance']:g}"
-            )
+    if not wanted.directions:
         if options["distance"] is None:
             raise InputError(
                 "the distance is missing: --distance PC; or --total for the extinction "
                 "through the whole map, --at-extinction MAG for the distance itself"
             )
-        parts["distance"] = options["distance"] * u.pc
-    return SkyCoord(frame="galactic" if "l" in parts else "icrs", **parts)
+        given["distance"] = options["distance"]
+    return coordinates({n: np.array([v]) for n, v in given.items()}, "the place")

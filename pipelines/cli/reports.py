@@ -19,9 +19,6 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     help="The interactive view of the density, which takes about 5 MB.",
 )
 @click.option("--nside", type=int, help="Resolution of the sky maps.")
-@click.option(
-    "--other", type=OUT, help="Another map to set beside it: a run or an export."
-)
 @OVERWRITE
 @reporting
 def report(
@@ -29,7 +26,6 @@ def report(
     output: Path,
     three_d: bool,
     nside: int | None,
-    other: Path | None,
     overwrite: bool,
 ) -> None:
     """Write a report of RUN: one HTML file that opens anywhere, without a network.
@@ -44,7 +40,6 @@ def report(
         output,
         three_d=three_d,
         nside=nside,
-        other=other,
         overwrite=overwrite,
     )
     click.echo(str(written))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 _PERMUTATIONS = 9999
 # Of pairs, for each column.
@@ -13,19 +14,13 @@ _EXCHANGES = 10
 
 def groups(near: np.ndarray) -> list[int]:
     """Number the connected parts of a symmetric relation ``(n, n)``: 0, 1, …"""
-    label = np.arange(len(near))
-    for _ in label:
-        label = np.array([label[row].min() for row in near], dtype=int)
-    return np.unique(label, return_inverse=True)[1].tolist()
+    return connected_components(near, directed=False)[1].tolist()
 
 
 def one_each(group: Sequence[int], width: Sequence[float]) -> list[int]:
     """Index of the narrowest of every group, in order."""
-    best: dict[int, int] = {}
-    for i, (own, wide) in enumerate(zip(group, width, strict=True)):
-        if own not in best or wide < width[best[own]]:
-            best[own] = i
-    return sorted(best.values())
+    members = [[i for i, own in enumerate(group) if own == g] for g in set(group)]
+    return sorted(min(each, key=lambda i: width[i]) for each in members)
 
 
 def p_value(
@@ -38,25 +33,21 @@ def p_value(
     only where its line is informed: orders that would not have been are none that
     chance could have brought (Efron & Petrosian 1999, JASA 94, 824).
 
+    All orders begin where a walk from the identity has led, which makes them
+    exchangeable with it (Besag & Clifford 1989, Biometrika 76, 633): the p-value holds
+    however far from even the walks are still.
+
     Returns
     -------
     The p-value by 9,999 random orders, the identity added, and their mean score.
     """
     rows = np.arange(len(scores))
+    start = _walked(rows[None], allowed, generator)
+    orders = _walked(np.repeat(start, _PERMUTATIONS, axis=0), allowed, generator)
     own = scores.diagonal().sum()
-    totals = scores[rows, _orders(allowed, generator)].sum(axis=1)
+    totals = scores[rows, orders].sum(axis=1)
     p = (1 + (totals >= own - 1e-12).sum()) / (1 + _PERMUTATIONS)
     return float(p), float((own + totals.sum()) / (1 + _PERMUTATIONS))
-
-
-def _orders(allowed: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Random allowed orders ``(9999, n)``, exchangeable with the identity.
-
-    All begin where a walk from the identity has led (Besag & Clifford 1989, Biometrika
-    76, 633): the p-value holds however far from even the walks are still.
-    """
-    start = _walked(np.arange(len(allowed))[None], allowed, generator)
-    return _walked(np.repeat(start, _PERMUTATIONS, axis=0), allowed, generator)
 
 
 def _walked(

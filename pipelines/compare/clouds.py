@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
 from pipelines.compare.chance import groups, one_each, p_at_least, p_value
+from pipelines.compare.cloud_pictures import cloud_figure
 from pipelines.compare.comparison import Comparison
-from pipelines.compare.line_pictures import cloud_figure
 from pipelines.compare.peaks import Profile, largest_peak, local_peaks, profiles
 from pipelines.compare.tables import Cloud
 from pipelines.run.folder import Run
@@ -27,60 +27,48 @@ _SAME = 8.0
 class ValidatedCloud:
     """A cloud and the map along its line.
 
-    ``tolerance`` [pc] is 2 σ of its distance and a cell, in quadrature; ``group`` the
-    complex it belongs to, by number.
+    ``tolerance`` [pc] is 2 σ of its distance and a cell, in quadrature.
     """
 
     cloud: Cloud
     profile: Profile
     tolerance: float
-    group: int = -1
-
-    @property
-    def along(self) -> np.ndarray:
-        """Which of the profile's distances the map is informed at or before."""
-        return self.profile.distance <= self.profile.informed
 
     @property
     def peak(self) -> float:
         """Where the median density is largest [pc]; NaN without a peak."""
-        chosen = self.along
-        return largest_peak(self.profile.distance[chosen], self.profile.median[chosen])
+        return largest_peak(self.profile.distance, self.profile.median)
 
     @property
     def peaks_of_samples(self) -> np.ndarray:
         """Where every sample's density is largest [pc]."""
-        chosen, distance = self.along, self.profile.distance
-        return np.array(
-            [largest_peak(distance[chosen], s[chosen]) for s in self.profile.samples]
-        )
+        distance, samples = self.profile.distance, self.profile.samples
+        return np.array([largest_peak(distance, sample) for sample in samples])
 
     @property
     def nearest_peak(self) -> float:
         """The peak of the median nearest to the cloud [pc], large or not."""
-        distance = self.profile.distance[self.along]
-        peaks = distance[local_peaks(self.profile.median[self.along])]
-        if not len(peaks):
-            return float("nan")
-        return float(peaks[np.argmin(np.abs(peaks - self.cloud.distance))])
+        peaks = self.profile.distance[local_peaks(self.profile.median)]
+        away = np.abs(peaks - self.cloud.distance)
+        return float(peaks[np.argmin(away)]) if len(peaks) else math.nan
 
-    def hit(self, distance: float, tolerance: float) -> bool:
-        """Whether the largest peak is within ``tolerance`` of ``distance`` [pc]."""
-        return bool(abs(self.peak - distance) <= tolerance)
-
-    def rank(self, distance: float) -> float:
-        """Share of the informed line that is less dense than at ``distance`` [pc]."""
-        values = self.profile.median[self.along]
-        own = np.interp(distance, self.profile.distance[self.along], values)
-        return float(np.mean(values < own))
+    @property
+    def found(self) -> bool:
+        """Whether the largest peak is at the cloud's distance."""
+        return bool(abs(self.peak - self.cloud.distance) <= self.tolerance)
 
     @property
     def chance(self) -> float:
         """Share of the informed line within the tolerance of the largest peak."""
-        if math.isnan(self.peak):
-            return 0.0
-        near = np.abs(self.profile.distance[self.along] - self.peak) <= self.tolerance
-        return float(near.mean())
+        return float(
+            np.mean(np.abs(self.profile.distance - self.peak) <= self.tolerance)
+        )
+
+    def ranks(self, distance: np.ndarray) -> np.ndarray:
+        """Shares of the informed line that are less dense than at distances [pc]."""
+        values = self.profile.median
+        there = np.interp(distance, self.profile.distance, values)
+        return np.mean(values < there[:, None], axis=1)
 
 
 def compare_clouds(
@@ -104,13 +92,14 @@ def compare_clouds(
     InputError
         If no cloud can be judged.
     """
-    judged, fates = _judge(run, clouds, radius)
+    judged, fates = _validated(run, clouds, radius)
     counts = dict(Counter(fates))
     if not judged:
         told = ", ".join(f"{n} {what}" for what, n in counts.items())
         raise InputError(f"none of {len(clouds)} clouds can be judged: {told}")
-    numbers = _numbers(judged, generator)
-    rows = [_row(each) for each in judged]
+    complexes = _complexes(judged)
+    numbers = _numbers(judged, complexes, generator)
+    rows = [_row(each, number) for each, number in zip(judged, complexes)]
     fate_rows = [
         {"name": cloud.name, "distance [pc]": cloud.distance, "fate": fate}
         for cloud, fate in zip(clouds, fates, strict=True)
@@ -126,100 +115,93 @@ def compare_clouds(
         },
         tables={"summary": [numbers], "clouds": rows, "fates": fate_rows},
         shown=("clouds", "summary"),
-        words=_words(counts, numbers, len(run.posterior.samples)),
+        words=_words(counts, numbers),
         figures={"clouds": cloud_figure(judged)},
     )
 
 
-def _judge(
+def _validated(
     run: Run, clouds: list[Cloud], radius: float
 ) -> tuple[list[ValidatedCloud], list[str]]:
     """The clouds that can be judged, and what became of every one."""
-    known = [c for c in clouds if math.isfinite(c.l) and math.isfinite(c.b)]
-    if not known:
-        return [], ["position not known"] * len(clouds)
-    place = np.array([(c.l, c.b) for c in known]).T
-    found = iter(profiles(run, *place, radius=radius))
+    place = np.array([(c.l, c.b) for c in clouds if c.placed]).T
+    found = iter(profiles(run, *place, radius=radius) if place.size else [])
     judged, fates = [], []
-    cell = min(run.plan.grid.spacing)
     for cloud in clouds:
-        if not (math.isfinite(cloud.l) and math.isfinite(cloud.b)):
+        profile = next(found) if cloud.placed else None
+        if profile is None:
             fates.append("position not known")
-            continue
-        profile = next(found)
-        if cloud.distance > profile.reach:
+        elif cloud.distance > profile.reach:
             fates.append("outside the box")
         elif cloud.distance > profile.informed:
             fates.append("no star at its distance or beyond")
         else:
             error = 0.0 if math.isnan(cloud.error) else cloud.error
-            tolerance = math.hypot(2 * error, cell)
-            each = ValidatedCloud(cloud=cloud, profile=profile, tolerance=tolerance)
+            width = math.hypot(2 * error, min(run.plan.grid.spacing))
+            each = ValidatedCloud(cloud=cloud, profile=profile, tolerance=width)
             judged.append(each)
             fates.append("judged")
-    return _grouped(judged), fates
+    return judged, fates
 
 
-def _grouped(judged: list[ValidatedCloud]) -> list[ValidatedCloud]:
-    """Number the complexes: near on the sky and in distance, through others or not."""
-    place = np.array([(each.cloud.l, each.cloud.b) for each in judged]).reshape(-1, 2).T
-    vectors = unit_vectors(*place)
+def _complexes(judged: list[ValidatedCloud]) -> list[int]:
+    """Numbers of complexes: near on the sky and in distance, through others or not."""
+    vectors = unit_vectors(
+        *np.array([(each.cloud.l, each.cloud.b) for each in judged]).T
+    )
     distance = np.array([each.cloud.distance for each in judged])
     width = np.array([each.tolerance for each in judged])
     near = vectors @ vectors.T >= math.cos(math.radians(_SAME))
     near &= np.abs(distance[:, None] - distance) <= np.maximum(width[:, None], width)
-    return [
-        replace(each, group=g) for each, g in zip(judged, groups(near), strict=True)
-    ]
+    return groups(near)
 
 
-def _row(each: ValidatedCloud) -> Row:
-    drawn = each.peaks_of_samples
-    near = np.abs(drawn - each.cloud.distance) <= each.tolerance
+def _row(each: ValidatedCloud, number: int) -> Row:
+    cloud = each.cloud
+    near = np.abs(each.peaks_of_samples - cloud.distance) <= each.tolerance
     return {
-        "cloud": each.cloud.name,
-        "l [deg]": each.cloud.l,
-        "b [deg]": each.cloud.b,
-        "complex": each.group,
-        "distance [pc]": each.cloud.distance,
-        "± [pc]": each.cloud.error,
+        "cloud": cloud.name,
+        "l [deg]": cloud.l,
+        "b [deg]": cloud.b,
+        "complex": number,
+        "distance [pc]": cloud.distance,
+        "± [pc]": cloud.error,
         "tolerance [pc]": each.tolerance,
         "informed to [pc]": each.profile.informed,
         "largest peak [pc]": each.peak,
         "nearest peak [pc]": each.nearest_peak,
-        "peaks there": each.hit(each.cloud.distance, each.tolerance),
+        "peaks there": each.found,
         "by chance": each.chance,
         "share of samples": float(near.mean()),
-        "rank of density": each.rank(each.cloud.distance),
+        "rank of density": float(each.ranks(np.array([cloud.distance]))[0]),
     }
 
 
 def _numbers(
-    judged: list[ValidatedCloud], generator: np.random.Generator
+    judged: list[ValidatedCloud], complexes: list[int], generator: np.random.Generator
 ) -> dict[str, Any]:
     distance = np.array([each.cloud.distance for each in judged])
     width = np.array([each.tolerance for each in judged])
+    peak = np.array([[each.peak] for each in judged])
+    informed = np.array([[each.profile.informed] for each in judged])
+    chances = np.array([each.chance for each in judged])
     # Row: line; column: whose distance stands on it.
-    hits = np.array(
-        [[each.hit(d, t) for d, t in zip(distance, width)] for each in judged]
-    )
-    ranks = np.array([[each.rank(d) for d in distance] for each in judged])
-    single = one_each([each.group for each in judged], width.tolist())
+    hits = np.abs(peak - distance) <= width
+    ranks = np.array([each.ranks(distance) for each in judged])
+    single = one_each(complexes, width.tolist())
     some = np.ix_(single, single)
     # Beyond what a line is informed of it would not have been judged.
-    far = np.array([[each.profile.informed] for each in judged])
-    allowed = (distance <= far)[some]
+    allowed = (distance <= informed)[some]
     p_met, exchanged = p_value(hits[some].astype(float), allowed, generator)
     met = int(hits.diagonal()[single].sum())
-    chances = [judged[i].chance for i in single]
     return {
         "judged": len(judged),
         "largest peak there": int(hits.diagonal().sum()),
-        "expected anywhere on the line": float(sum(each.chance for each in judged)),
+        "expected anywhere on the line": float(chances.sum()),
         "complexes": len(single),
         "complexes, largest peak there": met,
-        "complexes, anywhere on the line": float(sum(chances)),
-        "p, anywhere on the line": p_at_least(met, chances),
+        "complexes, anywhere on the line": float(chances[single].sum()),
+        "p, anywhere on the line": p_at_least(met, chances[single].tolist()),
         "complexes, distances exchanged": exchanged,
         "p, largest peak": p_met,
         "mean rank of density": float(ranks.diagonal()[single].mean()),
@@ -227,15 +209,13 @@ def _numbers(
     }
 
 
-def _words(
-    counts: dict[str, int], numbers: dict[str, Any], samples: int
-) -> tuple[str, ...]:
+def _words(counts: dict[str, int], numbers: dict[str, Any]) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
+    met, of = numbers["largest peak there"], numbers["judged"]
     return (
         f"Clouds: {told}. Only the judged ones tell for or against the map.",
-        f"The largest peak lies at the cloud for {numbers['largest peak there']} of "
-        f"{numbers['judged']}; a cloud anywhere on its line would be met in "
-        f"{numbers['expected anywhere on the line']:.1f}.",
+        f"The largest peak lies at the cloud for {met} of {of}; a cloud anywhere on "
+        f"its line would be met in {numbers['expected anywhere on the line']:.1f}.",
         f"Of {numbers['complexes']} complexes, one cloud each, "
         f"{numbers['complexes, largest peak there']} are met; anywhere on their lines "
         f"{numbers['complexes, anywhere on the line']:.1f} would be "
@@ -245,5 +225,5 @@ def _words(
         f"of {numbers['mean rank of density']:.0%} of its line "
         f"(p = {numbers['p, rank']:.2g}).",
         "A line may hold several clouds: a largest peak elsewhere need not be wrong. "
-        "Without a stated error the tolerance is a cell; positions are approximate.",
+        "Without a stated error the tolerance is a cell.",
     )

@@ -49,18 +49,15 @@ class Comparison:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        parts = [_shown(name, self.tables[name]) for name in self.shown]
-        return "\n".join([*filter(None, parts), *self.words])
-
-
-def _shown(name: str, rows: list[Row]) -> str:
-    """The first rows of a table, and where the others are."""
-    if len(rows) <= _MOST_ROWS:
-        return table(rows) if rows else ""
-    return (
-        f"{table(rows[:_MOST_ROWS])}{_MOST_ROWS} of {len(rows):,} rows; all are in "
-        f"{name}.csv\n"
-    )
+        parts = []
+        for name in self.shown:
+            rows = self.tables[name]
+            parts += [table(rows[:_MOST_ROWS])] if rows else []
+            if len(rows) > _MOST_ROWS:
+                parts[-1] += (
+                    f"{_MOST_ROWS} of {len(rows):,} rows; all are in {name}.csv\n"
+                )
+        return "\n".join([*parts, *self.words])
 
 
 def check_folder(path: Path, *, overwrite: bool) -> None:
@@ -77,9 +74,8 @@ def check_folder(path: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InputError(f"{path} exists: choose another output or pass --overwrite")
-    if not (path / SUMMARY).is_file() and not (
-        path.is_dir() and not any(path.iterdir())
-    ):
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if not is_empty and not (path / SUMMARY).is_file():
         raise InputError(
             f"{path} is no folder of a comparison (it has no {SUMMARY}): --overwrite "
             "replaces only such, choose another output"
@@ -98,12 +94,9 @@ def write_comparison(
     """
     check_folder(path, overwrite=overwrite)
     with atomic_directory(path, overwrite=overwrite) as folder:
-        content = {
-            "kind": comparison.kind,
-            "words": list(comparison.words),
-            **_native(comparison.numbers),
-        }
-        text = json.dumps(plain(content), indent=1, allow_nan=False)
+        content = {"kind": comparison.kind, "words": comparison.words}
+        content = plain(content | comparison.numbers)
+        text = json.dumps(content, indent=1, allow_nan=False, default=np.generic.item)
         (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
         for name, rows in comparison.tables.items():
             _write_csv(folder / f"{name}.csv", rows)
@@ -111,36 +104,25 @@ def write_comparison(
             save_figure(figure, folder / f"{name}.png")
         write_manifest(folder)
     names = [SUMMARY, *(f"{name}.csv" for name in comparison.tables)]
-    names += [f"{name}.png" for name in comparison.figures]
-    return [path / name for name in names]
+    return [path / n for n in (*names, *(f"{n}.png" for n in comparison.figures))]
 
 
 def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
     """Columns of one length as rows."""
     lists = [np.asarray(column).tolist() for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+    return [dict(zip(columns, row)) for row in zip(*lists, strict=True)]
 
 
 def _write_csv(path: Path, rows: list[Row]) -> None:
     """Rows with a header; what is not known is empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: _cell(value) for name, value in row.items()})
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
 
 
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6g}" if np.isfinite(value) else ""
-    return "" if value is None else value
-
-
-def _native(value: Any) -> Any:
-    """Plain Python numbers for NumPy's."""
-    if isinstance(value, dict):
-        return {str(key): _native(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_native(part) for part in value]
-    return value.item() if isinstance(value, np.generic) else value
+    return value

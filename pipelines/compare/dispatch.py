@@ -14,24 +14,21 @@ from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, check_folder, write_comparison
 from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
-from pipelines.compare.others import CubeMap, RunMap, read_npz
+from pipelines.compare.others import cube_map, read_npz, run_map
 from pipelines.compare.references import HELD_OUT, PACKAGE, kind_of, open_package
 from pipelines.compare.stars import compare_held_out, compare_stars
-from pipelines.compare.tables import (
-    read_clouds,
-    read_lines,
-)
+from pipelines.compare.tables import read_clouds, read_lines
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_zarr
 from pipelines.run.folder import Run, read_run
 
-KINDS = ("auto", "stars", "lines", "clouds", "map")
 _CALLED = {
     "stars": "a table of stars",
     "lines": "lines of sight",
     "clouds": "distances of dust clouds",
     "map": "another map",
 }
+KINDS = ("auto", *_CALLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +76,8 @@ def compare(
     options = options or CompareOptions()
     check_folder(output, overwrite=overwrite)
     kind = kind_of(reference) if options.kind == "auto" else options.kind
-    fitted = read_run(run)
-    comparison = _COMPARED[kind](fitted, reference, options)
+    compared = {"stars": _stars, "lines": _lines, "clouds": _clouds, "map": _map}[kind]
+    comparison = compared(read_run(run), reference, options)
     return comparison, write_comparison(output, comparison, overwrite=overwrite)
 
 
@@ -96,26 +93,22 @@ def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
 
 def _lines(run: Run, reference: str, options: CompareOptions) -> Comparison:
     lines, value = read_lines(Path(reference))
-    if value == "ebv":
-        factor = options.r_v if options.factor is None else options.factor
-        scale = f"extinction of the map = {factor:g} E(B-V)"
-    else:
-        factor = 1.0 if options.factor is None else options.factor
-        scale = f"extinction of the map = {factor:g} times the reference"
+    is_ebv = value == "ebv"
+    usual = options.r_v if is_ebv else 1.0
+    factor = usual if options.factor is None else options.factor
+    what = "E(B-V)" if is_ebv else "times the reference"
+    scale = f"extinction of the map = {factor:g} {what}"
     return compare_lines(run, lines, factor=factor, scale=scale)
 
 
 def _clouds(run: Run, reference: str, options: CompareOptions) -> Comparison:
-    return compare_clouds(
-        run,
-        read_clouds(Path(reference)),
-        generator=np.random.default_rng(options.seed),
-    )
+    generator = np.random.default_rng(options.seed)
+    return compare_clouds(run, read_clouds(Path(reference)), generator=generator)
 
 
 def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
+    path = Path(reference)
     factor = 1.0 if options.factor is None else options.factor
-    generator = np.random.default_rng(options.seed)
     if reference.startswith(PACKAGE):
         if options.factor is None:
             raise InputError(
@@ -123,8 +116,12 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
                 "with --differential, mag/pc) in the band of this map; see its docs"
             )
         other = open_package(reference.removeprefix(PACKAGE))
+    elif (path / "run.json").is_file():
+        other = run_map(read_run(path), factor)
     else:
-        other = _opened(Path(reference), factor)
+        read = read_zarr if path.is_dir() else read_fits
+        read = read_npz if path.suffix == ".npz" else read
+        other = cube_map(read(path), factor)
     return compare_map(
         run,
         other,
@@ -132,18 +129,9 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
         factor=factor,
         options=options.query,
         points=options.points,
-        generator=generator,
-        scale=f"{factor:g} times the values of {Path(reference).name}",
+        generator=np.random.default_rng(options.seed),
+        scale=f"{factor:g} times the values of {path.name}",
     )
-
-
-def _opened(path: Path, factor: float) -> Any:
-    if (path / "run.json").is_file():
-        return RunMap(run=read_run(path), factor=factor)
-    if path.suffix == ".npz":
-        return CubeMap(cube=read_npz(path), factor=factor)
-    read = read_zarr if path.is_dir() else read_fits
-    return CubeMap(cube=read(path), factor=factor)
 
 
 def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -> str:
@@ -158,6 +146,3 @@ def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -
         f"{said}, by its columns: if it is something else, choose with --kind; stars "
         "and star clusters are to be ingested first (dustmap ingest)"
     )
-
-
-_COMPARED = {"stars": _stars, "lines": _lines, "clouds": _clouds, "map": _map}

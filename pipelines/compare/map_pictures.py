@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,25 +14,33 @@ from pipelines.figures.panels import RANGE, label, note, panels
 from pipelines.figures.style import BLUE, ORANGE, PURPLE, SMALL
 
 if TYPE_CHECKING:
-    from pipelines.compare.pairs import Pairs
+    from pipelines.compare.maps import Pairs
+
+_BINS = 12
+# What is drawn in which unit, and what makes it so.
+_UNITS = (("extinction", "mag", 1.0), ("density", "mag/kpc", 1e3))
 
 
-def map_figure(extinction: Pairs, density: Pairs, scale: str) -> Figure:
+def map_figure(
+    medians: Mapping[str, Pairs], distance: np.ndarray, scale: str
+) -> Figure:
     """Both maps at the same places, and by distance."""
     figure, places = panels(2, 2)
-    _pairs(places[0], extinction, "extinction [mag]")
-    _pairs(places[1], density, "density [mag/kpc]", factor=1e3)
-    _against_distance(places[2], extinction, "difference in extinction [mag]")
-    _against_distance(places[3], density, "difference in density [mag/kpc]", factor=1e3)
+    for (what, unit, factor), above, below in zip(_UNITS, places[:2], places[2:]):
+        own, std, other = (factor * column for column in medians[what])
+        _against_each_other(above, own, other, f"{what} [{unit}]")
+        _against_distance(below, distance, own - other, std)
+        label(below, "distance [pc]", f"difference in {what} [{unit}]")
     if scale:
         figure.suptitle(f"other map: {scale}", fontsize=SMALL)
     return figure
 
 
-def _pairs(axes: Axes, pairs: Pairs, name: str, *, factor: float = 1.0) -> None:
-    own, other = pairs.own * factor, pairs.other * factor
-    high = float(np.percentile(np.concatenate([own, other]), RANGE[1])) or 1.0
-    low = min(float(np.percentile(np.concatenate([own, other]), RANGE[0])), 0.0)
+def _against_each_other(
+    axes: Axes, own: np.ndarray, other: np.ndarray, name: str
+) -> None:
+    low, high = np.percentile(np.concatenate([own, other]), RANGE)
+    low, high = min(float(low), 0.0), float(high) or 1.0
     image = axes.hexbin(
         other,
         own,
@@ -42,8 +51,7 @@ def _pairs(axes: Axes, pairs: Pairs, name: str, *, factor: float = 1.0) -> None:
         cmap="cividis",
     )
     axes.plot([low, high], [low, high], color=ORANGE, linewidth=1.0)
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
+    axes.set(xlim=(low, high), ylim=(low, high))
     bar = axes.figure.colorbar(image, ax=axes)
     bar.set_label("cells", fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL)
@@ -53,26 +61,21 @@ def _pairs(axes: Axes, pairs: Pairs, name: str, *, factor: float = 1.0) -> None:
 
 
 def _against_distance(
-    axes: Axes, pairs: Pairs, name: str, *, factor: float = 1.0
+    axes: Axes, distance: np.ndarray, difference: np.ndarray, std: np.ndarray
 ) -> None:
-    edges = np.quantile(pairs.distance, np.linspace(0, 1, 13))
-    which = np.clip(np.searchsorted(edges, pairs.distance, side="right") - 1, 0, 11)
-    difference = (pairs.own - pairs.other) * factor
-    bins = [which == i for i in range(12)]
-    middle = np.array([np.median(pairs.distance[b]) for b in bins])
-    low, mid, high = (
-        np.array([np.percentile(difference[b], q) for b in bins]) for q in (16, 50, 84)
+    """Quantiles of the difference, and the typical std, in bins of equally many."""
+    bins = np.array_split(np.argsort(distance), min(_BINS, len(distance)))
+    middle = [np.median(distance[b]) for b in bins]
+    low, mid, high = np.transpose(
+        [np.percentile(difference[b], (16, 50, 84)) for b in bins]
     )
-    spread = np.array([np.median(pairs.std[b]) for b in bins]) * factor
+    spread = np.array([np.median(std[b]) for b in bins])
     axes.fill_between(
         middle, low, high, color=BLUE, alpha=0.25, linewidth=0, label="16 to 84%"
     )
     axes.plot(middle, mid, color=BLUE, linewidth=1.3, label="median")
-    for sign in (-1, 1):
-        legend = "± the map's median std" if sign > 0 else None
-        axes.plot(
-            middle, sign * spread, "--", color=PURPLE, linewidth=1.0, label=legend
-        )
+    style = {"linestyle": "--", "color": PURPLE, "linewidth": 1.0}
+    axes.plot(middle, spread, label="± the map's median std", **style)
+    axes.plot(middle, -spread, **style)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
     axes.legend(fontsize=SMALL, frameon=False)
-    label(axes, "distance [pc]", name)

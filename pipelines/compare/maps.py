@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import spherical
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
-from pipelines.compare.others import OtherMap, QueriedMap
-from pipelines.compare.pairs import Pairs, figures_of
-from pipelines.compare.sampling import OFFSETS, predicted_at, seen_cells
+from pipelines.compare.others import OtherMap, predicted_at, queried_map
 from pipelines.run.folder import Run
 
 _BINS = 6
 # Fewer places than this have no correlation worth telling.
 _FEW = 10
+# Within a cell, along each axis, in cells: their average is that over the cell.
+_OFFSETS = (-1 / 3, 0.0, 1 / 3)
 _UNITS = {"extinction": "mag", "density": "mag/pc"}
+_COLUMNS = {"median": "p50", "mean": "mean"}
 _BY_DISTANCE = (
     "correlation",
     "rank correlation",
@@ -29,6 +30,14 @@ _BY_DISTANCE = (
     "median std of the map",
     "within 1 std",
 )
+
+
+class Pairs(NamedTuple):
+    """Two maps at the same places, all of shape ``(n,)``: extinctions or densities."""
+
+    own: np.ndarray
+    std: np.ndarray
+    other: np.ndarray
 
 
 def compare_map(
@@ -69,40 +78,53 @@ def compare_map(
     places, cells = seen_cells(run, points, generator)
     if not len(places):
         raise InputError(f"{run.path}: no cell of the map is crossed by a sight line")
-    lon, lat, distance = spherical(places)
-    own = predicted_at(run, lon, lat, distance)
     others = {
-        "extinction": asked.extinction(lon, lat, distance),
+        "extinction": asked.extinction(places),
         "density": _cell_means(asked, places, run.plan.grid.spacing),
     }
-    known = _known_to_both(others)
+    known = np.isfinite(list(others.values())).all(axis=0)
+    if known.sum() < _FEW:
+        raise InputError(
+            f"the other map knows {int(known.sum())} of the {len(places)} cells that "
+            f"were asked for: at least {_FEW} are needed"
+        )
     counts = {
         "cells": int(run.support.numel()),
         "seen by stars": cells,
         "asked": len(places),
         "known to both": int(known.sum()),
     }
+    own = {name: column[known] for name, column in predicted_at(run, places).items()}
     found = {
         (what, kind): Pairs(
-            distance=distance,
             own=own[f"{what}_{column}"],
             std=own[f"{what}_std"],
-            other=others[what],
-        ).select(known)
-        for what in others
-        for kind, column in (("median", "p50"), ("mean", "mean"))
-    }
-    return _comparison(found, counts, scale)
-
-
-def _known_to_both(others: dict[str, np.ndarray]) -> np.ndarray:
-    known = np.all([np.isfinite(values) for values in others.values()], axis=0)
-    if known.sum() < _FEW:
-        raise InputError(
-            f"the other map knows {int(known.sum())} of the {len(known)} cells that "
-            f"were asked for: at least {_FEW} are needed"
+            other=others[what][known],
         )
-    return known
+        for what in others
+        for kind, column in _COLUMNS.items()
+    }
+    distance = np.linalg.norm(places[known], axis=1)
+    return _comparison(found, distance, counts, scale)
+
+
+def seen_cells(
+    run: Run, count: int, generator: np.random.Generator
+) -> tuple[np.ndarray, int]:
+    """Centres [pc] of at most ``count`` cells that sight lines cross, and their number.
+
+    The outermost layer is left out, whose cells reach beyond the box, and so are the
+    cells around the observer.
+    """
+    grid = run.plan.grid
+    inner = (slice(1, -1),) * 3
+    index = np.argwhere(run.support.numpy()[inner] > 0) + 1
+    points = np.array(grid.origin) + index * np.array(grid.spacing)
+    points = points[np.linalg.norm(points, axis=1) > max(grid.spacing)]
+    total = len(points)
+    if total > count:
+        points = points[np.sort(generator.permutation(total)[:count])]
+    return points, total
 
 
 def _asked(
@@ -112,21 +134,18 @@ def _asked(
     factor: float,
     options: dict[str, Any],
 ) -> OtherMap:
-    if hasattr(other, "density") and hasattr(other, "extinction"):
+    if isinstance(other, OtherMap):
         return other
+    name = type(other).__name__
     if not hasattr(other, "query"):
-        raise InputError(
-            f"{type(other).__name__} is no map: it has neither .query nor .density and "
-            ".extinction"
-        )
+        raise InputError(f"{name} is no map: it has no .query")
     if integrated is None:
         raise InputError(
-            f"say what {type(other).__name__}.query gives: extinction from the "
-            "observer (integrated=True, --integrated) or density (integrated=False, "
-            "--differential)"
+            f"say what {name}.query gives: extinction (integrated=True, --integrated) "
+            "or density (integrated=False, --differential)"
         )
-    return QueriedMap(
-        source=other,
+    return queried_map(
+        other,
         integrated=integrated,
         factor=factor,
         options=options,
@@ -138,18 +157,21 @@ def _cell_means(
     other: OtherMap, places: np.ndarray, spacing: tuple[float, ...]
 ) -> np.ndarray:
     """Mean density of the other map over each cell [mag/pc], shape ``(n,)``."""
-    mesh = np.stack(np.meshgrid(*[OFFSETS] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
-    around = places[:, None, :] + mesh * np.array(spacing)
-    return other.density(*spherical(around)).mean(axis=1)
+    mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
+    around = places[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
+    return other.density(around.reshape(-1, 3)).reshape(len(places), -1).mean(axis=1)
 
 
 def _comparison(
-    pairs: dict[tuple[str, str], Pairs], counts: dict[str, int], scale: str
+    pairs: dict[tuple[str, str], Pairs],
+    distance: np.ndarray,
+    counts: dict[str, int],
+    scale: str,
 ) -> Comparison:
-    found = {key: figures_of(each) for key, each in pairs.items()}
-    extinction, density = pairs["extinction", "median"], pairs["density", "median"]
-    by_distance = _by_distance(extinction, density)
-    columns = {"distance": extinction.distance}
+    found = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
+    medians = {what: pairs[what, "median"] for what in _UNITS}
+    by_distance = _by_distance(medians, distance)
+    columns = {"distance": distance}
     for (what, kind), each in pairs.items():
         columns[f"{what}_{kind}"] = each.own
         columns |= {f"{what}_std": each.std, f"{what}_other": each.other}
@@ -158,55 +180,73 @@ def _comparison(
         numbers={
             "scale": scale,
             "counts": counts,
-            **{f"{what}, {kind}": row for (what, kind), row in found.items()},
+            **found,
             "by_distance": by_distance,
         },
         tables={
             "summary": [
-                {"what": f"{what}, {kind} [{_UNITS[what]}]", **row}
-                for (what, kind), row in found.items()
+                {"what": f"{name} [{_UNITS[name.partition(',')[0]]}]", **row}
+                for name, row in found.items()
             ],
             "by_distance": by_distance,
             "places": rows_of(columns),
         },
         shown=("summary", "by_distance"),
-        words=_words(found, counts, scale),
-        figures={"maps": map_figure(extinction, density, scale)},
+        words=_words(found["density, median"]["correlation"], counts, scale),
+        figures={"maps": map_figure(medians, distance, scale)},
     )
 
 
-def _by_distance(extinction: Pairs, density: Pairs) -> list[Row]:
+def _figures(own: np.ndarray, std: np.ndarray, other: np.ndarray) -> Row:
+    """Correlations, slope and differences of own against other."""
+    difference = own - other
+    correlation = rank = slope = np.nan
+    if np.ptp(own) > 0 and np.ptp(other) > 0:
+        correlation = float(np.corrcoef(own, other)[0, 1])
+        rank = float(cast(Any, spearmanr(own, other)).statistic)
+        slope = float(np.cov(own, other)[0, 1] / other.var(ddof=1))
+    return {
+        "places": len(own),
+        "correlation": correlation,
+        "rank correlation": rank,
+        "slope": slope,
+        "ratio of means": float(own.mean() / other.mean()) if other.mean() else np.nan,
+        "mean difference": float(difference.mean()),
+        "RMS difference": float(np.sqrt(np.mean(difference**2))),
+        "scatter of the other": float(other.std()),
+        "median std of the map": float(np.median(std)),
+        "within 1 std": float(np.mean(np.abs(difference) <= std)),
+        "within 2 std": float(np.mean(np.abs(difference) <= 2 * std)),
+    }
+
+
+def _by_distance(medians: dict[str, Pairs], distance: np.ndarray) -> list[Row]:
     """The medians of the map, by distances of equally many cells."""
     rows: list[Row] = []
-    edges = np.quantile(extinction.distance, np.linspace(0, 1, _BINS + 1))
-    for low, high in pairwise(edges):
-        chosen = (extinction.distance >= low) & (extinction.distance <= high)
+    for low, high in pairwise(np.quantile(distance, np.linspace(0, 1, _BINS + 1))):
+        chosen = (distance >= low) & (distance <= high)
         if chosen.sum() < _FEW:
             continue
         row: Row = {"from [pc]": float(low), "to [pc]": float(high)}
         row["places"] = int(chosen.sum())
-        for what, pairs in (("extinction", extinction), ("density", density)):
-            own = figures_of(pairs.select(chosen))
+        for what, pairs in medians.items():
+            own = _figures(*(column[chosen] for column in pairs))
             row |= {f"{what}: {name}": own[name] for name in _BY_DISTANCE}
         rows.append(row)
     return rows
 
 
-def _words(
-    found: dict[tuple[str, str], Row], counts: dict[str, int], scale: str
-) -> tuple[str, ...]:
+def _words(correlation: float, counts: dict[str, int], scale: str) -> tuple[str, ...]:
     return (
         f"Cells: {counts['cells']}, of which sight lines cross "
-        f"{counts['seen by stars']}; {counts['asked']} were asked for, "
-        f"{counts['known to both']} are known to both maps and compared. The other "
-        "cells lie outside the other map's box or footprint.",
-        f"Scale: {scale or 'as given'}. The slope is of the map on the other, the "
-        "ratio that of the means: both carry the scales of both maps. The median of a "
-        "skew posterior lies below its mean, most where little is known.",
-        "Correlation over places is by many cells of few structures. Extinctions "
-        "correlate because both grow with distance: read the bins. What is left of "
-        f"the densities ({found['density', 'median']['correlation']:.2f}) is what the "
-        "map knows along its lines.",
-        "The other map is taken as exact, its own errors are not in 'within 1 std'; "
-        "nor are the maps independent if they share stars.",
+        f"{counts['seen by stars']}; {counts['asked']} were asked for, and "
+        f"{counts['known to both']}, in the other map's box and footprint, compared.",
+        f"Scale: {scale or 'as given'}. Slope (of this map on the other) and ratio of "
+        "means carry the scales of both maps. The median of a skew posterior lies "
+        "below its mean, most where little is known.",
+        "Extinctions correlate because both grow with distance: read the bins. The "
+        f"correlation of densities ({correlation:.2f}) is what the map knows along "
+        "its lines, by many cells of few structures.",
+        "The other map is taken as exact: its errors are not in 'within 1 std'. Maps "
+        "that share stars are not independent.",
     )

@@ -1,42 +1,49 @@
-"""Other maps under one face: extinction and density at points."""
+"""Other maps under one face: density and extinction at points.
+
+Points are heliocentric Galactic ``x, y, z`` [pc], shape ``(n, 3)``; answers have shape
+``(n,)`` and are NaN where a map knows nothing.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box, unit_vectors
+from pipelines.base.geometry import Box, spherical
+from pipelines.catalog.schema import Stars
 from pipelines.maps.cube import Cube
 from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.run.folder import Run
+from pipelines.run.predict import predict_columns
 
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000
 _SHOWN = ("p50", "density", "mean")
 _SUMMED = ("mean", "density", "p50")
 
-
-class OtherMap(Protocol):
-    """What another map is asked; ``nan`` where it knows nothing."""
-
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Density [mag/pc] at places [deg, deg, pc], any shape."""
-        ...
-
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Extinction [mag] from the observer to places [deg, deg, pc], any shape."""
-        ...
+AtPoints = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CubeMap:
+class OtherMap:
+    """What another map is asked at points.
+
+    ``density`` gives [mag/pc], ``extinction`` [mag] from the observer.
+    """
+
+    density: AtPoints
+    extinction: AtPoints
+
+
+def cube_map(cube: Cube, factor: float = 1.0, *, blank: bool = True) -> OtherMap:
     """A cube of densities, trilinear between its points.
 
     Parameters
@@ -51,78 +58,62 @@ class CubeMap:
         Rays along which the cube has no dust at all, out to its edge, lie outside its
         footprint: NaN.
     """
+    unit: Any = u.Unit(cube.unit)
+    scale = factor * float(unit.to(u.mag / u.pc))
+    axes = (cube.x, cube.y, cube.z)
+    lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
+    box = Box(lower=lower, upper=upper)
+    shown, summed = _of(cube, _SHOWN), _of(cube, _SUMMED)
 
-    cube: Cube
-    factor: float = 1.0
-    blank: bool = True
+    def integral(points: np.ndarray) -> np.ndarray:
+        return truth_extinction(cube, *spherical(points), name=summed)
 
-    def name(self, among: tuple[str, ...] = _SHOWN) -> str:
-        """Which array is taken."""
-        found = [name for name in among if name in self.cube.arrays]
-        if not found:
-            raise InputError(
-                f"the cube has {', '.join(self.cube.arrays)}, but none of "
-                f"{', '.join(among)}"
-            )
-        return found[0]
+    def known(values: np.ndarray, points: np.ndarray) -> np.ndarray:
+        if not blank:
+            return scale * values
+        rays = points / np.linalg.norm(points, axis=-1, keepdims=True)
+        dark = integral(box.exits(rays)[:, None] * rays) == 0
+        return np.where(dark, np.nan, scale * values)
 
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.density`."""
-        points = np.asarray(d)[..., None] * unit_vectors(l, b)
-        values = self._scale * truth_density(self.cube, points, name=self.name())
-        return np.where(self._outside(l, b), np.nan, values)
+    return OtherMap(
+        density=lambda points: known(truth_density(cube, points, name=shown), points),
+        extinction=lambda points: known(integral(points), points),
+    )
 
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.extinction`."""
-        return np.where(
-            self._outside(l, b), np.nan, self._scale * self._integral(l, b, d)
+
+def _of(cube: Cube, names: tuple[str, ...]) -> str:
+    """The first of the names that the cube has."""
+    found = [name for name in names if name in cube.arrays]
+    if not found:
+        raise InputError(
+            f"the cube has {', '.join(cube.arrays)}, but none of {', '.join(names)}"
         )
-
-    @property
-    def _scale(self) -> float:
-        unit: Any = u.Unit(self.cube.unit)
-        return self.factor * float(unit.to(u.mag / u.pc))
-
-    def _integral(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        lon, lat, end = (np.asarray(p, dtype=np.float64).ravel() for p in (l, b, d))
-        name = self.name(_SUMMED)
-        flat = truth_extinction(self.cube, lon, lat, end, name=name)
-        return flat.reshape(np.shape(d))
-
-    def _outside(self, l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        """Rays without any dust out to the faces of the cube."""
-        if not self.blank:
-            return np.zeros(np.shape(l), dtype=bool)
-        axes = (self.cube.x, self.cube.y, self.cube.z)
-        lower, upper = zip(*((float(a[0]), float(a[-1])) for a in axes), strict=True)
-        far = Box(lower=lower, upper=upper).exits(unit_vectors(l, b))
-        return self._integral(l, b, far) == 0
+    return found[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMap:
+def run_map(run: Run, factor: float = 1.0) -> OtherMap:
     """Another run: its posterior median."""
-
-    run: Run
-    factor: float = 1.0
-
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.density`."""
-        return self.factor * self._predicted("density_p50", l, b, d)
-
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.extinction`."""
-        return self.factor * self._predicted("extinction_p50", l, b, d)
-
-    def _predicted(self, name: str, *place: np.ndarray) -> np.ndarray:
-        from pipelines.compare.sampling import predicted_at
-
-        flat = predicted_at(self.run, *(np.asarray(part).ravel() for part in place))
-        return flat[name].reshape(np.shape(place[0]))
+    return OtherMap(
+        density=lambda points: factor * predicted_at(run, points)["density_p50"],
+        extinction=lambda points: factor * predicted_at(run, points)["extinction_p50"],
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueriedMap:
+def predicted_at(run: Run, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of `predict_columns` at points [pc]."""
+    lon, lat, distance = spherical(points)
+    stars = Stars(l=lon, b=lat, distance=distance)
+    return predict_columns(run.plan, run.posterior, stars)
+
+
+def queried_map(
+    source: Any,
+    *,
+    integrated: bool,
+    factor: float,
+    options: dict[str, Any],
+    step: float,
+) -> OtherMap:
     """An object with ``.query(coordinates)``, as the package dustmaps has them.
 
     Parameters
@@ -139,57 +130,54 @@ class QueriedMap:
         Spacing [pc] over which densities are integrated and extinctions differenced.
     """
 
-    source: Any
-    integrated: bool
-    factor: float
-    options: dict[str, Any]
-    step: float
-
-    def density(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.density`."""
-        if not self.integrated:
-            return self._query(l, b, d)
-        near = np.maximum(np.asarray(d) - self.step / 2, 0.0)
-        far = np.asarray(d) + self.step / 2
-        # At the observer itself there is no extinction, and maps do not answer.
-        start = np.where(near > 0, self._query(l, b, np.maximum(near, 1e-3)), 0.0)
-        return (self._query(l, b, far) - start) / (far - near)
-
-    def extinction(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
-        """See `OtherMap.extinction`."""
-        if self.integrated:
-            return self._query(l, b, d)
-        flat = [np.asarray(part, dtype=np.float64).ravel() for part in (l, b, d)]
-        count = math.ceil(float(flat[2].max(initial=self.step)) / self.step)
-        share = (np.arange(count) + 0.5) / count
-        rows = max(_NODES // count, 1)
-        found = []
-        for start in range(0, len(flat[0]), rows):
-            lon, lat, end = (part[start : start + rows, None] for part in flat)
-            shape = (len(end), count)
-            nodes = end * share
-            values = self._query(
-                np.broadcast_to(lon, shape), np.broadcast_to(lat, shape), nodes
-            )
-            found.append(values.mean(axis=1) * end[:, 0])
-        return np.concatenate(found).reshape(np.shape(d))
-
-    def _query(self, l: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:  # noqa: E741
+    def query(points: np.ndarray) -> np.ndarray:
+        lon, lat, distance = spherical(points)
         place = SkyCoord(
-            np.ravel(l) * u.deg,
-            np.ravel(b) * u.deg,
-            distance=np.ravel(d) * u.pc,
-            frame="galactic",
+            lon * u.deg, lat * u.deg, distance=distance * u.pc, frame="galactic"
         )
-        values = self.source.query(place, **self.options)
+        values = source.query(place, **options)
         plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
         if plain.shape != place.shape:
             raise InputError(
-                f"{type(self.source).__name__}.query gave {plain.shape} for "
+                f"{type(source).__name__}.query gave {plain.shape} for "
                 f"{place.shape[0]} coordinates: ask it for one value each (--query "
                 "mode=mean or median)"
             )
-        return self.factor * plain.reshape(np.shape(d))
+        return factor * plain
+
+    if integrated:
+        return OtherMap(
+            density=lambda points: _differenced(query, points, step), extinction=query
+        )
+    return OtherMap(
+        density=query, extinction=lambda points: _integrated(query, points, step)
+    )
+
+
+def _differenced(extinction: AtPoints, points: np.ndarray, step: float) -> np.ndarray:
+    """Density from the extinctions half a step before and behind."""
+    distance = np.linalg.norm(points, axis=-1)
+    rays = points / distance[:, None]
+    near, far = np.maximum(distance - step / 2, 0.0), distance + step / 2
+    # At the observer itself there is no extinction, and maps do not answer.
+    start = extinction(np.maximum(near, 1e-3)[:, None] * rays)
+    start = np.where(near > 0, start, 0.0)
+    return (extinction(far[:, None] * rays) - start) / (far - near)
+
+
+def _integrated(density: AtPoints, points: np.ndarray, step: float) -> np.ndarray:
+    """Extinction by the midpoint rule, with at most ``step`` between nodes."""
+    distance = np.linalg.norm(points, axis=-1)
+    count = math.ceil(float(distance.max(initial=step)) / step)
+    share = (np.arange(count) + 0.5) / count
+    found = np.empty(len(points))
+    rows = max(_NODES // count, 1)
+    for start in range(0, len(points), rows):
+        part = slice(start, start + rows)
+        nodes = points[part, None] * share[:, None]
+        values = density(nodes.reshape(-1, 3)).reshape(-1, count)
+        found[part] = values.mean(axis=1) * distance[part]
+    return found
 
 
 def read_npz(path: Path) -> Cube:
@@ -205,24 +193,20 @@ def read_npz(path: Path) -> Cube:
         If it holds something else.
     """
     with np.load(path, allow_pickle=False) as archive:
-        names = set(archive.files)
-        if not {"density"} <= names or not (
-            {"x", "y", "z"} <= names or "grid_kpc" in names
-        ):
-            raise InputError(
-                f"{path} holds {', '.join(sorted(names))}; expected density (x, y, z) "
-                "and x, y, z [pc] or grid_kpc [kpc]"
+        held = ", ".join(sorted(archive.files))
+        kpc = "grid_kpc" in archive
+        try:
+            axes = (
+                [1000.0 * archive["grid_kpc"]] * 3
+                if kpc
+                else [archive[name] for name in "xyz"]
             )
-        values = archive["density"].astype(np.float32).transpose(2, 1, 0)
-        if "grid_kpc" in names:
-            axis = 1000.0 * archive["grid_kpc"].astype(np.float64)
-            x = y = z = axis
-            unit = "mag kpc-1"
-        else:
-            x, y, z = (archive[name].astype(np.float64) for name in "xyz")
-            unit = "mag pc-1"
-    try:
-        cube = np.ascontiguousarray(values)
-        return Cube(x=x, y=y, z=z, arrays={"density": cube}, unit=unit)
-    except ValueError as error:
-        raise InputError(f"{path} is no cube: {error}") from error
+            x, y, z = (np.asarray(axis, dtype=np.float64) for axis in axes)
+            density = np.ascontiguousarray(archive["density"].T, dtype=np.float32)
+            unit = "mag kpc-1" if kpc else "mag pc-1"
+            return Cube(x=x, y=y, z=z, arrays={"density": density}, unit=unit)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{path} holds {held}; expected density (x, y, z) and x, y, z [pc] or "
+                f"grid_kpc [kpc]: {error}"
+            ) from error

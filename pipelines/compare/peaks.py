@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from astropy import units as u
+from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues
 from pipelines.base.geometry import unit_vectors
@@ -18,15 +21,14 @@ _PER_CELL = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Density along one line, averaged over a disc on the sky.
+    """Density along one line, averaged over a disc on the sky, as far as stars see.
 
-    ``distance`` [pc], shape ``(e,)``; ``samples`` [mag/pc], shape ``(s, e)``; ``seen``
-    says where a sight line crosses the disc; ``reach`` [pc] is where the box ends.
+    ``distance`` [pc], shape ``(e,)``, ends with the farthest that a sight line crosses;
+    ``samples`` [mag/pc], shape ``(s, e)``; ``reach`` [pc] is where the box ends.
     """
 
     distance: np.ndarray
     samples: np.ndarray
-    seen: np.ndarray
     reach: float
 
     @property
@@ -37,23 +39,16 @@ class Profile:
     @property
     def informed(self) -> float:
         """The farthest distance that a sight line crosses [pc]; 0 if none."""
-        return float(self.distance[self.seen].max(initial=0.0))
+        return float(self.distance.max(initial=0.0))
 
 
 def disc(l: float, b: float, radius: float) -> np.ndarray:  # noqa: E741
     """Unit vectors within ``radius`` [deg] of a direction [deg], shape ``(19, 3)``."""
-    centre = unit_vectors(np.array([l]), np.array([b]))[0]
-    pole = np.array([0.0, 0.0, 1.0]) if abs(b) < 80 else np.array([1.0, 0.0, 0.0])
-    east = np.cross(pole, centre)
-    east /= np.linalg.norm(east)
-    north = np.cross(centre, east)
-    found = []
-    for share, count in _RINGS:
-        angle = 2 * np.pi * np.arange(count) / count
-        aside = np.cos(angle)[:, None] * east + np.sin(angle)[:, None] * north
-        away = np.radians(radius * share)
-        found.append(np.cos(away) * centre + np.sin(away) * aside)
-    return np.concatenate(found)
+    away = radius * np.concatenate([np.full(n, share) for share, n in _RINGS])
+    angle = np.concatenate([360 * np.arange(n) / n for _, n in _RINGS])
+    centre: Any = SkyCoord(l, b, unit="deg", frame="galactic")
+    rays = centre.directional_offset_by((90 - angle) * u.deg, away * u.deg)
+    return unit_vectors(rays.l.deg, rays.b.deg)
 
 
 def profiles(
@@ -65,29 +60,24 @@ def profiles(
 ) -> list[Profile]:
     """Density along lines [deg], averaged over discs of ``radius`` [deg].
 
-    At distances half a cell apart out to where the centre's ray leaves the box. A
-    posterior without samples has its mean for the only one.
+    At distances half a cell apart, within the box along the centre's ray. A posterior
+    without samples has its mean for the only one.
     """
     step = min(run.plan.grid.spacing) / _PER_CELL
     discs = [disc(*place, radius) for place in zip(l, b, strict=True)]
     ends = [float(run.box.exits(rays[0])) for rays in discs]
     lengths = [np.arange(1, int(end / step) + 1) * step for end in ends]
     points = [d[:, None, None] * rays for d, rays in zip(lengths, discs, strict=True)]
-    flat = np.concatenate([part.reshape(-1, 3) for part in points])
-    values = _densities(run, flat)
-    found, start = [], 0
-    for distance, part, end in zip(lengths, points, ends, strict=True):
-        stop = start + part.shape[0] * part.shape[1]
-        samples = values[:, start:stop].reshape(-1, *part.shape[:2])
-        found.append(
-            Profile(
-                distance=distance,
-                samples=np.nanmean(samples, axis=2),
-                seen=np.any(run.support_at(part) > 0, axis=1),
-                reach=end,
-            )
-        )
-        start = stop
+    cuts = np.cumsum([part.size // 3 for part in points])[:-1]
+    values = _densities(run, np.concatenate([part.reshape(-1, 3) for part in points]))
+    found = []
+    for distance, part, drawn, end in zip(
+        lengths, points, np.split(values, cuts, axis=1), ends, strict=True
+    ):
+        seen = np.any(run.support_at(part) > 0, axis=1)
+        known = distance <= distance[seen].max(initial=0.0)
+        samples = np.nanmean(drawn.reshape(-1, *part.shape[:2]), axis=2)[:, known]
+        found.append(Profile(distance=distance[known], samples=samples, reach=end))
     return found
 
 

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.compare.tables import (
-    CLOUDS_NEED,
-    LINES_NEED,
-    column_names,
-    is_clouds,
-    is_lines,
-)
+from pipelines.compare.tables import table_kind
 
 HELD_OUT = "held-out"
 PACKAGE = "dustmaps:"
@@ -40,22 +34,13 @@ def kind_of(reference: str) -> str:
             f"{HELD_OUT}, or {PACKAGE}NAME"
         )
     if path.is_dir():
-        is_map = (path / "run.json").is_file() or (path / "zarr.json").is_file()
+        is_map = any((path / name).is_file() for name in ("run.json", "zarr.json"))
         return "map" if is_map else "stars"
     if path.suffix in (".npz", ".fits", ".fit"):
         return "map"
     if path.suffix in (".parquet", ".parq", ".pq"):
         return "stars"
-    names = column_names(path)
-    if is_clouds(names):
-        return "clouds"
-    if is_lines(names):
-        return "lines"
-    raise InputError(
-        f"{reference} has the columns {', '.join(sorted(names))}: it is neither "
-        f"lines of sight ({LINES_NEED}) nor clouds ({CLOUDS_NEED}); stars are to be "
-        "ingested first"
-    )
+    return table_kind(path)
 
 
 def open_package(name: str) -> Any:
@@ -92,16 +77,14 @@ def _maps_of(module_name: str) -> dict[str, Any]:
         warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
         try:
             base = importlib.import_module("dustmaps.map_base").DustMap
-        except ImportError as error:
-            raise InputError(
-                "maps of the package dustmaps need it: pip install 'dustmap[dustmaps]'"
-            ) from error
-        try:
             module = importlib.import_module(f"dustmaps.{module_name}")
         except ImportError as error:
-            raise InputError(f"dustmaps has no map {module_name!r}: {error}") from error
+            raise InputError(
+                f"no map {module_name!r} of the package dustmaps ({error}): is it "
+                "installed (pip install 'dustmap[dustmaps]')?"
+            ) from error
     return {
-        each.__name__: each
-        for _, each in inspect.getmembers(module, inspect.isclass)
+        name: each
+        for name, each in inspect.getmembers(module, inspect.isclass)
         if issubclass(each, base) and each.__module__ == module.__name__
     }

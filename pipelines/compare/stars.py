@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,15 +15,14 @@ from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, eve
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
-from pipelines.catalog.schema import Stars
+from pipelines.catalog.schema import Stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
-from pipelines.compare.unseen import not_fitted
 from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
 from pipelines.products.integrated import last_star
 from pipelines.run.assessment import observation_noise
 from pipelines.run.folder import Run
-from pipelines.run.held_out import HeldOut, read_held_out
+from pipelines.run.held_out import FILE, HeldOut, read_held_out
 from pipelines.run.predict import predict_columns
 
 _DISTANCE_BINS = 8
@@ -30,19 +31,6 @@ _LATITUDES = (-90.0, -30.0, -5.0, 5.0, 30.0, 90.0)
 _FEW = 20
 # Standard deviations that a star is named beyond.
 _FAR = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedStars:
-    """Stars with their z-scores, and which lie beyond the last star of their line.
-
-    ``residual`` is observed minus predicted mean [mag]; all have shape ``(n,)``.
-    """
-
-    stars: HeldOut
-    residual: np.ndarray
-    z: np.ndarray
-    beyond: np.ndarray
 
 
 def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
@@ -60,16 +48,17 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     """
     if stars.extinction is None:
         raise InputError(f"{name} has positions only: extinctions are needed")
-    unseen, counts = not_fitted(run, stars)
+    unseen, counts = _not_fitted(run, stars)
     predicted = predict_columns(run.plan, run.posterior, unseen)
     inside = predicted.pop("inside")
-    noise = observation_noise(unseen, run.plan, predicted["density_mean"])
-    usable = inside & (noise > 0)
+    usable = inside & (
+        observation_noise(unseen, run.plan, predicted["density_mean"]) > 0
+    )
     counts["outside the box"] = int((~inside).sum())
     counts["without any error"] = int((inside & ~usable).sum())
     columns = {name: column[usable] for name, column in predicted.items()}
     held = HeldOut.of(unseen.select(usable), run.plan, columns)
-    return _comparison(_judge(run, held, counts, name), counts, name)
+    return _comparison(run, held, counts, name)
 
 
 def compare_held_out(run: Run) -> Comparison:
@@ -86,11 +75,30 @@ def compare_held_out(run: Run) -> Comparison:
             f"{run.path} does not hold what was observed of held-out stars: name "
             "the table that was fitted, in which they are found again, or other stars"
         )
-    counts = Counter({"held out": len(held)})
-    return _comparison(_judge(run, held, counts, "held-out"), counts, "held-out stars")
+    return _comparison(run, held, Counter({"held out": len(held)}), "held-out stars")
 
 
-def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> ValidatedStars:
+def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
+    """The stars that the fit has not seen, and counts."""
+    named = _places_in(run.path / "stars.parquet")
+    places = list(zip(stars.l.tolist(), stars.b.tolist(), stars.distance.tolist()))
+    fitted = set(named)
+    seen = np.array([place in fitted for place in places], dtype=bool)
+    why = "fitted"
+    if seen.any() and run.summary["counts"].get("fitted", 0) > len(named):
+        # The run names only some of the stars it fitted, but all it held out.
+        held_out = set(_places_in(run.path / FILE))
+        seen = np.array([place not in held_out for place in places], dtype=bool)
+        why = "fitted, or not known to be held out"
+    return stars.select(~seen), Counter({"read": len(stars), why: int(seen.sum())})
+
+
+def _places_in(path: Path) -> list[tuple[float, float, float]]:
+    columns, _, _ = read_table(path)
+    return list(zip(*(columns[name].tolist() for name in ("l", "b", "distance"))))
+
+
+def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Comparison:
     if not len(held):
         told = ", ".join(f"{what}: {n}" for what, n in counts.items())
         raise InputError(f"{name}: no star is left to judge the map by ({told})")
@@ -99,70 +107,48 @@ def _judge(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Validate
             f"{run.path} has no posterior samples, so that its predictions have no "
             "error to judge: fit it with inference.samples of 2 or more"
         )
-    last = last_star(run, unit_vectors(held.l, held.b))
-    judged = ValidatedStars(
-        stars=held,
-        residual=held.residual,
-        z=held.z_scores(positive=run.plan.density == "lognormal"),
-        beyond=held.distance > last,
-    )
+    z, residual = held.z_scores(positive=run.plan.density == "lognormal"), held.residual
+    beyond = held.distance > last_star(run, unit_vectors(held.l, held.b))
     counts["judged"] = len(held)
-    beyond = int(judged.beyond.sum())
-    counts["of these beyond the last fitted star of their line"] = beyond
-    return judged
+    counts["of these beyond the last fitted star of their line"] = int(beyond.sum())
+    whole = calibrate(residual, z)
+    bins = by_bins(
+        held.distance, even_edges(held.distance, _DISTANCE_BINS), residual, z
+    )
 
+    def row(chosen: np.ndarray, **what: str) -> Row:
+        return what | _figures(calibrate(residual[chosen], z[chosen]))
 
-def _comparison(judged: ValidatedStars, counts: Counter[str], name: str) -> Comparison:
-    whole = calibrate(judged.residual, judged.z)
-    edges = even_edges(judged.stars.distance, _DISTANCE_BINS)
-    bins = by_bins(judged.stars.distance, edges, judged.residual, judged.z)
-    by_distance = [
+    summary = [{"what": f"{name}: all judged", **_figures(whole)}]
+    if beyond.any() and not beyond.all():
+        summary.append(row(~beyond, what="before the last fitted star"))
+        summary.append(row(beyond, what="beyond it"))
+    regions = [
+        row(chosen, **{"region [deg]": place}) for place, chosen in _regions(held)
+    ]
+    distances = [
         {"from [pc]": each.low, "to [pc]": each.high, **_figures(each.calibration)}
         for each in bins
     ]
-    regions = _by_region(judged)
     return Comparison(
         kind="stars",
         numbers={
             "counts": dict(counts),
-            "scatter_of_observed": float(judged.stars.observed.std()),
+            "scatter_of_observed": float(held.observed.std()),
             "all": asdict(whole),
             "by_distance": [asdict(each) for each in bins],
             "by_region": regions,
         },
         tables={
-            "summary": _summary(judged, whole, name),
-            "by_distance": by_distance,
+            "summary": summary,
+            "by_distance": distances,
             "by_region": regions,
-            "stars": _per_star(judged),
+            "stars": _per_star(held, z, beyond),
         },
         shown=("summary", "by_distance", "by_region"),
-        words=_words(judged, counts, whole),
-        figures={"stars": _figure(judged, whole, bins)},
+        words=_words(held, z, counts, whole),
+        figures={"stars": _figure(held, z, whole, bins)},
     )
-
-
-def _figure(judged: ValidatedStars, whole: Calibration, bins: list[Bin]) -> Figure:
-    """Predicted and observed, z-scores, coverage, and errors by distance."""
-    figure, places = panels(2, 2)
-    drawing.observed(places[0], judged.stars)
-    drawing.z_scores(places[1], judged.z)
-    drawing.coverage(places[2], whole)
-    drawing.errors(places[3], bins, "distance [pc]")
-    return figure
-
-
-def _summary(judged: ValidatedStars, whole: Calibration, name: str) -> list[Row]:
-    """All stars, and where some lie beyond the last star of their line both parts."""
-    rows = [{"what": f"{name}: all judged", **_figures(whole)}]
-    for what, chosen in (
-        ("before the last fitted star", ~judged.beyond),
-        ("beyond it", judged.beyond),
-    ):
-        if chosen.any() and judged.beyond.any():
-            part = calibrate(judged.residual[chosen], judged.z[chosen])
-            rows.append({"what": what, **_figures(part)})
-    return rows
 
 
 def _figures(found: Calibration) -> Row:
@@ -175,55 +161,61 @@ def _figures(found: Calibration) -> Row:
         "std z": found.z_std,
         "chi2/n": found.chi2,
     }
-    for each in found.coverage:
-        row[f"in {each.level:.0%}"] = f"{each.held:.3f} ± {each.error:.3f}"
-    return row
+    return row | {
+        f"in {each.level:.0%}": f"{each.held:.3f} ± {each.error:.3f}"
+        for each in found.coverage
+    }
 
 
-def _by_region(judged: ValidatedStars) -> list[Row]:
-    """Galactic quadrants times bands of latitude; those without stars are left out."""
-    quadrant = np.floor(judged.stars.l % 360 / 90).astype(int)
-    rows = []
-    for number in range(4):
-        for low, high in pairwise(_LATITUDES):
-            chosen = (judged.stars.b >= low) & (
-                judged.stars.b < high if high < 90 else judged.stars.b <= high
-            )
-            chosen &= quadrant == number
-            if chosen.any():
-                found = calibrate(judged.residual[chosen], judged.z[chosen])
-                place = f"l {90 * number} to {90 * (number + 1)}, b {low:g} to {high:g}"
-                rows.append({"region [deg]": place, **_figures(found)})
-    return rows
+def _regions(held: HeldOut) -> Iterator[tuple[str, np.ndarray]]:
+    """Galactic quadrants times bands of latitude that hold stars, and which."""
+    quadrant = np.floor(held.l % 360 / 90)
+    band = np.digitize(held.b, _LATITUDES[1:-1])
+    for number, (part, (low, high)) in product(
+        range(4), enumerate(pairwise(_LATITUDES))
+    ):
+        chosen = (quadrant == number) & (band == part)
+        if chosen.any():
+            quarter = f"l {90 * number} to {90 * (number + 1)}"
+            yield f"{quarter}, b {low:g} to {high:g}", chosen
 
 
-def _per_star(judged: ValidatedStars) -> list[Row]:
-    stars = judged.stars
-    columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
-    columns |= {"extinction": stars.observed, "noise": stars.noise, **stars.predicted}
-    return rows_of({**columns, "z": judged.z, "beyond_last_star": judged.beyond})
+def _per_star(held: HeldOut, z: np.ndarray, beyond: np.ndarray) -> list[Row]:
+    columns = {"l": held.l, "b": held.b, "distance": held.distance}
+    columns |= {"extinction": held.observed, "noise": held.noise, **held.predicted}
+    return rows_of({**columns, "z": z, "beyond_last_star": beyond})
+
+
+def _figure(
+    held: HeldOut, z: np.ndarray, whole: Calibration, bins: list[Bin]
+) -> Figure:
+    """Predicted and observed, z-scores, coverage, and errors by distance."""
+    figure, places = panels(2, 2)
+    drawing.observed(places[0], held)
+    drawing.z_scores(places[1], z)
+    drawing.coverage(places[2], whole)
+    drawing.errors(places[3], bins, "distance [pc]")
+    return figure
 
 
 def _words(
-    judged: ValidatedStars, counts: Counter[str], whole: Calibration
+    held: HeldOut, z: np.ndarray, counts: Counter[str], whole: Calibration
 ) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
     words = [
-        f"Stars: {told}. Only stars that the fit has not seen and that lie in the box "
-        "are judged.",
-        f"Measured extinctions, so that their noise is in every figure: they scatter "
-        f"by {judged.stars.observed.std():.3f} mag, and by {whole.rmse:.3f} mag around "
-        "the map. z-scores are of the map's error and the star's together.",
-        "The errors given for coverage are binomial. Stars behind one cloud err "
-        "together: the true errors are larger.",
+        f"Stars: {told}. Only stars that the fit has not seen, in the box, are judged.",
+        f"Observed extinctions scatter by {held.observed.std():.3f} mag, and by "
+        f"{whole.rmse:.3f} mag around the map, their noise included; z-scores are of "
+        "the map's error and the star's together.",
+        "The errors of coverage are binomial; stars behind one cloud err together, so "
+        "that the true errors are larger.",
     ]
-    far = np.abs(judged.z) > _FAR
+    far = np.abs(z) > _FAR
     if far.any() and not far.all():
         words.append(
             f"{int(far.sum())} of {len(far)} lie beyond {_FAR:g} sigma; without them "
-            f"chi2/n is {np.mean(judged.z[~far] ** 2):.2f} and the RMSE "
-            f"{np.sqrt(np.mean(judged.residual[~far] ** 2)):.3f} mag: bins with large "
-            "values of either may hold one of them."
+            f"chi2/n is {np.mean(z[~far] ** 2):.2f} and the RMSE "
+            f"{np.sqrt(np.mean(held.residual[~far] ** 2)):.3f} mag."
         )
     if whole.stars < _FEW:
         words.append(f"{whole.stars} stars are too few to judge intervals by.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +11,14 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.catalog.readers import open_source, read_columns
 
-DISTANCES = {"distance": "distance [pc]", "dm": "distance modulus [mag]"}
-VALUES = {"extinction": "in the band of the map [mag]", "ebv": "E(B-V) [mag]"}
-LINES_NEED = (
-    "l, b [deg]; distance [pc] or dm [mag]; extinction [mag, in the band of the map] "
-    "or ebv [mag]; and maybe los, sample (-1 or none: best fit), dm_min, dm_max"
-)
-CLOUDS_NEED = (
-    "name, dist_pc [pc]; and l_approx, b_approx or l, b [deg] and e_dist_pc [pc] where "
-    "they are known"
-)
+_DISTANCES, _VALUES = ("distance", "dm"), ("extinction", "ebv")
+_NEED = {
+    "lines": "l, b [deg]; distance [pc] or dm [mag]; extinction [mag, in the band of "
+    "the map] or ebv [mag]; and maybe los, sample (-1 or none: best fit), dm_min, "
+    "dm_max",
+    "clouds": "name, dist_pc [pc]; and l_approx, b_approx or l, b [deg] and e_dist_pc "
+    "[pc] where they are known",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,28 +56,39 @@ class Cloud:
     l: float  # noqa: E741  the field's name for Galactic longitude
     b: float
 
+    @property
+    def placed(self) -> bool:
+        """Whether its place on the sky is known."""
+        return bool(np.isfinite([self.l, self.b]).all())
 
-def column_names(path: Path) -> set[str]:
-    """Which columns a table has."""
-    return set(open_source(path).columns)
 
+def table_kind(path: Path) -> str:
+    """``clouds`` or ``lines``, by the columns of a table.
 
-def is_lines(names: set[str]) -> bool:
-    """Whether these columns can be those of lines of sight."""
-    return (
-        {"l", "b"} <= names
-        and bool(names & set(DISTANCES))
-        and bool(names & set(VALUES))
+    Raises
+    ------
+    InputError
+        If the columns are those of neither.
+    """
+    names = set(open_source(path).columns)
+    for kind in ("clouds", "lines"):
+        if _fits(kind, names):
+            return kind
+    raise InputError(
+        f"{path} has the columns {', '.join(sorted(names))}: it is neither lines of "
+        f"sight ({_NEED['lines']}) nor clouds ({_NEED['clouds']}); stars are to be "
+        "ingested first"
     )
 
 
-def is_clouds(names: set[str]) -> bool:
-    """Whether these columns can be those of clouds."""
-    return {"name", "dist_pc"} <= names
+def _fits(kind: str, names: set[str]) -> bool:
+    if kind == "clouds":
+        return {"name", "dist_pc"} <= names
+    return {"l", "b"} <= names and all(names & {*s} for s in (_DISTANCES, _VALUES))
 
 
 def read_lines(path: Path) -> tuple[list[Line], str]:
-    """Lines of sight, and which of the columns `VALUES` their extinctions are of.
+    """Lines of sight, and whether they are in ``extinction`` or ``ebv``.
 
     One row per line, sample and distance, in any order.
 
@@ -87,20 +97,14 @@ def read_lines(path: Path) -> tuple[list[Line], str]:
     InputError
         If columns are missing, or the samples of a line are not at its distances.
     """
-    names = column_names(path)
-    if not is_lines(names):
-        raise InputError(
-            f"{path} has the columns {', '.join(sorted(names))}; lines of sight need "
-            f"{LINES_NEED}"
-        )
-    value = "extinction" if "extinction" in names else "ebv"
-    optional = {"los", "sample", "dm_min", "dm_max"} & names
-    scale = "distance" if "distance" in names else "dm"
-    columns = _read(path, {"l", "b", scale, value, *optional}, set())
-    if scale == "dm":
-        columns["distance"] = from_modulus(columns["dm"])
+    optional = ("los", "sample", "dm_min", "dm_max")
+    wanted = ("l", "b", *_DISTANCES, *_VALUES, *optional)
+    columns = _read(path, "lines", wanted)
+    value = "extinction" if "extinction" in columns else "ebv"
+    if "distance" not in columns:
+        columns["distance"] = _from_modulus(columns["dm"])
     columns["value"] = columns[value]
-    keys = ["los"] if "los" in optional else ["l", "b"]
+    keys = ("los",) if "los" in columns else ("l", "b")
     each = np.stack([columns[key] for key in keys], axis=1)
     lines = [
         _line(path, {n: c[(each == key).all(axis=1)] for n, c in columns.items()})
@@ -110,33 +114,28 @@ def read_lines(path: Path) -> tuple[list[Line], str]:
 
 
 def _line(path: Path, rows: dict[str, np.ndarray]) -> Line:
+    """One line; ``sample`` -1 is the best fit, else the median of the samples is."""
     lon, lat = float(rows["l"][0]), float(rows["b"][0])
     name = f"l = {lon:.4g}, b = {lat:.4g}"
     sample = rows.get("sample", np.full(len(rows["l"]), -1.0))
-    profiles = {}
-    for number in np.unique(sample):
-        own = sample == number
-        order = np.argsort(rows["distance"][own])
-        profiles[number] = (rows["distance"][own][order], rows["value"][own][order])
-    distance = next(iter(profiles.values()))[0]
-    for number, (places, _) in profiles.items():
-        if not np.array_equal(places, distance) or not (np.diff(places) > 0).all():
-            raise InputError(
-                f"{path}, line {name}: sample {number:g} is not at the same distances "
-                "as the others, each once"
-            )
-    samples = [values for number, (_, values) in profiles.items() if number >= 0]
-    drawn = np.array(samples).reshape(len(samples), len(distance))
-    best = profiles[-1.0][1] if -1.0 in profiles else np.median(drawn, axis=0)
+    numbers, distance = np.unique(sample), np.unique(rows["distance"])
+    order = np.lexsort((rows["distance"], sample))
+    places = rows["distance"][order]
+    if not np.array_equal(places, np.tile(distance, len(numbers))):
+        raise InputError(
+            f"{path}, line {name}: the samples are not at the same distances, each once"
+        )
+    profiles = rows["value"][order].reshape(len(numbers), -1)
+    samples, best = profiles[numbers >= 0], profiles[numbers == -1]
     return Line(
         name=name,
         l=lon,
         b=lat,
         distance=distance,
-        best=best,
-        samples=drawn,
-        near=float(from_modulus(rows["dm_min"][0])) if "dm_min" in rows else 0.0,
-        far=float(from_modulus(rows["dm_max"][0])) if "dm_max" in rows else np.inf,
+        best=best[0] if len(best) else np.median(samples, axis=0),
+        samples=samples,
+        near=float(_from_modulus(rows["dm_min"][0])) if "dm_min" in rows else 0.0,
+        far=float(_from_modulus(rows["dm_max"][0])) if "dm_max" in rows else np.inf,
     )
 
 
@@ -148,41 +147,43 @@ def read_clouds(path: Path) -> list[Cloud]:
     InputError
         If columns are missing or a distance is not positive.
     """
-    names = column_names(path)
-    if not is_clouds(names):
-        raise InputError(
-            f"{path} has the columns {', '.join(sorted(names))}; clouds need "
-            f"{CLOUDS_NEED}"
-        )
-    place = ("l_approx", "b_approx") if "l_approx" in names else ("l", "b")
-    wanted = {"dist_pc", *({"e_dist_pc", *place} & names)}
-    columns = _read(path, wanted, {"name"})
+    wanted = ("name", "dist_pc", "e_dist_pc", "l_approx", "b_approx", "l", "b")
+    columns = _read(path, "clouds", wanted)
     bad = ~(columns["dist_pc"] > 0)
     if bad.any():
         raise InputError(f"{path}: dist_pc is not positive in {int(bad.sum())} rows")
+    place = ("l_approx", "b_approx") if "l_approx" in columns else ("l", "b")
     unknown = np.full(len(bad), np.nan)
+    numbers = [columns.get(n, unknown) for n in ("dist_pc", "e_dist_pc", *place)]
     return [
-        Cloud(name=str(name), distance=float(d), error=float(e), l=float(l), b=float(b))
-        for name, d, e, l, b in zip(  # noqa: E741
-            columns["name"],
-            columns["dist_pc"],
-            columns.get("e_dist_pc", unknown),
-            columns.get(place[0], unknown),
-            columns.get(place[1], unknown),
-            strict=True,
+        Cloud(name=str(name), distance=d, error=e, l=lon, b=lat)
+        for name, (d, e, lon, lat) in zip(
+            columns["name"], np.transpose(numbers).tolist()
         )
     ]
 
 
-def from_modulus(modulus: np.ndarray) -> np.ndarray:
+def _from_modulus(modulus: np.ndarray) -> np.ndarray:
     """Distance [pc] of a distance modulus [mag]."""
     return 10.0 ** (np.asarray(modulus) / 5 + 1)
 
 
-def _read(path: Path, numbers: set[str], texts: set[str]) -> dict[str, np.ndarray]:
-    requests = {name: (name, "number") for name in sorted(numbers)}
-    requests |= {name: (name, "string") for name in sorted(texts)}
-    batches = list(read_columns(open_source(path), requests))
-    if not batches or not sum(len(next(iter(b.values()))) for b in batches):
+def _read(path: Path, kind: str, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """The wanted columns that a table has; ``name`` is text, the others numbers."""
+    source = open_source(path)
+    names = set(source.columns)
+    if not _fits(kind, names):
+        raise InputError(
+            f"{path} has the columns {', '.join(sorted(names))}; {kind} need "
+            f"{_NEED[kind]}"
+        )
+    requests = {
+        name: (name, "string" if name == "name" else "number")
+        for name in wanted
+        if name in names
+    }
+    batches = list(read_columns(source, requests))
+    columns = {n: np.concatenate([b[n] for b in batches]) for n in requests if batches}
+    if not batches or not len(columns[wanted[0]]):
         raise InputError(f"{path} has no rows")
-    return {name: np.concatenate([b[name] for b in batches]) for name in requests}
+    return columns

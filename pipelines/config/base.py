@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 AUTO = "auto"
@@ -12,7 +20,10 @@ AUTO = "auto"
 
 
 class Settings(BaseModel):
-    """A section: strict types, no unknown keys, no NaN or infinity, frozen."""
+    """A section: strict types, no unknown keys, no NaN or infinity, frozen.
+
+    The text under a key says what it means.
+    """
 
     model_config = ConfigDict(
         strict=True,
@@ -20,32 +31,37 @@ class Settings(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_default=True,
+        use_attribute_docstrings=True,
     )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with the values together; none in most sections."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for conflict in self.conflicts():
+            raise ValueError(conflict)
+        return self
 
 
 def _absent(value: Any) -> Any:
     return None if value == AUTO else value
 
 
-# TOML has lists only, and pydantic's strict mode does not take one for a tuple.
-def _triple(value: Any) -> Any:
-    if isinstance(value, list | tuple) and len(value) == 3:
-        return tuple(value)
-    raise PydanticCustomError("triple", "a list of three integers")
+def _listed(length: int, expected: str) -> BeforeValidator:
+    """TOML has lists only, and pydantic's strict mode does not take one for a tuple."""
+
+    def as_tuple(value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(value) == length:
+            return tuple(value)
+        raise PydanticCustomError("list", "{expected}", {"expected": expected})
+
+    return BeforeValidator(as_tuple)
 
 
-def _per_axis(value: Any) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return (value, value, value)
-    if isinstance(value, list | tuple) and len(value) == 3:
-        return tuple(value)
-    raise PydanticCustomError("per_axis", "one number or a list of three")
-
-
-def _pair(value: Any) -> Any:
-    if isinstance(value, list | tuple) and len(value) == 2:
-        return tuple(value)
-    raise PydanticCustomError("pair", "a list of two numbers")
+def _repeated(value: Any) -> Any:
+    return (value,) * 3 if type(value) in (int, float) else value
 
 
 def _increase(pair: tuple[float, float]) -> tuple[float, float]:
@@ -57,20 +73,23 @@ def _increase(pair: tuple[float, float]) -> tuple[float, float]:
 T = TypeVar("T")
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Auto = Annotated[T | None, BeforeValidator(_absent)]
 """``T``, or ``None`` when absent or ``"auto"``."""
-PerAxis = Annotated[tuple[Positive, Positive, Positive], BeforeValidator(_per_axis)]
+PerAxis = Annotated[
+    tuple[Positive, Positive, Positive],
+    _listed(3, "one number or a list of three"),
+    BeforeValidator(_repeated),
+]
 """Three positive numbers (x, y, z); one number stands for all three."""
+_Points = Annotated[int, Field(ge=2)]
 Counts = Annotated[
-    tuple[
-        Annotated[int, Field(ge=2)],
-        Annotated[int, Field(ge=2)],
-        Annotated[int, Field(ge=2)],
-    ],
-    BeforeValidator(_triple),
+    tuple[_Points, _Points, _Points], _listed(3, "a list of three integers")
 ]
 """Three integers of at least two (x, y, z)."""
 Interval = Annotated[
-    tuple[float, float], AfterValidator(_increase), BeforeValidator(_pair)
+    tuple[float, float], AfterValidator(_increase), _listed(2, "a list of two numbers")
 ]
 """``[min, max]`` with min < max."""

@@ -22,7 +22,6 @@ EXPECTED = {
     "int_type": "an integer",
     "model_type": "a section of keys",
     "string_type": "text",
-    "tuple_type": "a list",
 }
 """What to call the types of pydantic's errors that name Python's own types."""
 
@@ -37,32 +36,18 @@ def explain(
     """Return ``source: key: expected ..., got ...`` for the first error.
 
     The keys of further errors follow, so that nobody expects one mended key to be
-    enough. The same fault in all entries of a list is one, of the list.
+    enough.
     """
     details = error.errors(include_url=False)
     # An unknown key explains more than what its absence caused elsewhere.
     details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
-    first = details[0]
-    alike = [detail for detail in details if _is_alike(detail, first)]
-    details = [first, *(other for other in details[1:] if other not in alike)]
-    key = _dotted(first["loc"][:-1] if len(alike) > 1 else first["loc"])
-    source = _source(key, path, overrides)
-    words = [part for part in (source, key, _describe(model, first)) if part]
-    more = ""
-    if len(details) > 1:
-        others = list(dict.fromkeys(_dotted(d["loc"]) for d in details[1:]))
-        rest = ", ..." if len(others) > _NAMED else ""
-        more = f" (wrong too: {', '.join(others[:_NAMED])}{rest})"
-    return ": ".join(words) + more
-
-
-def _is_alike(detail: ErrorDetails, first: ErrorDetails) -> bool:
-    """Whether this is the same fault in an entry of the same list."""
-    return (
-        isinstance(first["loc"][-1] if first["loc"] else None, int)
-        and detail["loc"][:-1] == first["loc"][:-1]
-        and (detail["type"], detail["input"]) == (first["type"], first["input"])
-    )
+    key, *others = dict.fromkeys(_dotted(detail) for detail in details)
+    words = (_source(key, path, overrides), key, _describe(model, details[0]))
+    message = ": ".join(word for word in words if word)
+    if not others:
+        return message
+    rest = ", ..." if len(others) > _NAMED else ""
+    return f"{message} (wrong too: {', '.join(others[:_NAMED])}{rest})"
 
 
 def _source(key: str, path: Path | None, overrides: Sequence[str]) -> str:
@@ -77,14 +62,9 @@ def _source(key: str, path: Path | None, overrides: Sequence[str]) -> str:
     return " ".join([*([] if path is None else [str(path)]), *inside])
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
-    key = ""
-    for part in location:
-        if isinstance(part, int):
-            key += f"[{part}]"
-        else:
-            key += f".{part}" if key else part
-    return key
+def _dotted(detail: ErrorDetails) -> str:
+    parts = (f"[{p}]" if isinstance(p, int) else f".{p}" for p in detail["loc"])
+    return "".join(parts).removeprefix(".")
 
 
 def _describe(model: type[Settings], detail: ErrorDetails) -> str:
@@ -104,9 +84,7 @@ def _show(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value))
-    if isinstance(value, dict):
-        return "a section"
-    return repr(value)
+    return "a section" if isinstance(value, dict) else repr(value)
 
 
 def _nearest(detail: ErrorDetails) -> str:
@@ -119,21 +97,20 @@ def _nearest(detail: ErrorDetails) -> str:
 
 def _suggest(model: type[Settings], location: tuple[int | str, ...]) -> str:
     """Name the nearest known key: in the same section, or anywhere else."""
-    section, name = location[:-1], str(location[-1])
+    name = str(location[-1]).lower().replace("-", "_")
     known = list(_keys(model))
-    here = [key[-1] for key in known if key[:-1] == section]
-    match = difflib.get_close_matches(name.lower().replace("-", "_"), here, n=1)
-    if match:
-        return f" (did you mean {'.'.join((*map(str, section), match[0]))}?)"
-    elsewhere = {".".join(key): key[-1] for key in known}
-    match = difflib.get_close_matches(name.lower(), elsewhere.values(), n=1)
-    if match:
-        places = [key for key, last in elsewhere.items() if last == match[0]]
-        return f" (did you mean {' or '.join(places)}?)"
-    return f" (known here: {', '.join(here)})"
+    here = [key for key in known if key[:-1] == location[:-1]]
+    for keys in (here, known):
+        match = difflib.get_close_matches(name, [key[-1] for key in keys], n=1)
+        if match:
+            places = [".".join(key) for key in keys if key[-1] == match[0]]
+            return f" (did you mean {' or '.join(places)}?)"
+    return f" (known here: {', '.join(key[-1] for key in here)})"
 
 
-def _keys(model: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tuple]:
+def _keys(
+    model: type[Settings], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     for name, info in model.model_fields.items():
         yield (*above, name)
         if isinstance(info.annotation, type) and issubclass(info.annotation, Settings):

@@ -51,13 +51,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot read the configuration ({error.strerror})"
-        ) from None
+        reason = f"cannot read the configuration ({error.strerror})"
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not a TOML file (expected UTF-8 text)") from None
+        reason = "not a TOML file (expected UTF-8 text)"
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        reason = f"not valid TOML: {error}"
+    raise InputError(f"{path}: {reason}")
 
 
 def _apply(tree: dict[str, Any], text: str) -> None:
@@ -66,13 +65,11 @@ def _apply(tree: dict[str, Any], text: str) -> None:
     names = [name.strip() for name in key.split(".")]
     if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names):
         raise InputError(f"--set {text}: expected KEY=VALUE or SECTION.KEY=VALUE")
-    for depth, name in enumerate(names[:-1]):
+    for depth, name in enumerate(names[:-1], start=1):
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
-            raise InputError(
-                f"--set {text}: {'.'.join(names[: depth + 1])} is a value, not a "
-                "section"
-            )
+            above = ".".join(names[:depth])
+            raise InputError(f"--set {text}: {above} is a value, not a section")
     tree[names[-1]] = _parse(value.strip(), text)
 
 
@@ -86,12 +83,11 @@ def _parse(value: str, text: str) -> Any:
         return parsed["value"]
     if re.fullmatch(r"[A-Za-z][\w.-]*", value):
         return value
+    hint = ""
     if "," in value and "[" not in value:
         key = text.partition("=")[0].strip()
-        raise InputError(
-            f"--set {text}: a list stands in brackets: --set '{key}=[{value}]'"
-        )
+        hint = f"; a list stands in brackets: --set '{key}=[{value}]'"
     raise InputError(
         f"--set {text}: {value!r} is neither a TOML value (number, true, false, "
-        '"text", [list]) nor one word'
+        f'"text", [list]) nor one word{hint}'
     )

@@ -18,10 +18,11 @@ def to_toml(config: Settings) -> str:
     blocks = []
     for section, settings in _sections(config):
         lines = [] if section is None else [f"[{section}]"]
-        for name in _leaves(type(settings)):
-            value = getattr(settings, name)
-            if value is not None:
-                lines.append(f"{name} = {_literal(value)}")
+        lines += [
+            f"{name} = {_literal(value)}"
+            for name, value in settings
+            if not (value is None or isinstance(value, Settings))
+        ]
         blocks.append("\n".join(lines))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -37,10 +38,11 @@ def describe(model: type[Settings]) -> str:
         lines = [_comment(purpose.split("\n\n")[0])]
         if section is not None:
             lines.append(f"[{section}]")
-        for name, info in _leaves(type(settings)).items():
-            value = getattr(settings, name)
-            text = f'"{AUTO}"' if value is None else _literal(value)
-            lines += [_comment(_meaning(info)), f"{name} = {text}"]
+        for name, value in settings:
+            if not isinstance(value, Settings):
+                info = type(settings).model_fields[name]
+                default = AUTO if value is None else value
+                lines += [_comment(_meaning(info)), f"{name} = {_literal(default)}"]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
@@ -48,31 +50,14 @@ def describe(model: type[Settings]) -> str:
 def _sections(config: Settings) -> Iterator[tuple[str | None, Settings]]:
     """Yield the keys of no section, then each section by name."""
     yield None, config
-    for name in type(config).model_fields:
-        value = getattr(config, name)
+    for name, value in config:
         if isinstance(value, Settings):
             yield name, value
 
 
-def _leaves(model: type[Settings]) -> dict[str, FieldInfo]:
-    return {
-        name: info
-        for name, info in model.model_fields.items()
-        if not (
-            isinstance(info.annotation, type) and issubclass(info.annotation, Settings)
-        )
-    }
-
-
 def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_literal, value))}]"
-    if isinstance(value, str):
-        # JSON's escapes are TOML's, but JSON leaves DEL alone.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+    # JSON's values are TOML's, but JSON leaves DEL alone.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _comment(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,15 @@ from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import write_healpix
-from pipelines.formats.shells import write_shells
+from pipelines.formats.healpix import write_healpix, write_shells
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated
 from pipelines.products import default_distances, integrated, map_cube, provenance
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.products.provenance import convert, converted
 from pipelines.products.reach import checked_distances, checked_nside
-from pipelines.products.rebanding import convert, converted
-from pipelines.products.shells import checked_edges, shell_maps
+from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
 
@@ -51,25 +50,16 @@ class RunProducts:
     def cube(self) -> Cube:
         """The density, and what is cut out of it noted."""
         cube, options = map_cube(self.run), self.options
-        noted: dict[str, Any] = {}
         if options.box:
             cube = cut_box(cube, **options.box)
-            noted |= cube.meta["cut"]
         if options.sphere is not None:
             cube = cut_sphere(cube, options.sphere)
-            noted |= cube.meta["cut"]
-        if noted:
-            cube = replace(cube, meta={**cube.meta, "cut": noted})
-        return self.converted(cube)
+        return convert(cube, self.change)
 
     def integrated(self, distances: np.ndarray | None = None) -> Integrated:
         """Extinction along the rays of pixels, at every grid step unless given."""
         found = integrated(self.run, nside=self.options.nside, distances=distances)
-        return self.converted(found)
-
-    def converted(self, product: Any) -> Any:
-        """A product in the band that is wanted."""
-        return product if self.change is None else convert(product, self.change)
+        return convert(found, self.change)
 
 
 def export_run(
@@ -91,37 +81,31 @@ def export_run(
     options.check(targets)
     fitted = read_run(run)
     check_targets(targets, overwrite=overwrite)
-    _check_reach(fitted, options)
+    if options.nside is not None:
+        checked_nside(options.nside)
+    if options.distances is not None:
+        checked_distances(fitted, options.distances)
+    if options.shell_edges is not None:
+        checked_distances(fitted, options.shell_edges, edges=True)
     meta = provenance(fitted)
     change = options.change(meta)
-    meta = meta if change is None else converted(meta, change)
+    meta = converted(meta, change)
     products = RunProducts(run=fitted, options=options, change=change, meta=meta)
     written = []
     for name, exporter in EXPORTERS.items():
-        write = pkgutil.resolve_name(exporter.write)
         for path in targets.get(name, ()):
-            write(products, path, overwrite=overwrite)
+            pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
             written.append(path)
     return Exported(paths=written, band=meta["extinction_band"], change=change)
 
 
-def _check_reach(run: Run, options: ExportOptions) -> None:
-    if options.nside is not None:
-        checked_nside(options.nside)
-    if options.distances is not None:
-        checked_distances(run, np.asarray(options.distances))
-    if options.shell_edges is not None:
-        checked_edges(run, np.asarray(options.shell_edges))
-
-
 def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density, and the integrated extinction as far as it reaches."""
-    found, options = products.integrated(), products.options
-    reach = reach_of_cube(products.cube) if options.box or options.sphere else np.inf
-    reach = min(reach, options.sphere or np.inf)
-    if np.isfinite(reach):
+    cube, found, options = products.cube, products.integrated(), products.options
+    if options.box or options.sphere:
+        reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
-    write_zarr(path, products.cube, found, overwrite=overwrite)
+    write_zarr(path, cube, found, overwrite=overwrite)
 
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -142,7 +126,7 @@ def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     options = products.options
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
-    write_shells(path, products.converted(found), overwrite=overwrite)
+    write_shells(path, convert(found, products.change), overwrite=overwrite)
 
 
 def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pipelines.bands import CURVE, R_V, Conversion, conversion, source_band
 from pipelines.base.errors import InputError
 from pipelines.export.registry import EXPORTERS
 from pipelines.maps.cube import AXES
+from pipelines.storage.atomic import check_output
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
@@ -23,23 +23,16 @@ def check_targets(targets: Targets, *, overwrite: bool) -> None:
     """Raise an `InputError` if a product cannot be written where it is to go."""
     paths = [path for each in targets.values() for path in each]
     for path in paths:
-        if path.exists() and not overwrite:
-            raise InputError(
-                f"{path} exists: choose another output or pass --overwrite"
-            )
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise InputError(
-                f"{path.parent} is no folder that can be written: make it first "
-                f"({path})"
-            )
+        check_output(path, overwrite=overwrite)
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError(
             f"two of {', '.join(f'--{name}' for name in targets)} name the same path: "
             "one would replace the other"
         )
-    for name, suffixes in ((n, EXPORTERS[n].suffixes) for n in targets):
-        wrong = [path for path in targets[name] if path.suffix not in suffixes]
-        if suffixes and wrong:
+    for name, each in targets.items():
+        suffixes = EXPORTERS[name].suffixes
+        wrong = [path for path in each if suffixes and path.suffix not in suffixes]
+        if wrong:
             raise InputError(
                 f"{wrong[0]}: expected a name for --{name} that ends in "
                 f"{' or '.join(suffixes)}"
@@ -85,7 +78,7 @@ class ExportOptions:
         return conversion(
             self.from_band or source_band(meta),
             target,
-            curve=CURVE if self.curve is None else self.curve,
+            curve=self.curve or CURVE,
             r_v=R_V if self.r_v is None else self.r_v,
         )
 
@@ -109,16 +102,16 @@ def parse_box(text: str) -> dict[str, Range]:
         If it is not like this, or names an axis twice.
     """
     ranges: dict[str, Range] = {}
-    for part in text.split(","):
-        found = _SPAN.fullmatch(part)
-        try:
+    try:
+        for part in text.split(","):
+            found = _SPAN.fullmatch(part)
             if found is None or found[1] in ranges:
                 raise ValueError(part)
             low, high = found[2].strip(), found[3].strip()
             ranges[found[1]] = (float(low or "-inf"), float(high or "inf"))
-        except ValueError:
-            raise InputError(
-                f"--box takes ranges in pc such as x=-500:500,y=-200:300, each of "
-                f"{', '.join(AXES)} once at most; got {text!r}"
-            ) from None
+    except ValueError:
+        raise InputError(
+            f"--box takes ranges in pc such as x=-500:500,y=-200:300, each of "
+            f"{', '.join(AXES)} once at most; got {text!r}"
+        ) from None
     return ranges

@@ -1,8 +1,4 @@
-"""The products that ``dustmap export`` writes: a line for each.
-
-A writer is ``write(products, path, *, overwrite)``, of
-`pipelines.export.exporters.RunProducts`; it is imported when it is needed.
-"""
+"""The products that ``dustmap export`` writes: a line for each."""
 
 from __future__ import annotations
 
@@ -19,7 +15,8 @@ class Exporter:
     Parameters
     ----------
     write
-        Its writer, as ``module:function``.
+        ``module:function``, imported when it is needed: ``write(products, path, *,
+        overwrite)`` of `pipelines.export.exporters.RunProducts`.
     help
         Of its option.
     usual
@@ -72,7 +69,4 @@ EXPORTERS = {
 
 def usual_targets(run: Path) -> dict[str, list[Path]]:
     """The usual products, in the folder of a run."""
-    return {
-        name: [run / file for file in exporter.usual]
-        for name, exporter in EXPORTERS.items()
-    }
+    return {name: [run / file for file in e.usual] for name, e in EXPORTERS.items()}

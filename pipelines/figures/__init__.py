@@ -5,11 +5,10 @@ Nothing here touches pyplot, so figures can be drawn in threads and without a sc
 
 from pipelines.figures.comparison import compare
 from pipelines.figures.history import history
+from pipelines.figures.planes import density_slice, edge_on, face_on
 from pipelines.figures.sightlines import lines_of_sight
-from pipelines.figures.sky import sky, sky_slice
-from pipelines.figures.slices import density_slice
+from pipelines.figures.sky import sky
 from pipelines.figures.style import save_figure
-from pipelines.figures.views import edge_on, face_on
 
 __all__ = [
     "compare",
@@ -20,5 +19,4 @@ __all__ = [
     "lines_of_sight",
     "save_figure",
     "sky",
-    "sky_slice",
 ]

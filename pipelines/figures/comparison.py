@@ -5,45 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from astropy import units as u
-from matplotlib.axes import Axes
 
-from pipelines.figures.box import Plane, circle_text, draw_plane
-from pipelines.figures.integrals import density_name
-from pipelines.figures.labels import band_of, density_label, extinction_label
-from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
-from pipelines.figures.regridding import (
-    common_cells,
-    cropped,
-    regridded,
-    shared_height,
+from pipelines.figures.box import Panel, Plane, draw_panels, nearest, plane_of
+from pipelines.figures.integrals import (
+    Ends,
+    crossed,
+    density_name,
+    integral,
+    ratio,
 )
-from pipelines.figures.scales import (
-    difference_scale,
-    log_scale,
-    scale_where,
-    signed_scale,
+from pipelines.figures.page import DOUBLE, Page
+from pipelines.figures.regridding import regridded, shared_range
+from pipelines.figures.scales import colour_scale
+from pipelines.figures.style import (
+    band_of,
+    density_label,
+    extinction_label,
+    signed_text,
 )
-from pipelines.figures.slices import plane_of
-from pipelines.figures.style import SMALL, signed_text
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
+from pipelines.products.cuts import cut_box
 
-_SIGMAS = 3.0
 _COLUMNS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """Two pictures of one plane: ``seen`` is where sight lines of the first pass."""
-
-    plane: Plane
-    first: np.ndarray
-    second: np.ndarray
-    std: np.ndarray | None
-    seen: np.ndarray | None
-    label: str
-    title: str
+# Letters of a map's name that fit above a panel.
+_LETTERS = 24
 
 
 def compare(
@@ -70,9 +56,9 @@ def compare(
     cube, other
         Maps or truths on any grids: the second is brought to the first one's.
     columns
-        Of the first map, along z between the heights of `shared_height`. They are the
-        *median of the integral*, which is more than the integral of the median: with an
-        ``other`` that is a median itself they are used for the std only.
+        Of the first map, along z over the `shared_range`. They are the *median of the
+        integral*, which is more than the integral of the median: with an ``other`` that
+        is a median itself they are used for the std only.
     names
         What the maps are called.
     factor
@@ -83,110 +69,101 @@ def compare(
     Raises
     ------
     ValueError
-        If the maps have no cells in common.
+        If the maps have no cells in common, or the columns have other ends.
     """
-    named = band_of(cube.meta) if band is None else band
-    on_grid = regridded(other, cube, factor)
-    if not np.isfinite(on_grid.arrays["density"]).any():
-        raise ValueError(f"{names[1]} covers no cell of {names[0]}")
-    cells = common_cells(on_grid, "xyz".replace(axis, ""))
-    cube, on_grid = cropped(cube, cells), cropped(on_grid, cells)
-    if columns is not None:
-        place = cells.get("y", slice(None)), cells.get("x", slice(None))
-        arrays = {name: array[place] for name, array in columns.arrays.items()}
-        columns = replace(columns, arrays=arrays)
-    pairs = [
-        _through(cube, other, on_grid, columns, named),
-        _in_plane(cube, on_grid, axis, at, named),
-    ]
-    note = f"differences: {names[0]} minus {names[1]}"
-    note += f" × {factor:g}" if factor != 1.0 else ""
-    circles = " and ".join(dict.fromkeys(circle_text(pair.plane) for pair in pairs))
-    notes = [note, f"σ: std of {names[0]}", pairs[0].title, pairs[1].title]
-    page, every = sheet(
-        2 * _COLUMNS,
-        pairs[0].plane.aspect,
-        columns=_COLUMNS if width >= NARROW else _COLUMNS // 2,
-        width=width,
-        notes=[*notes, f"circles every {circles}"],
-        labelled=True,
-    )
-    for number, pair in enumerate(pairs):
-        row = every[_COLUMNS * number : _COLUMNS * (number + 1)]
-        _draw_row(row, pair, names, log)
-    return page
-
-
-def _through(
-    cube: Cube, other: Cube, on_grid: Cube, columns: Columns | None, band: str
-) -> _Pair:
-    """Extinction along z between the ends that both have, at cell centres."""
-    low, high = shared_height(cube, other)
-    part = (cube.z >= low) & (cube.z <= high)
-    to_mag = (u.Unit(cube.unit) * u.pc).to(u.mag)
-    first, second = (
-        np.asarray(np.trapezoid(values[part], cube.z[part], axis=0)) * to_mag
-        for values in (cube.arrays[density_name(cube)], on_grid.arrays["density"])
-    )
+    shared = {name: shared_range(cube, other, name) for name in "xyz"}
+    low, high = shared["z"]
     if columns is not None and (columns.low, columns.high) != (low, high):
         raise ValueError(
             f"expected columns from {low:g} to {high:g} pc, which both maps cover, got "
             f"{columns.low:g} to {columns.high:g} pc"
         )
-    if columns is not None and density_name(other) != "p50":
-        first = columns.arrays.get("p50", columns.arrays["mean"])
-    support = cube.arrays.get("support")
+    part = cut_box(cube, **{name: shared[name] for name in "xyz" if name != axis})
+    on_grid = regridded(other, part, factor)
+    named = band_of(cube.meta) if band is None else band
+    above = _through(part, on_grid, shared["z"], extinction_label(named))
+    if columns is not None:
+        kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
+        above = replace(above, std=columns.arrays["std"][kept])
+        if density_name(other.arrays) != "p50":
+            value = columns.arrays.get("p50", columns.arrays["mean"])
+            above = replace(above, first=value[kept])
+    below = _in_plane(part, on_grid, axis, at, named)
+    place = getattr(part, axis)[nearest(part, axis, at)]
+    steps = dict.fromkeys(pair.plane.step_text for pair in (above, below))
+    times = f" × {factor:g}" if factor != 1.0 else ""
+    notes = [
+        f"differences: {names[0]} minus {names[1]}{times}",
+        f"σ: std of {names[0]}",
+        f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
+        f"below: ${axis}$ = {signed_text(place)} pc",
+        f"circles every {' and '.join(steps)}",
+    ]
+    short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
+    panels = [*_row(above, short, log), *_row(below, short, log)]
+    return draw_panels(panels, notes, width=width, columns=_COLUMNS, small=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Two images of one plane: ``seen`` is where sight lines of the first pass."""
+
+    plane: Plane
+    first: np.ndarray
+    second: np.ndarray
+    std: np.ndarray | None = None
+    seen: np.ndarray | None
+    label: str
+
+
+def _through(cube: Cube, other: Cube, ends: Ends, label: str) -> _Pair:
+    """Both maps along z between the centres of cells."""
     return _Pair(
-        plane=Plane.of(cube, "z"),
-        first=first,
-        second=second,
-        std=None if columns is None else columns.arrays["std"],
-        seen=None if support is None else support[part].sum(axis=0) > 0,
-        label=extinction_label(band),
-        title=f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
+        plane=Plane(cube=cube, along="z"),
+        first=integral(cut_box(cube, z=ends), density_name(cube.arrays), "z"),
+        second=integral(cut_box(other, z=ends), "density", "z"),
+        seen=crossed(cut_box(cube, z=ends), "z", ends),
+        label=label,
     )
 
 
 def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair:
-    first = plane_of(cube, density_name(cube), axis, at)
+    first = plane_of(cube, density_name(cube.arrays), axis, at)
     factor, label = density_label(first, cube.unit, band)
-    std = plane_of(cube, "std", axis, at) * factor if "std" in cube.arrays else None
-    seen = plane_of(cube, "support", axis, at) > 0 if "support" in cube.arrays else None
-    centres = getattr(cube, axis)
-    height = centres[np.abs(centres - at).argmin()]
+    known = {
+        name: plane_of(cube, name, axis, at)
+        for name in ("std", "support")
+        if name in cube.arrays
+    }
     return _Pair(
-        plane=Plane.of(cube, axis),
+        plane=Plane(cube=cube, along=axis),
         first=first * factor,
         second=plane_of(other, "density", axis, at) * factor,
-        std=std,
-        seen=seen,
+        std=known["std"] * factor if "std" in known else None,
+        seen=known["support"] > 0 if "support" in known else None,
         label=label,
-        title=f"below: ${axis}$ = {signed_text(height)} pc",
     )
 
 
-def _draw_row(row: list[Axes], pair: _Pair, names: tuple[str, str], log: bool) -> None:
-    make = log_scale if log else signed_scale
-    scale = scale_where(make, pair.seen, pair.first, pair.second)
+def _row(pair: _Pair, names: list[str], log: bool) -> list[Panel | str]:
+    """Panels of two images, their difference, and that over the std."""
+    seen, label = pair.seen, pair.label
     difference = pair.first - pair.second
-    apart = scale_where(difference_scale, pair.seen, difference)
-    panels = [
-        (pair.first, scale, f"{names[0]}: {pair.label}"),
-        (pair.second, scale, f"{names[1]}: {pair.label}"),
-        (difference, apart, f"difference {pair.label[pair.label.rindex('[') :]}"),
+    value = colour_scale("value", pair.first, pair.second, seen=seen, log=log)
+    apart = colour_scale("difference", difference, seen=seen)
+    shown = [
+        (pair.first, value, f"{names[0]}\n{label}"),
+        (pair.second, value, f"{names[1]}\n{label}"),
+        (difference, apart, f"difference\n{label[label.rindex('[') :]}"),
     ]
     if pair.std is not None and np.isfinite(pair.std).any():
-        known = np.where(pair.std > 0, pair.std, np.nan)
-        reach = difference_scale(difference / known, reach=_SIGMAS)
-        panels.append((difference / known, reach, "difference / $\\sigma$"))
-    else:
-        row[-1].set_axis_off()
-        row[-1].text(
-            0.5, 0.5, f"no std of the\nintegral in {names[0]}", ha="center",
-            va="center", fontsize=SMALL, transform=row[-1].transAxes,
-        )  # fmt: skip
-    for number, (axes, panel) in enumerate(zip(row, panels)):
-        draw_plane(
-            axes, pair.plane, *panel, seen=pair.seen, first=number == 0, hints=False,
-            small=True,
-        )  # fmt: skip
+        sigmas = ratio(difference, pair.std)
+        limits = colour_scale("deviation", sigmas)
+        shown.append((sigmas, limits, "difference / $\\sigma$"))
+    panels: list[Panel | str] = [
+        Panel(plane=pair.plane, image=image, scale=scale, label=text, seen=seen)
+        for image, scale, text in shown
+    ]
+    if len(panels) < _COLUMNS:
+        panels.append(f"no std of the\nintegral in {names[0]}")
+    return panels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import healpy
@@ -11,25 +12,18 @@ import torch
 from dustmap.functionals import Functionals, PointValues
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.figures.integrals import density_name
+from pipelines.base.quantiles import summaries
+from pipelines.figures.integrals import density_name, relative_error
+from pipelines.figures.rays import extinction_at
 from pipelines.figures.skypanels import Sky, healpix_sky
-from pipelines.figures.slices import relative_names
-from pipelines.figures.sources import (
-    CubeSource,
-    MissingError,
-    Rays,
-    RunSource,
-    Source,
-)
-from pipelines.maps.cube import Cube
+from pipelines.figures.sources import MissingError, Source
+from pipelines.maps.cube import SkyMaps
 from pipelines.maps.truth import truth_extinction
 from pipelines.model.observations import rays
+from pipelines.run.folder import Run
 
 QUANTITIES = ("density", "extinction")
 SHOWS = ("value", "std", "relative-error", "sample")
-_STATISTICS = {"p50": "median", "mean": "mean", "density": ""}
-# Fine enough for what a cube has no integral of: 0.9 degrees.
-_NSIDE = 64
 # Rays that are projected at once: bounds memory.
 _ROWS = 8192
 
@@ -51,20 +45,19 @@ class Cut:
         the mean density. Zero is none.
     sample
         Number of the posterior sample.
+    nside
+        HEALPix resolution of what is not interpolated between cells; 0.9 degrees suit
+        integrals of a cube.
     """
 
     quantity: str
-    show: str
+    show: str = "value"
     distance: float
     near: float = 0.0
     sample: int = 0
+    nside: int = 64
 
     def __post_init__(self) -> None:
-        if self.quantity not in QUANTITIES or self.show not in SHOWS:
-            raise ValueError(
-                f"expected one of {QUANTITIES} and one of {SHOWS}, got "
-                f"{self.quantity!r} and {self.show!r}"
-            )
         if not 0 <= self.near < self.distance < np.inf:
             raise InputError(
                 "a distance interval begins at zero or later and ends after that "
@@ -78,166 +71,139 @@ class Cut:
 
     @property
     def length(self) -> float:
-        """What integrals are divided by [pc]: 1 where they are shown themselves."""
+        """What integrals are divided by [pc]; 1 for an extinction."""
         return self.distance - self.near if self.quantity == "density" else 1.0
 
 
-def cut_sky(source: Source, cut: Cut, nside: int | None = None) -> Sky:
-    """What a cut shows by direction [mag or mag/pc]; NaN outside the map.
+def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
+    """Values of a cut by direction, and which statistic of the posterior its value is.
+
+    Values are in mag or in the map's unit of density, NaN outside the map. The
+    statistic is ``median``, ``mean`` or, of a truth, empty.
 
     Raises
     ------
     MissingError
         If the map lacks what the cut is made of.
     """
-    nside = nside or _NSIDE
-    if isinstance(source, RunSource):
-        return _of_run(source, cut, nside)
+    if source.run is not None:
+        positive = source.run.posterior.model.positive
+        return _of_run(source.run, cut), "median" if positive else "mean"
     if cut.show == "sample":
         raise MissingError(f"{source.path} holds no samples: name a run")
     if cut.on_sphere:
         return _of_cube(source, cut)
-    known = _rays_of(source, cut)
-    if known is not None:
-        return healpix_sky(_of_rays(source, known, cut))
+    # Between two distances a cube itself is finer than what was integrated beforehand.
+    if source.maps is not None and not (cut.near and source.density is not None):
+        median = source.maps.median is not None and not cut.near
+        values = healpix_sky(_of_maps(source, source.maps, cut))
+        return values, "median" if median else "mean"
     if cut.show != "value":
         raise _no_joint(source)
-    return healpix_sky(_integrated(source.cube(), cut, nside))
+    return _integrated(source, cut)
 
 
-def statistic(source: Source, cut: Cut) -> str:
-    """What a cut's value is of the posterior: median, mean, or nothing (a truth)."""
-    if isinstance(source, RunSource):
-        return "median" if source.run.posterior.model.positive else "mean"
-    if cut.on_sphere:
-        return _STATISTICS[density_name(source.cube())]
-    known = _rays_of(source, cut)
-    if known is not None:
-        return "median" if known.quantiles and not cut.near else "mean"
-    return "mean" if "mean" in source.cube().arrays else ""
-
-
-def _rays_of(source: Source, cut: Cut) -> Rays | None:
-    """What was integrated beforehand; between two distances a cube itself is finer."""
-    return None if cut.near and isinstance(source, CubeSource) else source.rays
-
-
-def density_at(cube: Cube, distance: float, name: str | None = None) -> Sky:
-    """See an array on the sphere of radius ``distance`` [pc] by direction."""
-    chosen = density_name(cube) if name is None else name
-    return lambda lon, lat: cube.sample(chosen, distance * unit_vectors(lon, lat))
-
-
-def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
-    """NaN where the lower one is not positive."""
-    known = bottom > 0
-    return np.where(known, top / np.where(known, bottom, 1.0), np.nan)
-
-
-def _of_cube(source: Source, cut: Cut) -> Sky:
+def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
+    """The density on the sphere, or its error."""
     cube = source.cube()
-    if cut.show == "value":
-        return density_at(cube, cut.distance)
-    if "std" not in cube.arrays:
+    statistic = {"p50": "median", "mean": "mean", "density": ""}
+
+    def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
+        points = cut.distance * unit_vectors(l, b)
+        return _shown(cut, lambda name: cube.sample(name, points), cube.arrays)
+
+    if cut.show != "value" and "std" not in cube.arrays:
         raise MissingError(f"{source.path} has no std")
-    if cut.show == "std":
-        return density_at(cube, cut.distance, "std")
-    top, bottom, log = relative_names(cube)
-    upper, lower = (density_at(cube, cut.distance, name) for name in (top, bottom))
-    if log:
-        return lambda lon, lat: np.log(ratio(upper(lon, lat), lower(lon, lat))) / 2
-    return lambda lon, lat: ratio(upper(lon, lat), lower(lon, lat))
+    return values, statistic[density_name(cube.arrays)]
 
 
-def _of_rays(source: Source, known: Rays, cut: Cut) -> np.ndarray:
-    """By pixel; between two distances the mean alone can be told."""
-    if cut.distance > known.distance[-1]:
+def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
+    """By pixel; between two distances only the mean is known."""
+    if cut.distance > maps.distances[-1]:
         raise InputError(
-            f"{source.path}: the maps end at {known.distance[-1]:g} pc: choose a "
+            f"{source.path}: the maps end at {maps.distances[-1]:g} pc: choose a "
             f"--distance up to that, got {cut.distance:g} pc"
         )
+    if cut.near and cut.show != "value":
+        raise _no_joint(source)
     if cut.near:
-        if cut.show != "value":
-            raise _no_joint(source)
-        near, far = known.at("mean", np.array([cut.near, cut.distance]))
+        ends = np.array([cut.near, cut.distance])
+        near, far = extinction_at(maps, "mean", ends)
         return (far - near) / cut.length
 
     def at(name: str) -> np.ndarray:
-        return known.at(name, np.array([cut.distance]))[0]
+        return extinction_at(maps, name, np.array([cut.distance]))[0]
 
-    if cut.show == "std":
-        return at("std")
-    if cut.show == "value":
-        return at("p50" if known.quantiles else "mean")
-    if known.quantiles:
-        return np.log(ratio(at("p84"), at("p16"))) / 2
-    return ratio(at("std"), at("mean"))
+    return _shown(cut, at, maps.arrays)
 
 
-def _integrated(cube: Cube, cut: Cut, nside: int) -> np.ndarray:
-    """By pixel, the integral of the cube's own interpolant."""
+def _integrated(source: Source, cut: Cut) -> tuple[Sky, str]:
+    """The integral of the cube's own interpolant."""
+    cube = source.cube()
     name = next(n for n in ("mean", "density", "p50") if n in cube.arrays)
-    pixels = np.arange(healpy.nside2npix(nside))
-    l, b = healpy.pix2ang(nside, pixels, nest=True, lonlat=True)  # noqa: E741
+    pixels = np.arange(healpy.nside2npix(cut.nside))
+    l, b = healpy.pix2ang(cut.nside, pixels, nest=True, lonlat=True)  # noqa: E741
     total = np.zeros(len(pixels))
     for end, sign in ((cut.distance, 1.0), (cut.near, -1.0)):
         if end:
             reach = np.full(len(pixels), end)
             total += sign * truth_extinction(cube, l, b, reach, name=name)
-    return total / cut.length
+    return healpix_sky(total / cut.length), "mean" if name == "mean" else ""
 
 
-def _of_run(source: RunSource, cut: Cut, nside: int) -> Sky:
+def _of_run(run: Run, cut: Cut) -> Sky:
     """Moments or a sample of the posterior itself, on the pixels asked for."""
-    count = len(source.run.posterior.samples)
+    count = len(run.posterior.samples)
+    if not count and cut.show != "value":
+        raise MissingError(f"{run.path} has no posterior samples: show the value alone")
     if cut.show == "sample" and not 0 <= cut.sample < count:
         raise InputError(
-            f"{source.path} has {count} samples: choose one from 0 to {count - 1}, got "
+            f"{run.path} has {count} samples: choose one from 0 to {count - 1}, got "
             f"{cut.sample}"
         )
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
-        hit = healpy.ang2pix(nside, l, b, lonlat=True, nest=True)
+        hit = healpy.ang2pix(cut.nside, l, b, lonlat=True, nest=True)
         pixels, back = np.unique(hit, return_inverse=True)
-        lon, lat = healpy.pix2ang(nside, pixels, lonlat=True, nest=True)
-        return _towards(source, cut, unit_vectors(lon, lat))[back]
+        lon, lat = healpy.pix2ang(cut.nside, pixels, lonlat=True, nest=True)
+        return _towards(run, cut, unit_vectors(lon, lat))[back]
 
     return values
 
 
-def _towards(source: RunSource, cut: Cut, directions: np.ndarray) -> np.ndarray:
+def _towards(run: Run, cut: Cut, directions: np.ndarray) -> np.ndarray:
     """Values in these directions, NaN where the ray has left the box."""
-    plan = source.run.plan
     far = torch.as_tensor(directions * cut.distance)
-    inside = plan.grid.contains(far)
+    inside = run.plan.grid.contains(far)
     full = np.full(len(directions), np.nan)
     if bool(inside.any()):
         far = far[inside]
         seen: Functionals = PointValues(far)
         if not cut.on_sphere:
-            seen = rays(plan, far, far * (cut.near / cut.distance))
-        full[inside.numpy()] = _moment(source, cut, seen).numpy()
+            seen = rays(run.plan, far, far * (cut.near / cut.distance))
+        pure = cut.on_sphere or cut.show == "relative-error"
+        full[inside.numpy()] = _moment(run, cut, seen) / (1.0 if pure else cut.length)
     return full
 
 
-def _moment(source: RunSource, cut: Cut, seen: Functionals) -> torch.Tensor:
-    posterior = source.run.posterior
-    length = 1.0 if cut.on_sphere else cut.length
+def _moment(run: Run, cut: Cut, seen: Functionals) -> np.ndarray:
+    posterior = run.posterior
     if cut.show == "sample":
         sample = posterior.samples[cut.sample]
         chunks = seen.chunks(_ROWS)
         parts = [posterior.model.at(part).apply(sample) for _, part in chunks]
-        return torch.cat(parts).to(torch.float64).cpu() / length
-    moments = posterior.moments(seen, rows=_ROWS)
-    if cut.show == "std":
-        return moments.std / length
-    if cut.show == "value":
-        positive = moments.log_mean is not None
-        return (moments.quantile(0.5) if positive else moments.mean) / length
-    if moments.log_std is not None:
-        return moments.log_std
-    known = moments.mean > 0
-    return torch.where(known, moments.std / moments.mean, float("nan"))
+        return torch.cat(parts).to(torch.float64).numpy(force=True)
+    arrays = summaries(posterior.moments(seen, rows=_ROWS))
+    return _shown(cut, arrays.__getitem__, arrays)
+
+
+def _shown(
+    cut: Cut, take: Callable[[str], np.ndarray], names: Collection[str]
+) -> np.ndarray:
+    """Value, std or relative error of the arrays ``names``, which ``take`` reads."""
+    if cut.show == "relative-error":
+        return relative_error(take, names)
+    return take("std" if cut.show == "std" else density_name(names))
 
 
 def _no_joint(source: Source) -> MissingError:

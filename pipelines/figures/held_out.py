@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from pipelines.base.calibration import Bin, Calibration
 from pipelines.figures.panels import RANGE, label, note
-from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL
+from pipelines.figures.style import BLACK, BLUE, GREEN, ORANGE, SMALL, legend_above
 from pipelines.run.held_out import HeldOut
 
 _Z = 5.0
@@ -90,7 +90,7 @@ def errors(axes: Axes, bins: Sequence[Bin], name: str) -> None:
             markersize=4,
         )
     axes.axhline(0.0, color="0.6", linewidth=0.6)
-    _legend_above(axes)
+    legend_above(axes)
     label(axes, name, "observed minus map [mag]")
 
 
@@ -112,7 +112,7 @@ def coverage_by_bins(axes: Axes, bins: Sequence[Bin]) -> None:
         )
         axes.axhline(100 * each.level, color=colour, linewidth=0.8)
     axes.set_ylim(top=103)
-    _legend_above(axes)
+    legend_above(axes)
     label(axes, "", "stars inside [%]")
 
 
@@ -130,17 +130,6 @@ def by_bins_figure(bins: Sequence[Bin], name: str) -> Figure:
     coverage_by_bins(upper, bins)
     errors(lower, bins, name)
     return figure
-
-
-def _legend_above(axes: Axes) -> None:
-    axes.legend(
-        fontsize=SMALL,
-        frameon=False,
-        ncols=4,
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        borderaxespad=0.1,
-    )
 
 
 def _places(bins: Sequence[Bin]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,70 +1,75 @@
-"""The integral of a cube along an axis, and how much of a wide box is looked into."""
+"""Arrays that figures show of a map: its density, relative error, integrals."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 import numpy as np
 from astropy import units as u
+from scipy.interpolate import make_interp_spline
 
 from pipelines.figures.box import array_axis
-from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
 
 # Of boxes wider than this only what lies near the Sun is seen from the side [pc].
 _WIDE, _NEAR = 2000.0, 500.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Through:
-    """A cube's cells between two ends along an axis [pc]; the density is linear between
-    their centres, so that a column ends at the centres of the outermost cells."""
-
-    cube: Cube
-    along: str
-    low: float
-    high: float
-
-    @classmethod
-    def of(
-        cls, cube: Cube, along: str, ends: Columns | tuple[float, float] | None
-    ) -> Through:
-        """Between the ends of columns, or others, or of the whole cube."""
-        centres = getattr(cube, along)
-        if isinstance(ends, Columns):
-            ends = (ends.low, ends.high)
-        low, high = ends or (centres[0], centres[-1])
-        return cls(cube=cube, along=along, low=float(low), high=float(high))
-
-    @property
-    def weights(self) -> np.ndarray:
-        """What every plane of cells adds to the integral [pc]."""
-        centres = getattr(self.cube, self.along)
-        within = centres[(centres > self.low) & (centres < self.high)]
-        nodes = np.concatenate([[self.low], within, [self.high]])
-        halves = np.diff(nodes) / 2
-        share = np.append(halves, 0.0) + np.insert(halves, 0, 0.0)
-        hats = [np.interp(nodes, centres, one) for one in np.eye(len(centres))]
-        return np.stack(hats) @ share
-
-    def integral(self, name: str) -> np.ndarray:
-        """Of an array [mag], shape (up, across)."""
-        array = np.moveaxis(self.cube.arrays[name], array_axis(self.along), -1)
-        return array @ self.weights * (u.Unit(self.cube.unit) * u.pc).to(u.mag)
-
-    @property
-    def seen(self) -> np.ndarray | None:
-        """Whether sight lines pass through any of the cells; ``None`` if not known."""
-        if "support" not in self.cube.arrays:
-            return None
-        axis = array_axis(self.along)
-        within = np.flatnonzero(self.weights > 0)
-        return self.cube.arrays["support"].take(within, axis=axis).sum(axis=axis) > 0
+Ends = tuple[float, float]
 
 
-def near_the_sun(
-    cube: Cube, along: str, within: float | None = None
-) -> tuple[float, float]:
+def density_name(names: Collection[str]) -> str:
+    """The array that is shown as a map's value: median, mean or truth."""
+    for name in ("p50", "mean", "density"):
+        if name in names:
+            return name
+    raise ValueError(
+        f"the map has arrays {sorted(names)}; expected p50, mean or density"
+    )
+
+
+def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """NaN where the denominator is not positive."""
+    known = bottom > 0
+    return np.where(known, top / np.where(known, bottom, 1.0), np.nan)
+
+
+def relative_error(
+    take: Callable[[str], np.ndarray], names: Collection[str]
+) -> np.ndarray:
+    """Relative error of the arrays ``names``, which ``take`` reads.
+
+    Of a log-normal ``ln(p84 / p16) / 2``, the std of the logarithm (std over median
+    has a long tail that tells little); else std over mean.
+    """
+    if "p16" in names and "p84" in names:
+        return np.log(ratio(take("p84"), take("p16"))) / 2
+    return ratio(take("std"), take("mean"))
+
+
+def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.ndarray:
+    """Integrate an array along an axis between two ends [pc], shape (up, across) [mag].
+
+    The density is linear between the cells' centres; without ``ends`` it is integrated
+    from the first centre to the last.
+    """
+    centres = getattr(cube, along)
+    array, axis = cube.arrays[name], array_axis(along)
+    linear = make_interp_spline(centres, array, k=1, axis=axis, check_finite=False)
+    total = linear.integrate(*(ends or (centres[0], centres[-1])))
+    return total * (u.Unit(cube.unit) * u.pc).to(u.mag)
+
+
+def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
+    """Whether sight lines pass any cell that the integral holds; ``None``: unknown."""
+    if "support" not in cube.arrays:
+        return None
+    centres, axis = getattr(cube, along), array_axis(along)
+    step = centres[1] - centres[0]
+    held = np.flatnonzero((centres > ends[0] - step) & (centres < ends[1] + step))
+    return cube.arrays["support"].take(held, axis=axis).sum(axis=axis) > 0
+
+
+def near_the_sun(cube: Cube, along: str, within: float | None = None) -> Ends:
     """Ends of columns along x or y [pc]: a wide box is cut to 500 pc on either side.
 
     Through kiloparsecs every column meets some star's sight line, and the plane's
@@ -76,13 +81,3 @@ def near_the_sun(
         within = _NEAR if high - low > _WIDE else np.inf
     ends = max(low, -within), min(high, within)
     return ends if ends[0] < ends[1] else (low, high)
-
-
-def density_name(cube: Cube) -> str:
-    """The array that is shown as a cube's density: median, mean or truth."""
-    for name in ("p50", "mean", "density"):
-        if name in cube.arrays:
-            return name
-    raise ValueError(
-        f"the cube has arrays {sorted(cube.arrays)}; expected p50, mean or density"
-    )

@@ -1,46 +1,60 @@
-"""Pages: figures of a printed width, with panels of one shape and their bars above."""
+"""Pages: figures of a printed width, with panels of one shape."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import NamedTuple, cast
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 # Widths of one and two columns of Astronomy & Astrophysics [mm].
 SINGLE, DOUBLE = 88.0, 180.0
-_INCH = 25.4
-_NOTE = 7.0
-# What axis labels and colour bars take around a panel [mm].
-_LEFT, _RIGHT, _BOTTOM, _TOP = 12.5, 3.0, 9.5, 10.5
-_BETWEEN, _LABELLED = 8.5, 12.5
-_TITLE, _SIDE = 5.0, 4.0
-_BAR, _ABOVE = 2.0, 1.2
-# Height of a line of the header, and below this width panels are stacked [mm].
-_LINE, NARROW = 3.6, 120.0
+INCH = 25.4
+# Below this width panels are stacked [mm].
+NARROW = 120.0
+_FONT = 7.0
+# Height of a line of the header, thickness of a colour bar [mm].
+_LINE, _BAR = 3.6, 2.0
 
 
 class Page(Figure):
     """A figure as wide as it will be printed: it is never cropped."""
 
 
-def sheet(
+class Margins(NamedTuple):
+    """What labels, titles and colour bars take around a panel [mm].
+
+    ``left`` and ``right`` are the page's own, ``between`` lies between columns, and
+    ``top`` and ``bottom`` are those of every row.
+    """
+
+    left: float
+    right: float
+    between: float
+    top: float
+    bottom: float
+
+
+# A plane of a box with a colour bar above it, curves under a title, the whole sky with
+# a bar below it, and a field of the sky with numbers at its edges.
+BOX = Margins(left=14.0, right=4.0, between=9.5, top=10.5, bottom=9.5)
+CURVES = Margins(left=14.0, right=4.0, between=9.5, top=5.0, bottom=9.5)
+SKY = Margins(left=7.0, right=7.0, between=12.0, top=5.0, bottom=13.0)
+FIELD = Margins(left=9.0, right=4.0, between=11.0, top=5.0, bottom=15.5)
+
+
+def rectangles(
     count: int,
     aspect: float,
+    margins: Margins,
     *,
     columns: int,
     width: float = DOUBLE,
-    labelled: bool = False,
-    bare: bool = False,
-    bars: bool = True,
-    numbered: bool = False,
     notes: Sequence[str] = (),
     header: float = 0.0,
-) -> tuple[Page, list[Axes]]:
-    """A page with ``count`` panels, row by row.
+) -> tuple[Page, list[tuple[float, float, float, float]]]:
+    """A page and where its ``count`` panels are, row by row, in fractions of the page.
 
     Parameters
     ----------
@@ -50,44 +64,37 @@ def sheet(
         Panels side by side.
     width
         Of the page [mm]; its height follows.
-    labelled
-        Whether panels right of the first have their own label up the side.
-    bare
-        Panels without axes, their bars below, as of the sky.
-    numbered
-        Whether bare panels have numbers at their lower and left edges.
-    bars
-        Whether colour bars stand above the panels, or else only a title.
     notes
         Written at the top, each on its own line where the page is narrow.
     header
         Height kept free at the top besides [mm].
     """
     rows = -(-count // columns)
-    left, bottom = (_SIDE, 12.0) if bare else (_LEFT, _BOTTOM)
-    right = _SIDE if bare else _RIGHT
-    between = _SIDE if bare else _LABELLED if labelled else _BETWEEN
-    if numbered:
-        left, bottom, between = left + 4.0, bottom + 3.5, between + 7.0
+    left, right, between, top, bottom = margins
     wide = (width - left - right - between * (columns - 1)) / columns
     tall = wide * aspect
-    top = _TOP if bars and not bare else _TITLE
     lines = len(notes) if width < NARROW else min(len(notes), 1)
     header += 1.5 + _LINE * lines if lines else 0.0
     height = header + rows * (tall + top + bottom)
-    page = Page(figsize=(width / _INCH, height / _INCH))
-    if notes:
-        text = ("\n" if width < NARROW else "; ").join(notes)
-        page.text(
-            0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=_NOTE,
-            ma="center",
-        )  # fmt: skip
-    panels = []
+    page = Page(figsize=(width / INCH, height / INCH))
+    text = ("\n" if width < NARROW else "; ").join(notes)
+    if text:
+        page.text(0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=_FONT)
+    places = []
     for number in range(count):
         row, column = divmod(number, columns)
         lower = height - header - (row + 1) * (tall + top + bottom) + bottom
-        place = (left + column * (wide + between), lower, wide, tall)
-        panels.append(page.add_axes(_fractions(place, width, height)))
+        x = left + column * (wide + between)
+        places.append((x / width, lower / height, wide / width, tall / height))
+    return page, places
+
+
+def sheet(
+    count: int, aspect: float, margins: Margins, **options
+) -> tuple[Page, list[Axes]]:
+    """A page with ``count`` panels with thin axes; options as in `rectangles`."""
+    page, places = rectangles(count, aspect, margins, **options)
+    panels = [page.add_axes(place) for place in places]
     for axes in panels:
         for side in axes.spines.values():
             side.set_linewidth(0.6)
@@ -95,33 +102,13 @@ def sheet(
     return page, panels
 
 
-def above(axes: Axes) -> Axes:
-    """Axes for a horizontal colour bar just above a panel, as wide as what is drawn."""
-    return _bar(axes, _ABOVE, 1.0)
+def bar_axes(axes: Axes, away: float, share: float = 1.0) -> Axes:
+    """Axes for a horizontal colour bar, ``share`` as wide as a panel.
 
-
-def below(axes: Axes, gap: float = 1.0) -> Axes:
-    """Axes for a bar ``gap`` [mm] below a panel, narrower than it."""
-    return _bar(axes, -gap - _BAR, 0.66)
-
-
-def _bar(axes: Axes, away: float, share: float) -> Axes:
-    """Axes beyond the upper edge of a panel, or beyond the lower if negative [mm]."""
+    It lies ``away`` [mm] above the panel, or below it if negative.
+    """
+    axes.apply_aspect()
     page = cast(Figure, axes.figure)
-    bar = page.add_axes((0.0, 0.0, 1.0, 1.0), label=f"bar {id(axes)}")
-
-    def place(_bar: Any, _renderer: Any) -> Bbox:
-        axes.apply_aspect()
-        panel = axes.get_position()
-        height = page.get_size_inches()[1] * _INCH
-        lower = (panel.y1 if away > 0 else panel.y0) + away / height
-        left = panel.x0 + panel.width * (1 - share) / 2
-        return Bbox.from_bounds(left, lower, panel.width * share, _BAR / height)
-
-    bar.set_axes_locator(place)
-    return bar
-
-
-def _fractions(place: tuple[float, ...], width: float, height: float) -> Any:
-    scale = np.array([width, height, width, height])
-    return tuple((np.array(place) / scale).tolist())
+    tall = axes.get_position().height * page.get_figheight() * INCH
+    lower = 1 + away / tall if away > 0 else (away - _BAR) / tall
+    return axes.inset_axes(((1 - share) / 2, lower, share, _BAR / tall))

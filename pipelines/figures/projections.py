@@ -1,12 +1,21 @@
-"""From directions to places on paper and back; Galactic longitude grows to the left."""
+"""Projections of the sky, and axes with their graticule; longitude grows leftwards."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from astropy import units as u
+from astropy.visualization.wcsaxes import WCSAxes
+from astropy.visualization.wcsaxes.frame import EllipticalFrame, RectangularFrame
 from astropy.wcs import WCS
+
+from pipelines.figures.page import Page
+from pipelines.figures.style import SMALL, outline
+
+_MERIDIANS = (120, 60, 0, 300, 240)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,45 +28,61 @@ class Projection:
     l: float = 0.0  # noqa: E741
     b: float = 0.0
 
-    # The name in the standard; how many of its degrees are one unit; and whether the
-    # rim is an ellipse, or else the panel's own edge.
+    # The name in the standard; how many of its degrees are one unit; the rim; and where
+    # latitudes are numbered: the rim, the central meridian or the left edge.
     code = ""
     degrees = math.degrees(1.0)
-    round = True
+    frame = EllipticalFrame
+    numbered = "c"
 
     @property
     def half(self) -> tuple[float, float]:
         """Half the panel's width and height."""
         return 1.0, 1.0
 
-    def project(self, l: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
-        """Place of a direction; NaN where it is not shown."""
-        x, y = self._wcs().wcs_world2pix(l, b, 0)
-        return x, y
-
-    def unproject(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Direction of a place; NaN beyond the rim."""
-        l, b = self._wcs().wcs_pix2world(x, y, 0)  # noqa: E741
-        return l, b
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top of the panel."""
+        width, height = self.half
+        return -width, width, -height, height
 
     def pixels(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Centres of ``count`` pixels across the panel, and as many as that gives up.
-
-        Places that the rim cuts are moved onto it, to be clipped there.
-        """
+        """Directions of ``count`` pixels across the panel; NaN beyond the rim."""
         width, height = self.half
         rows = round(count * height / width)
         across = ((np.arange(count) + 0.5) / count * 2 - 1) * width
         up = ((np.arange(rows) + 0.5) / rows * 2 - 1) * height
-        x, y = np.meshgrid(across, up)
-        if not self.round:
-            return x, y
-        radius = np.hypot(x / width, y / height)
-        shrink = np.minimum(1.0, (1 - 1e-9) / np.maximum(radius, 1e-9))
-        shrink = np.where(radius < 1 + 4.0 / count, shrink, np.nan)
-        return x * shrink, y * shrink
+        l, b = self.wcs.wcs_pix2world(*np.meshgrid(across, up), 0)  # noqa: E741
+        return l, b
 
-    def _wcs(self) -> WCS:
+    def add_axes(self, page: Page, place: tuple[float, ...]) -> WCSAxes:
+        """Axes at a place of a page, with meridians and parallels numbered."""
+        axes = WCSAxes(page, place, wcs=self.wcs, frame_class=self.frame)
+        page.add_axes(axes)
+        axes.set_xlim(self.extent[:2])
+        axes.set_ylim(self.extent[2:])
+        axes.coords.frame.set_linewidth(0.7)
+        axes.coords.grid(color="black", linewidth=0.3, alpha=0.45)
+        for coordinate in axes.coords:
+            coordinate.set_auto_axislabel(False)
+            coordinate.set_ticks_visible(False)
+            coordinate.set_ticklabel(size=SMALL - 1, pad=2)
+        self._number(*axes.coords)
+        return axes
+
+    def _number(self, longitude: Any, latitude: Any) -> None:
+        """Number the parallels, and the meridians on the horizontal middle."""
+        longitude.set_ticks(_MERIDIANS * u.deg)
+        latitude.set_ticks((-60, -30, 0, 30, 60) * u.deg)
+        longitude.set_ticklabel_position("h")
+        latitude.set_ticklabel_position(self.numbered)
+        for coordinate in (longitude, latitude):
+            coordinate.set_ticklabel(path_effects=outline(1.5))
+            coordinate.set_major_formatter("d")
+
+    @property
+    def wcs(self) -> WCS:
+        """Its world coordinates: places in the panel are pixels, from 0."""
         wcs = WCS(naxis=2)
         wcs.wcs.ctype = [f"GLON-{self.code}", f"GLAT-{self.code}"]
         wcs.wcs.crval = [self.l, self.b]
@@ -81,6 +106,7 @@ class Orthographic(Projection):
     """Half of the sky as a globe, seen from inside: a disc of radius 1."""
 
     code = "SIN"
+    numbered = "v"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +120,7 @@ class Gnomonic(Projection):
     field: float = 30.0
 
     code = "TAN"
-    round = False
+    frame = RectangularFrame
 
     def __post_init__(self) -> None:
         if not 0 < self.field < 180:
@@ -107,3 +133,8 @@ class Gnomonic(Projection):
     def half(self) -> tuple[float, float]:
         size = math.tan(math.radians(self.field / 2))
         return size, size
+
+    def _number(self, longitude: Any, latitude: Any) -> None:
+        for coordinate in (longitude, latitude):
+            coordinate.set_ticks(number=5)
+            coordinate.set_format_unit(u.deg, decimal=True, show_decimal_unit=True)

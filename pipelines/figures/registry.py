@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -21,7 +22,7 @@ from pipelines.figures import (
 )
 from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.page import DOUBLE
-from pipelines.figures.regridding import shared_height
+from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
 
 
@@ -69,12 +70,8 @@ class PlotOptions:
     dpi: float = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Files that were written, and why kinds that nobody asked for were left out."""
-
-    paths: list[Path]
-    left_out: dict[str, str]
+def _look(options: PlotOptions) -> dict[str, Any]:
+    return {"width": options.width, "log": bool(options.log), "band": options.band}
 
 
 def _face_on(source: Source, options: PlotOptions) -> Figure:
@@ -82,16 +79,10 @@ def _face_on(source: Source, options: PlotOptions) -> Figure:
 
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
-    cube = source.cube()
-    ends = near_the_sun(cube, "y", options.within)
-    return edge_on(
-        cube,
-        source.columns("y", ends),
-        width=options.width,
-        log=options.log,
-        band=options.band,
-        within=options.within,
-    )
+    cube, within = source.cube(), options.within
+    columns = source.columns("y", near_the_sun(cube, "y", within))
+    look = {**_look(options), "log": options.log}
+    return edge_on(cube, columns, within=within, **look)
 
 
 def _sky(source: Source, options: PlotOptions) -> Figure:
@@ -100,16 +91,14 @@ def _sky(source: Source, options: PlotOptions) -> Figure:
 
 
 def _lines(source: Source, options: PlotOptions) -> Figure:
+    lines = source.lines(options.directions)
     band = source.band if options.band is None else options.band
-    return lines_of_sight(
-        source.lines(options.directions), width=options.width, band=band
-    )
+    return lines_of_sight(lines, width=options.width, band=band)
 
 
 def _slice(source: Source, options: PlotOptions) -> Figure:
-    return density_slice(
-        source.cube(), axis=options.axis, at=options.at, **_look(options)
-    )
+    plane = {"axis": options.axis, "at": options.at}
+    return density_slice(source.cube(), **plane, **_look(options))
 
 
 def _compare(source: Source, options: PlotOptions) -> Figure:
@@ -119,7 +108,7 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
     return compare(
         cube,
         other,
-        columns=source.columns("z", shared_height(cube, other)),
+        columns=source.columns("z", shared_range(cube, other, "z")),
         names=(source.path.name, options.other.name),
         factor=options.factor,
         axis=options.axis,
@@ -130,10 +119,6 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
 
 def _convergence(source: Source, options: PlotOptions) -> Figure:
     return history(source.records())
-
-
-def _look(options: PlotOptions) -> dict:
-    return {"width": options.width, "log": bool(options.log), "band": options.band}
 
 
 # Name on the command line: name of the file, and what draws it.
@@ -155,8 +140,10 @@ def plot(
     kinds: Sequence[str] = (),
     options: PlotOptions | None = None,
     form: str = "png",
-) -> Drawn:
+) -> tuple[list[Path], dict[str, str]]:
     """Draw a run or an exported map into a folder; figures there are replaced.
+
+    Returns the files, and why figures that nobody asked for were left out.
 
     Parameters
     ----------
@@ -191,4 +178,4 @@ def plot(
         save_figure(figure, paths[-1], dpi=options.dpi)
     if options.other is None:
         left_out.pop("compare", None)
-    return Drawn(paths=paths, left_out=left_out)
+    return paths, left_out

@@ -1,17 +1,27 @@
-"""Scales of colour: of dust, its errors, differences and ratios; and logarithmic ones.
+"""Colour scales of dust, its errors, differences and ratios; their bars; hatching.
 
-All are robust to outliers; what lies beyond the limits is told by the bar's arrows.
+Limits are percentiles, robust to outliers; arrows on the colour bar mark values beyond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    ScalarFormatter,
+)
+
+from pipelines.figures.page import bar_axes
+from pipelines.figures.style import HATCH, NORMAL, SMALL
 
 UNMAPPED = "0.72"
 _LEVELS = 512
@@ -20,6 +30,14 @@ _HIGH = 99.0
 _DECADES = 3.0
 # The 99th percentile over the median above which colours are logarithmic.
 _LARGE = 15.0
+# Relative errors above this, and differences in standard deviations, saturate.
+_REACH = 3.0
+# Colour maps of the kinds whose limits are zero and a high percentile.
+_FROM_ZERO = {"error": "YlGnBu", "ratio": "BuPu"}
+STEPS = [1, 2, 2.5, 5, 10]
+# How opaque the white is over what no sight line passes.
+_PALE = 0.68
+Extent = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +48,9 @@ class Scale:
     norm: Normalize
     extend: str
 
-    @classmethod
-    def of(cls, cmap: Colormap | str, norm: Normalize, values: np.ndarray) -> Scale:
-        """The scale of some finite values, with arrows where they lie beyond."""
-        if isinstance(cmap, str):
-            cmap = mpl.colormaps[cmap].with_extremes(bad=UNMAPPED)
-        below = values.size and values.min() < (norm.vmin or 0.0)
-        beyond = values.size and values.max() > (norm.vmax or 0.0)
-        return cls(cmap=cmap, norm=norm, extend=_extend(below, beyond))
-
-    @property
-    def logarithmic(self) -> bool:
-        """Whether zero and what is negative have no colour of their own."""
-        return isinstance(self.norm, LogNorm)
-
     def draw(self, axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> Any:
-        """The image in these colours; what has no logarithm is the lowest one."""
-        if self.logarithmic:
+        """Draw an image; on a logarithmic scale values <= 0 get the lowest colour."""
+        if isinstance(self.norm, LogNorm):
             image = np.where(image <= 0, float(self.norm.vmin or 1.0) / 10, image)
         return axes.imshow(
             image,
@@ -58,103 +62,109 @@ class Scale:
         )
 
 
-def signed_scale(*images: np.ndarray) -> Scale:
-    """One linear scale for dust in all ``images``.
+def colour_scale(
+    kind: str, *images: np.ndarray, seen: np.ndarray | None = None, log: bool = False
+) -> Scale:
+    """One scale for all ``images``.
 
-    Limits are the 0.5 and 99.5 percentiles, widened to contain zero. From zero up the
-    colours go from pale to dark; below zero they turn blue, equally strong for
-    equally large values, so that an unphysical value cannot be mistaken for little
-    dust.
+    Parameters
+    ----------
+    kind
+        ``value``: linear from pale to dark, widened to contain zero; negative values
+        are blue, as strong as positive values of equal size, so that an unphysical
+        value cannot be mistaken for little dust. ``error``: standard deviations from
+        zero up; ``spread``: those between their percentiles. ``ratio``: relative
+        errors, at most 3. ``difference``: red above zero, blue below. ``deviation``:
+        differences in standard deviations, to 3.
+    seen
+        Where sight lines pass; only there do values set the limits. A prior's samples
+        have single cells far above all measured ones.
+    log
+        Logarithmic colours for values and errors, over three decades at most; zero and
+        negative values have the lowest colour and are marked by the bar's arrow.
     """
-    finite = _finite(images)
-    if not finite.any():
-        finite = np.array([0.0, 1.0])
-    low, high = (float(value) for value in np.percentile(finite, _ROBUST))
-    low, high = min(low, 0.0), max(high, 0.0)
-    if high == low:
-        low, high = min(float(finite.min()), 0.0), max(float(finite.max()), 0.0)
-    reach = max(-low, high)
-    values = low + (np.arange(_LEVELS) + 0.5) / _LEVELS * (high - low)
-    positive = mpl.colormaps["magma_r"](np.clip(values / reach, 0, 1) * 0.92)
-    negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
-    colours = ListedColormap(np.where(values[:, None] < 0, negative, positive).tolist())
-    return Scale.of(
-        colours.with_extremes(bad=UNMAPPED), Normalize(low, high), values=finite
+    every = _finite(images)
+    shown = every
+    if seen is not None and seen.any():
+        shown = _finite([image[seen] for image in images])
+    if log and kind in ("value", "error"):
+        cmap, norm = _logarithmic(shown, kind)
+    elif kind == "value":
+        cmap, norm = _signed(shown)
+    elif kind == "spread":
+        cmap, norm = mpl.colormaps["cividis"], Normalize(*_between(shown))
+    elif kind in _FROM_ZERO:
+        high = min(_high(shown), _REACH if kind == "ratio" else np.inf)
+        cmap, norm = mpl.colormaps[_FROM_ZERO[kind]], Normalize(0.0, high)
+    else:
+        high = _REACH if kind == "deviation" else _high(np.abs(shown))
+        cmap, norm = mpl.colormaps["RdBu_r"], Normalize(-high, high)
+    return Scale(
+        cmap=cmap.with_extremes(bad=UNMAPPED, under=cmap(0)),
+        norm=norm,
+        extend=_extend(every, norm),
     )
 
 
-def spread_scale(image: np.ndarray) -> Scale:
-    """A linear scale for standard deviations that need not begin at zero."""
-    finite = _finite([image])
-    if not finite.size:
-        finite = np.array([0.0, 1.0])
-    low, high = (float(value) for value in np.percentile(finite, _ROBUST))
-    if high == low:
-        low, high = min(0.0, low), max(high, float(finite.max())) or 1.0
-    return Scale.of("cividis", Normalize(low, high), finite)
+def add_bar(
+    drawn: Any, scale: Scale, label: str, *, away: float, share: float = 1.0, few=False
+) -> None:
+    """Add a horizontal colour bar above a panel, or below it if ``away`` < 0 [mm]."""
+    bar = drawn.axes.figure.colorbar(
+        drawn,
+        cax=bar_axes(drawn.axes, away, share),
+        orientation="horizontal",
+        extend=scale.extend,
+        extendfrac=0.03,
+        ticklocation="top" if away > 0 else "bottom",
+    )
+    low, high = float(scale.norm.vmin or 0.0), float(scale.norm.vmax or 0.0)
+    if low < 0 and low != -high:
+        label += ", blue: negative"
+    bar.set_label(label, fontsize=SMALL if few else NORMAL, labelpad=2.0)
+    bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2.0, pad=1.5)
+    bar.outline.set_linewidth(0.5)
+    axis = bar.ax.xaxis
+    axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
+    if isinstance(scale.norm, LogNorm):
+        decades = np.log10(high / low)
+        steps = (1, 2, 5) if decades < 1.7 else (1, 3) if decades < 2.5 else (1,)
+        axis.set_major_locator(LogLocator(subs=steps))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        # Without a common factor, which would stand on the bar's label.
+        plain = ScalarFormatter(useOffset=False)
+        plain.set_scientific(False)
+        axis.set_major_formatter(plain)
 
 
-def error_scale(image: np.ndarray) -> Scale:
-    """A linear scale for standard deviations from zero up, in other colours."""
-    finite = _finite([image])
-    return Scale.of("YlGnBu", Normalize(0.0, _reach(finite)), finite)
-
-
-def ratio_scale(image: np.ndarray, reach: float = 3.0) -> Scale:
-    """Relative errors from zero to at most ``reach``, where little more is known."""
-    finite = _finite([image])
-    return Scale.of("BuPu", Normalize(0.0, min(_reach(finite), reach)), finite)
-
-
-def difference_scale(*images: np.ndarray, reach: float | None = None) -> Scale:
-    """A linear scale around zero, red above and blue below.
-
-    It ends at ``reach`` if given, as differences in standard deviations do.
-    """
-    finite = np.abs(_finite(images))
-    reach = reach or _reach(finite)
-    scale = Scale.of("RdBu_r", Normalize(-reach, reach), finite)
-    return replace(scale, extend="both" if scale.extend == "max" else "neither")
-
-
-def log_scale(*images: np.ndarray, spread: bool = False) -> Scale:
-    """A logarithmic scale over at most three decades below the 99.5th percentile.
-
-    What is zero or negative has no logarithm: it is drawn as the lowest colour, and the
-    bar ends in an arrow. ``spread`` takes the colours of standard deviations.
-    """
-    finite = _finite(images)
-    positive = finite[finite > 0]
-    if not positive.size:
-        positive = np.array([0.1, 1.0])
-    low, high = (float(v) for v in np.percentile(positive, _ROBUST))
-    low = max(low, high / 10**_DECADES)
-    if low == high:
-        low, high = low / 2, high * 2
-    colours = mpl.colormaps["YlGnBu" if spread else "magma_r"]
-    listed = ListedColormap(colours(np.linspace(0.0, 1.0 if spread else 0.92, _LEVELS)))
-    coloured = listed.with_extremes(bad=UNMAPPED, under=listed(0))
-    return Scale.of(coloured, LogNorm(low, high), finite)
-
-
-def scale_where(
-    make: Callable[..., Scale], seen: np.ndarray | None, *images: np.ndarray
-) -> Scale:
-    """The scale of what lies where ``seen``; arrows of its bar tell of all the rest.
-
-    A few samples of a prior have single cells far above all that was measured: they
-    must not set the colours of a map.
-    """
-    if seen is None or not seen.any():
-        return make(*images)
-    scale = make(*(np.where(seen, image, np.nan) for image in images))
-    rest = Scale.of(scale.cmap, scale.norm, _finite(images)).extend
-    below, beyond = ({scale.extend, rest} & {end, "both"} for end in ("min", "max"))
-    return replace(scale, extend=_extend(below, beyond))
+def veil(axes: Axes, hidden: np.ndarray, extent: Extent, clip: Any = None) -> None:
+    """Pale and hatch where ``hidden`` (up, across) is true."""
+    white = np.ones((*hidden.shape, 4))
+    white[..., 3] = _PALE * hidden
+    pale = axes.imshow(
+        white, origin="lower", extent=extent, interpolation="nearest", zorder=0.5
+    )
+    left, right, bottom, top = extent
+    rows, columns = hidden.shape
+    # Twice every edge: hatching begins where cells do, not at their centres.
+    edges = np.linspace(left, right, columns + 1), np.linspace(bottom, top, rows + 1)
+    places = [np.repeat(each, 2)[1:-1] for each in edges]
+    doubled = hidden.repeat(2, axis=0).repeat(2, axis=1)
+    with mpl.rc_context({"hatch.linewidth": HATCH}):
+        hatched = axes.contourf(
+            *places, doubled, levels=[0.5, 1.5], colors="none", hatches=["////"]
+        )
+    hatched.set_edgecolor((0.5, 0.5, 0.5, 0.7))
+    hatched.set_linewidth(0.0)
+    if clip is not None:
+        pale.set_clip_path(clip)
+        hatched.set_clip_path(clip)
 
 
 def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
-    """Whether what is seen spans so much that linear colours show little of it."""
+    """Whether the range of the seen values is too wide for linear colours."""
     shown = _finite([image if seen is None or not seen.any() else image[seen]])
     if not shown.size or shown.min() <= 0:
         return False
@@ -162,17 +172,56 @@ def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
     return bool(high > _LARGE * low)
 
 
+def _signed(finite: np.ndarray) -> tuple[Colormap, Normalize]:
+    low, high = _between(finite)
+    low, high = min(low, 0.0), max(high, 0.0)
+    reach = max(-low, high)
+    values = low + (np.arange(_LEVELS) + 0.5) / _LEVELS * (high - low)
+    positive = mpl.colormaps["magma_r"](np.clip(values / reach, 0, 1) * 0.92)
+    negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
+    colours = np.where(values[:, None] < 0, negative, positive)
+    return ListedColormap(colours.tolist()), Normalize(low, high)
+
+
+def _logarithmic(finite: np.ndarray, kind: str) -> tuple[Colormap, Normalize]:
+    positive = finite[finite > 0]
+    if not positive.size:
+        positive = np.array([0.1, 1.0])
+    low, high = np.percentile(positive, _ROBUST).tolist()
+    low = max(low, high / 10**_DECADES)
+    if low == high:
+        low, high = low / 2, high * 2
+    name, last = ("YlGnBu", 1.0) if kind == "error" else ("magma_r", 0.92)
+    colours = mpl.colormaps[name](np.linspace(0.0, last, _LEVELS))
+    return ListedColormap(colours.tolist()), LogNorm(low, high)
+
+
 def _finite(images: Any) -> np.ndarray:
     return np.concatenate([image[np.isfinite(image)] for image in images])
 
 
-def _reach(finite: np.ndarray) -> float:
-    """The 99th percentile of values from zero up, or what is there instead."""
-    high = float(np.percentile(finite, _HIGH)) if finite.size else 0.0
-    return high or (float(finite.max()) if finite.size else 0.0) or 1.0
+def _between(finite: np.ndarray) -> tuple[float, float]:
+    """Robust limits; those with zero where all values are equal."""
+    if not finite.size:
+        return 0.0, 1.0
+    low, high = np.percentile(finite, _ROBUST).tolist()
+    if high == low:
+        low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
+    return (low, high) if high > low else (0.0, 1.0)
 
 
-def _extend(below: Any, beyond: Any) -> str:
+def _high(finite: np.ndarray) -> float:
+    """The 99th percentile of values from zero up; the largest, or 1, where it is 0."""
+    if not finite.size:
+        return 1.0
+    return float(np.percentile(finite, _HIGH)) or float(finite.max()) or 1.0
+
+
+def _extend(values: np.ndarray, norm: Normalize) -> str:
+    below = bool(values.size) and values.min() < (norm.vmin or 0.0)
+    beyond = bool(values.size) and values.max() > (norm.vmax or 0.0)
+    if norm.vmin == -(norm.vmax or 0.0):
+        below = beyond = below or beyond
     if below:
         return "both" if beyond else "min"
     return "max" if beyond else "neither"

@@ -9,15 +9,22 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pipelines.base.quantiles import WIDTH_95
-from pipelines.figures.labels import extinction_label
-from pipelines.figures.page import DOUBLE, NARROW, Page, sheet
-from pipelines.figures.style import BLUE, NORMAL, ORANGE, SMALL, length_unit
-from pipelines.maps.cube import LineOfSight
+from pipelines.figures.page import CURVES, DOUBLE, NARROW, Page, sheet
+from pipelines.figures.style import (
+    BLUE,
+    NORMAL,
+    ORANGE,
+    SMALL,
+    extinction_label,
+    length_unit,
+)
+from pipelines.maps.cube import Band, LineOfSight
 
-_ASPECT = 0.56
+# Height kept free for the legend [mm].
 _LEGEND = 6.0
+# Robust standard deviations beyond which a star does not set a panel's limits.
 _OUTLIER = 5.0
-_BANDS = ((WIDTH_95, 0.18, "95%"), (1.0, 0.36, "68%"))
+_OPACITY = {"95%": 0.18, "68%": 0.36}
 
 
 def lines_of_sight(
@@ -26,8 +33,8 @@ def lines_of_sight(
     """Draw mean or median, 68% and 95% bands, nearby stars, and truth where known.
 
     A line without quantiles is drawn as normal, with its mean and multiples of its std.
-    A star outside a panel's limits is counted
-    in its title; where the last star stands that a line passes, a line is dotted.
+    A star outside a panel's limits is counted in its title; a dotted line marks the
+    last star that a ray passes.
 
     Raises
     ------
@@ -39,11 +46,11 @@ def lines_of_sight(
     columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
     page, every = sheet(
         len(lines),
-        _ASPECT if columns < 3 else 0.8,
+        0.56 if columns < 3 else 0.8,
+        CURVES,
         columns=columns,
         width=width,
         header=_LEGEND,
-        bars=False,
     )
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
@@ -68,13 +75,14 @@ def lines_of_sight(
 
 
 def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
+    """Draw one line; the handles of its legend by their names."""
     distance = line.distance * factor
-    curve, bands, name = _curves(line)
+    name, curve, bands = _curves(line)
     handles: dict[str, Any] = {}
     (handles[name],) = axes.plot(distance, curve, color=BLUE, linewidth=1.1, zorder=3)
-    for (_, opacity, named), (low, high) in zip(_BANDS, bands):
-        handles[named] = axes.fill_between(
-            distance, low, high, color=BLUE, alpha=opacity, linewidth=0, zorder=2
+    for share, (low, high) in bands.items():
+        handles[share] = axes.fill_between(
+            distance, low, high, color=BLUE, alpha=_OPACITY[share], lw=0, zorder=2
         )
     if line.truth is not None:
         (handles["truth"],) = axes.plot(
@@ -88,7 +96,6 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
             fmt="o",
             markersize=2.0,
             color=ORANGE,
-            ecolor=ORANGE,
             elinewidth=0.5,
             alpha=0.75,
             zorder=2.5,
@@ -100,54 +107,48 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
     axes.tick_params(labelsize=SMALL)
     axes.axhline(0.0, color="0.6", linewidth=0.5, zorder=1)
-    outside = _limit(axes, line, factor)
-    axes.set_title(_direction(line, outside), fontsize=SMALL, pad=2.5)
+    low, high = _limits(line)
+    axes.set_ylim(low, high)
+    far = float(line.distance.max())
+    axes.set_xlim(0.0, far * factor)
+    stars = line.star_extinction
+    outside = (line.star_distance > far) | (stars < low) | (stars > high)
+    axes.set_title(_direction(line, int(outside.sum())), fontsize=SMALL, pad=2.5)
     return handles
 
 
-def _curves(
-    line: LineOfSight,
-) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]], str]:
-    """The curve, its 95% and 68% bands, and the curve's name."""
+def _curves(line: LineOfSight) -> tuple[str, np.ndarray, dict[str, Band]]:
+    """The curve's name, the curve, and its 95% and 68% bands."""
     if line.median is not None and line.outer is not None and line.inner is not None:
-        return line.median, [line.outer, line.inner], "posterior median"
-    bands = [(line.mean - w * line.std, line.mean + w * line.std) for w, *_ in _BANDS]
-    return line.mean, bands, "posterior mean"
+        bands = {"95%": line.outer, "68%": line.inner}
+        return "posterior median", line.median, bands
+    bands = {
+        share: (line.mean - width * line.std, line.mean + width * line.std)
+        for share, width in (("95%", WIDTH_95), ("68%", 1.0))
+    }
+    return "posterior mean", line.mean, bands
 
 
-def _limit(axes: Axes, line: LineOfSight, factor: float) -> int:
-    """Fit the panel to all but the most extreme stars; returns how many are outside."""
-    curve, bands, _ = _curves(line)
-    curves = list(bands[0 if line.median is None else 1])
+def _limits(line: LineOfSight) -> tuple[float, float]:
+    """Limits that hold the curves and all but the most extreme stars [mag]."""
+    _, curve, bands = _curves(line)
+    shown = list(bands["95%" if line.median is None else "68%"])
     if line.truth is not None:
-        curves.append(line.truth)
-    far = float(line.distance.max())
-    curves.append(_unexceptional(line, curve, far))
-    values = np.concatenate(curves)
+        shown.append(line.truth)
+    near = line.star_distance <= line.distance.max()
+    if near.any():
+        known, stars = np.isfinite(curve), line.star_extinction[near]
+        predicted = np.interp(
+            line.star_distance[near], line.distance[known], curve[known]
+        )
+        residual = stars - predicted - np.median(stars - predicted)
+        spread = 1.4826 * np.median(np.abs(residual))
+        shown.append(stars[np.abs(residual) <= _OUTLIER * spread])
+    values = np.concatenate(shown)
     values = values[np.isfinite(values)]
-    low, high = (min(0.0, values.min()), values.max()) if values.size else (0.0, 1.0)
-    margin = 0.06 * ((high - low) or 1.0)
-    axes.set_ylim(low - margin, high + margin)
-    axes.set_xlim(0.0, far * factor)
-    outside = (
-        (line.star_distance > far)
-        | (line.star_extinction < low - margin)
-        | (line.star_extinction > high + margin)
-    )
-    return int(outside.sum())
-
-
-def _unexceptional(line: LineOfSight, curve: np.ndarray, far: float) -> np.ndarray:
-    """Extinctions of the stars in reach whose residual is not an outlier."""
-    near = line.star_distance <= far
-    stars = line.star_extinction[near]
-    if not len(stars):
-        return stars
-    known = np.isfinite(curve)
-    predicted = np.interp(line.star_distance[near], line.distance[known], curve[known])
-    residual = stars - predicted - np.median(stars - predicted)
-    spread = 1.4826 * np.median(np.abs(residual))
-    return stars[np.abs(residual) <= _OUTLIER * spread]
+    low, high = min(0.0, values.min(initial=0.0)), values.max(initial=0.0) or 1.0
+    margin = 0.06 * (high - low)
+    return float(low - margin), float(high + margin)
 
 
 def _direction(line: LineOfSight, outside: int) -> str:

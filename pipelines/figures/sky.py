@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelines.figures.labels import band_of, extinction_label
 from pipelines.figures.page import DOUBLE, Page
-from pipelines.figures.projections import Projection
 from pipelines.figures.skypanels import Sky, SkyPanel, healpix_sky, sky_panels
-from pipelines.figures.style import length_text
+from pipelines.figures.style import band_of, extinction_label, length_text
 from pipelines.maps.cube import SkyMaps
 
 _DISTANCES = 3
@@ -36,7 +34,7 @@ def sky(
         Those of the maps to draw [pc]; at most three of them if ``None``, with the
         last.
     width, log, band
-        As in `pipelines.figures.views.face_on`.
+        As in `pipelines.figures.planes.face_on`.
     dpi
         How finely the sky is sampled.
 
@@ -48,37 +46,29 @@ def sky(
     named = band_of(skymaps.meta) if band is None else band
     value = skymaps.mean if skymaps.median is None else skymaps.median
     name = "mean" if skymaps.median is None else "median"
-    panels, notes = [], []
-    for index in _chosen(skymaps.distances, distances):
-        title = f"out to {length_text(float(skymaps.distances[index]))}"
-        seen = _seen(skymaps, index)
-        if not np.isfinite(value[index]).all() and not notes:
-            notes.append("grey: the map ends before that")
-        for array, what, kind in (
-            (value, f"{name} extinction", "value"),
-            (skymaps.std, "std of the extinction", "error"),
-        ):
-            if np.isfinite(array[index]).any():
-                panels.append(
-                    SkyPanel(
-                        values=healpix_sky(array[index], smooth=True),
-                        title=title,
-                        label=extinction_label(named, what),
-                        kind=kind,
-                        seen=seen,
-                    )
-                )
+    shown = (
+        (value, f"{name} extinction", "value"),
+        (skymaps.std, "std of the extinction", "error"),
+    )
+    chosen = _chosen(skymaps.distances, distances)
+    panels = [
+        SkyPanel(
+            values=healpix_sky(array[index], smooth=True),
+            title=f"out to {length_text(float(skymaps.distances[index]))}",
+            label=extinction_label(named, what),
+            kind=kind,
+            seen=_seen(skymaps, index),
+        )
+        for index in chosen
+        for array, what, kind in shown
+        if np.isfinite(array[index]).any()
+    ]
+    notes = []
+    if not np.isfinite(value[chosen]).all():
+        notes.append("grey: the map ends before that")
     if any(panel.seen is not None for panel in panels):
         notes.append("pale, hatched: no star looks that far, only the prior")
     return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)
-
-
-def sky_slice(
-    values: Sky, *, title: str, label: str, projection: Projection | None = None
-) -> Page:
-    """Draw any quantity on the sky in one panel."""
-    panel = SkyPanel(values=values, title=title, label=label)
-    return sky_panels([panel], projection=projection)
 
 
 def _seen(skymaps: SkyMaps, index: int) -> Sky | None:
@@ -93,17 +83,15 @@ def _seen(skymaps: SkyMaps, index: int) -> Sky | None:
 
 
 def _chosen(present: np.ndarray, wanted: Sequence[float] | None) -> list[int]:
+    """Indices of the wanted distances among those present."""
     if wanted is None:
         count = len(present)
         spread = np.linspace(0, count - 1, min(count, _DISTANCES))
         return [int(i) for i in np.unique(spread.round())]
-    places = []
-    for distance in wanted:
-        match = np.nonzero(np.isclose(present, distance))[0]
-        if not len(match):
-            raise ValueError(
-                f"there is no map out to {distance:g} pc: there are those to "
-                f"{', '.join(f'{d:g}' for d in present)} pc"
-            )
-        places.append(int(match[0]))
-    return places
+    near = np.isclose(present, np.asarray(wanted)[:, None])
+    if absent := [d for d, found in zip(wanted, near) if not found.any()]:
+        raise ValueError(
+            f"there is no map out to {absent[0]:g} pc: there are those to "
+            f"{', '.join(f'{d:g}' for d in present)} pc"
+        )
+    return near.argmax(axis=1).tolist()

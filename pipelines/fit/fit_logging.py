@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,73 +14,65 @@ from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import Plan, memory_limit, round_spacing
 
-# What a fit may need beyond its memory before a mistake is more likely than a wish.
-_ABSURD = 100
-
 
 def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) -> None:
     """Print what was chosen, and refuse what cannot fit into memory."""
-    grid = plan.grid
-    box = " x ".join(
-        f"[{a:.6g}, {b:.6g}]" for a, b in zip(grid.lower, grid.upper, strict=True)
-    )
+    grid, mean = plan.grid, plan.mean
+    sides = zip(grid.lower, grid.upper, strict=True)
+    box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
     say(
-        f"grid: {' x '.join(map(str, grid.shape))} = {grid.size} points every "
-        f"{' x '.join(f'{h:.4g}' for h in grid.spacing)} pc, box {box} pc"
+        f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
+        f"box {box} pc"
     )
-    mean = plan.mean
-    shape = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
-    lognormal = plan.density == "lognormal"
-    unit, kind = (" of ln density", "median") if lognormal else (" mag/pc", "mean")
+    height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
+    unit, kind = " mag/pc", "mean"
+    if plan.is_lognormal:
+        unit, kind = " of ln density", "median"
     say(
-        f"prior: {plan.density}, {plan.kernel}, lengthscale "
-        f"{' x '.join(f'{s:.4g}' for s in plan.lengthscale)} pc, std {plan.std:.4g}"
-        f"{unit}; {kind}: {mean.kind} {mean.value:.4g} mag/pc{shape}; common noise "
-        f"{plan.common_noise:.4g} mag"
+        f"prior: {plan.density}, {plan.kernel}, lengthscale {_by(plan.lengthscale)} "
+        f"pc, std {plan.std:.4g}{unit}; {kind}: {mean.kind} {mean.value:.4g} "
+        f"mag/pc{height}; common noise {plan.common_noise:.4g} mag"
     )
     for note in plan.notes:
         say(f"note: {note}")
-    if plan.engine != "full-batch":
+    if not plan.is_full_batch:
         return
     parts = cost.memory(work)
-    total = sum(parts.values())
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
     each = ""
     if work.ranks > 1:
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
-    say(f"memory: {total / 2**30:.2f} GiB{each} ({listing})")
+    say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
     say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
     refuse_too_large(plan, work, config)
 
 
+def _by(numbers: Iterable[float]) -> str:
+    return " x ".join(f"{number:.4g}" for number in numbers)
+
+
 def refuse_too_large(plan: Plan, work: cost.Work, config: FitConfig) -> None:
-    """Learning, too, would fill the memory with a grid that cannot fit into it."""
+    """Raise `InputError` if the fit cannot fit into memory: learning could not either.
+
+    The message names the finest spacing that fits.
+    """
     total, limit = cost.foreseen(work), memory_limit(config)
     if total <= limit:
         return
-    spacing, points = max(plan.grid.spacing), " x ".join(map(str, plan.grid.shape))
-    text = (
-        f"this grid of {points} points every {spacing:.4g} pc needs "
-        f"{total / 2**30:,.2f} GiB, the budget is {limit / 2**30:.2f} GiB: "
-    )
+    grid, spacing = plan.grid, max(plan.grid.spacing)
+    size = _by(b - a for a, b in zip(grid.lower, grid.upper, strict=True))
     coarser = _coarser(work, limit)
-    if coarser is None:
-        raise InputError(
-            f"{text}no spacing fits. Raise budget.memory_gib, or fit fewer stars"
-        )
-    fitting = f"box.spacing={round_spacing(coarser * spacing):g}"
-    if total > _ABSURD * limit:
-        size = " x ".join(
-            f"{b - a:.6g}"
-            for a, b in zip(plan.grid.lower, plan.grid.upper, strict=True)
-        )
-        raise InputError(
-            f"{text}are box ({size} pc) and spacing meant to be that, and in pc? The "
-            f"finest spacing that fits into this box is about {fitting}"
+    remedy = "no spacing fits; raise budget.memory_gib, or fit fewer stars"
+    if coarser is not None:
+        finest = round_spacing(coarser * spacing)
+        remedy = (
+            f"choose a coarser grid, at the finest about box.spacing={finest:g}, or a "
+            "smaller box; raise budget.memory_gib, or lower inference.samples"
         )
     raise InputError(
-        f"{text}raise budget.memory_gib, lower inference.samples, or choose a coarser "
-        f"grid, at the finest about {fitting}; without box.spacing it is chosen"
+        f"this grid of {_by(grid.shape)} points every {spacing:.4g} pc in a box of "
+        f"({size} pc) needs {total / 2**30:,.2f} GiB, the budget is "
+        f"{limit / 2**30:.2f} GiB: {remedy}"
     )
 
 
@@ -112,15 +104,9 @@ _VALUES = {
 class Expected:
     """What is known of an inference before it begins.
 
-    Parameters
-    ----------
-    seconds
-        The estimate of its time.
-    samples
-        How many samples it will draw.
-    tolerances
-        Relative residuals at which solves stop, by the first word of their stages;
-        others stop where the steps between them call for.
+    ``seconds`` is the estimate of its time, ``samples`` how many it will draw, and
+    ``tolerances`` are the relative residuals at which solves stop, by the first word
+    of their stages; others stop where the steps between them call for.
     """
 
     seconds: float
@@ -132,18 +118,15 @@ def expected(
     plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig, *, blurred: bool
 ) -> Expected | None:
     """Of the full-batch engine; ``blurred`` says that distance errors count."""
-    if plan.engine != "full-batch":
+    if not plan.is_full_batch:
         return None
     inference = config.inference
     tolerances = {"samples": inference.sample_tolerance}
-    if plan.density == "gaussian" and not plan.outliers and not blurred:
+    if not (plan.is_lognormal or plan.outliers or blurred):
         # One linear solve, with a noise that is known.
         tolerances["mean"] = inference.tolerance
-    return Expected(
-        seconds=cost.seconds(work, speed),
-        samples=inference.samples,
-        tolerances=tolerances,
-    )
+    seconds = cost.seconds(work, speed)
+    return Expected(seconds=seconds, samples=inference.samples, tolerances=tolerances)
 
 
 def recorder(
@@ -153,10 +136,10 @@ def recorder(
     *,
     tell: Callable[..., None] | None = None,
 ) -> Callable[[str, int, float], None]:
-    """Keeps every iteration, and shows it, with the time left if there is an estimate.
+    """Record every iteration, and show it with the time left if it is ``known``.
 
-    A residual is kept with its tolerance where this is known. ``tell`` is given what
-    is shown, by name.
+    A residual is recorded with its tolerance where there is one. ``tell`` is given
+    what is shown, by name.
     """
     started = time.perf_counter()
     before = records[-1]["seconds"] if records else 0.0

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.config import FitConfig
-from pipelines.engines import run_engine, slabs_of
 from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_large
 from pipelines.fit.rank_broadcast import made_by_first
-from pipelines.fit.result import FitReport, report_of
-from pipelines.fit.sample import Sample, data_of, inside_box, read_sample
-from pipelines.fit.writing import write_run
+from pipelines.fit.writing import FitReport, report_of, write_run
+from pipelines.model.engines import run_engine
+from pipelines.model.forward import slabs_of
+from pipelines.model.observations import Data
 from pipelines.model.plan import work_of
+from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import learn_plan
 from pipelines.planning.planner import make_plan
-from pipelines.planning.selection import planning_view
+from pipelines.planning.selection import (
+    Sample,
+    data_of,
+    inside_box,
+    planning_view,
+    read_sample,
+)
 from pipelines.run.folder import check_output, fit_of
 from pipelines.saving.checkpoint_manager import InferenceCheckpointer
 from pipelines.saving.fit_state import FitState
@@ -85,8 +93,12 @@ def fit(
         anyway=anyway,
         group=group,
     ) as session:
-        sample = read_sample(source, config, session.splitter(), group)
-        session.clock.lap("read")
+        generator = session.place["generator"]
+        if session.state is not None:
+            # The same draws as at the beginning.
+            generator = torch.Generator().manual_seed(config.inference.seed)
+        sample = read_sample(source, config, generator, group)
+        session.manager.clock.lap("read")
         state, sample = _planned(session, sample)
         if state.stage == "planned":
             state = _learnt(session, state, sample)
@@ -109,6 +121,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
     source, config, group = session.source, session.config, session.group
     if session.state is not None:
         return session.state, inside_box(sample, session.state.plan, source)
+    generator = session.place["generator"]
 
     def make() -> FitState:
         plan, work, speed = make_plan(
@@ -118,101 +131,97 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
             ranks=group.size,
             here=group.here,
         )
-        if plan.engine == "full-batch":
+        if plan.is_full_batch:
             refuse_too_large(plan, work, config)
-        return FitState(
-            stage="planned", plan=plan, speed=speed, generator=session.generator_state()
-        )
+        drawn = generator.get_state()
+        return FitState(stage="planned", plan=plan, speed=speed, generator=drawn)
 
-    state = made_by_first(group, session.place["generator"], make)
+    state = made_by_first(group, generator, make)
     sample = inside_box(sample, state.plan, source)
-    session.clock.lap("plan")
-    session.reached(state)
+    session.reached(state, "plan")
     return state, sample
 
 
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
-    """The plan with what the evidence tells of its scales."""
-    data = data_of(sample.train, session.config)
+    """The plan with the scales of largest evidence."""
+    manager, data = session.manager, data_of(sample.train, session.config)
+    generator = session.place["generator"]
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
-            record = recorder(
-                session.metrics, progress, tell=session.manager.heart.tell
-            )
+            record = recorder(manager.metrics, progress, tell=manager.heart.tell)
 
             def on_step(stage: str, step: int, value: float) -> None:
-                session.manager.stop_if_asked(alone=True)
+                manager.stop_if_asked(alone=True)
                 record(stage, step, value)
 
             learned = learn_plan(
                 state.plan, data, session.config, **session.place, on_step=on_step
             )
-        made = replace(state, stage="learnt", generator=session.generator_state())
+        made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
             return made
         return replace(made, plan=learned.plan, learning=learned.facts)
 
-    state = made_by_first(session.group, session.place["generator"], make)
-    session.clock.lap("scales")
-    session.reached(state)
+    state = made_by_first(session.group, generator, make)
+    session.reached(state, "scales")
     return state
 
 
 def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
-    """The posterior; what was learnt before is among its facts."""
-    config, manager, plan = session.config, session.manager, state.plan
+    """The posterior; the diagnostics of learning are among its facts."""
+    config, plan, group = session.config, state.plan, session.group
     data = data_of(sample.train, config)
     work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
-    work = work.shared_out(session.group.size, session.group.here)
+    work = work.shared_out(group.size, group.here)
     announce(plan, work, state.speed, config)
     blurred = data.distance_error is not None
     known = expected(plan, work, state.speed, config, blurred=blurred)
     if known is not None:
-        spent = session.clock.seconds.get("inference", 0.0)
+        spent = session.manager.clock.seconds.get("inference", 0.0)
         known = replace(known, seconds=max(known.seconds - spent, 0.0))
-
-    resumed = session.inference is not None
-    checkpointer = InferenceCheckpointer(
-        manager=manager,
-        state=replace(state, inference=session.take_inference()),
-        slabs=slabs_of(plan, config, session.group),
-    )
-    with (
-        Progress(description="inference") as progress,
-        _misfit_named(session, resumed),
-    ):
-        record = recorder(session.metrics, progress, known, tell=manager.heart.tell)
-
-        def on_step(stage: str, step: int, value: float) -> None:
-            manager.stop_if_asked()
-            record(stage, step, value)
-
-        result = run_engine(
-            plan,
-            data,
-            config,
-            **session.place,
-            on_step=on_step,
-            checkpointer=checkpointer,
-            group=session.group,
+    with Progress(description="inference") as progress:
+        record = recorder(
+            session.manager.metrics, progress, known, tell=session.manager.heart.tell
         )
-    session.clock.lap("inference")
+        result = _run(session, state, data, record)
     if state.learning is not None:
         result = replace(result, facts={**result.facts, "learning": state.learning})
     state = replace(state, stage="inferred", result=result)
-    session.reached(state)
+    session.reached(state, "inference")
     return state
 
 
-@contextmanager
-def _misfit_named(session: Session, resumed: bool) -> Iterator[None]:
-    """A state that does not fit is that of a checkpoint, which has a name."""
+def _run(
+    session: Session, state: FitState, data: Data, record: Callable[..., None]
+) -> Inference:
+    """Run the engine; name the checkpoint whose state does not fit."""
+    manager, inference = session.manager, session.inference
+    resumed, session.inference = inference is not None, None
+
+    def on_step(stage: str, step: int, value: float) -> None:
+        manager.stop_if_asked()
+        record(stage, step, value)
+
+    problem = Problem(
+        plan=state.plan,
+        data=data,
+        config=session.config,
+        place=session.place,
+        on_step=on_step,
+        checkpointer=InferenceCheckpointer(
+            manager=manager,
+            state=state,
+            inference=inference,
+            slabs=slabs_of(state.plan, session.config, session.group),
+        ),
+        group=session.group,
+    )
+    # Whoever goes on lets its tensors go.
+    del inference
     try:
-        yield
-    except InputError:
-        raise
+        return run_engine(problem)
     except ValueError as error:
-        if not resumed:
+        if not resumed or isinstance(error, InputError):
             raise
-        raise InputError(f"{session.manager.last}: {error}") from error
+        raise InputError(f"{manager.last}: {error}") from error

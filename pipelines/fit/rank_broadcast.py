@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 
 import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
-from pipelines.model.cost import Speed
-from pipelines.model.plan import Plan
 from pipelines.saving.fit_state import FitState
 
 _PASSED_ON = {"InputError": InputError, "Stopped": Stopped}
@@ -34,35 +31,18 @@ def made_by_first(
     """
     if group.size == 1:
         return make()
-    made: list[FitState] = []
 
     def text() -> str:
         try:
-            state = make()
+            entries = make().entries()
         except (InputError, Stopped) as reason:
             return json.dumps({type(reason).__name__: str(reason)})
-        made.append(state)
-        plain = {
-            "stage": state.stage,
-            "plan": state.plan.as_dict(),
-            "speed": asdict(state.speed),
-            "learning": state.learning,
-        }
-        return json.dumps({"state": plain, "generator": state.generator.tolist()})
+        return json.dumps({**entries, "generator": entries["generator"].tolist()})
 
     told = json.loads(group.from_first(text))
     for name, kind in _PASSED_ON.items():
         if name in told:
             raise kind(told[name])
-    if made:
-        return made[0]
-    plain = told["state"]
-    state = FitState(
-        stage=plain["stage"],
-        plan=Plan.from_dict(plain["plan"]),
-        speed=Speed(**plain["speed"]),
-        learning=plain["learning"],
-        generator=torch.tensor(told["generator"], dtype=torch.uint8),
-    )
-    generator.set_state(state.generator)
-    return state
+    told["generator"] = torch.tensor(told["generator"], dtype=torch.uint8)
+    generator.set_state(told["generator"])
+    return FitState.from_entries(told, torch.device("cpu"))

@@ -1,26 +1,92 @@
-"""The last stage of a fit: what it found, judged by unseen stars, as a run folder."""
+"""The last stage of a fit: the posterior, tested on held-out stars, as a run folder."""
 
 from __future__ import annotations
 
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pipelines.fit.result import (
-    FitReport,
-    posterior_of,
-    write_fitted,
-    write_record,
-    write_records,
-)
-from pipelines.fit.sample import Sample
+import numpy as np
+import torch
+
+import dustmap
+from dustmap.posterior import Posterior
+from pipelines.catalog.schema import Stars, write_stars
+from pipelines.config import FitConfig, to_toml
+from pipelines.model.plan import Plan
+from pipelines.model.problem import Inference
+from pipelines.planning.selection import Sample
 from pipelines.run.assessment import crossed, sight_line_lengths
-from pipelines.run.folder import State, write_state
+from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
-from pipelines.storage.atomic import atomic_directory, write_manifest
+from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
+from pipelines.storage.metrics import Record, write_metrics
+
+# Stars kept in the run folder for plots.
+_KEPT_STARS = 200_000
+# What of a report stands in ``run.json``, beside the plan.
+_SUMMARY = (
+    *("counts", "held_out", "seconds", "peak_memory_bytes"),
+    *("converged", "messages"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitReport:
+    """What a fit did, in numbers; ``str`` gives the lines for people."""
+
+    output: Path
+    plan: Plan
+    counts: dict[str, int]
+    held_out: dict[str, float]
+    seconds: dict[str, float]
+    peak_memory_bytes: float
+    converged: bool
+    messages: list[str]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
+        lines = [f"stars: {counts}", *self.messages]
+        if self.held_out:
+            lines.append(_told(self.held_out))
+        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
+        gib = self.peak_memory_bytes / 2**30
+        lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
+        return "\n".join([*lines, f"run: {self.output}"])
+
+
+def _told(score: dict[str, float]) -> str:
+    line = (
+        f"held-out extinction: RMSE {score['rmse']:.4g} mag (noise included; they "
+        f"scatter by {score['scatter']:.4g})"
+    )
+    if "coverage_68" not in score:
+        return line
+    return (
+        f"{line}; the 68% intervals hold {score['coverage_68']:.3f} of "
+        f"{int(score['stars'])} stars, the 95% ones {score['coverage_95']:.3f}"
+    )
+
+
+def report_of(output: Path) -> FitReport:
+    """What the fit of a finished run did.
+
+    Raises
+    ------
+    InputError
+        If the run is incomplete or was altered.
+    """
+    check_manifest(output, allow_extra=True)
+    description = json.loads((output / "run.json").read_text())
+    summary = {name: description["summary"][name] for name in _SUMMARY}
+    return FitReport(output=output, plan=Plan.from_dict(description["plan"]), **summary)
 
 
 def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
@@ -31,15 +97,12 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     OSError
         If it cannot be written; what the fit saved before stays.
     """
-    config, clock, result = session.config, session.clock, state.result
+    config, clock, result = session.config, session.manager.clock, state.result
     assert result is not None
     support = sight_line_lengths(result.plan, sample.train, session.group)
+    # Of a grid in slabs only the first rank has the posterior.
     test = sample.test if session.group.first else sample.test.select(slice(0))
-    predictions = {}
-    if len(test):
-        # Of a grid in slabs only the first rank has the posterior.
-        posterior = posterior_of(result, config)
-        predictions = predict_columns(result.plan, posterior, test)
+    predictions = _predicted(result, test, config) if len(test) else {}
     clock.lap("held-out test")
     report = FitReport(
         output=session.output,
@@ -47,32 +110,83 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         counts=sample.counts,
         held_out=held_out_score(predictions, test, result.plan),
         seconds=clock.seconds,
-        memory=peak_memory(),
+        peak_memory_bytes=peak_memory(),
         converged=result.converged,
-        messages=(*result.messages, crossed(support)),
+        messages=[*result.messages, crossed(support)],
     )
     if not session.group.first:
         return report
-    tensors = State(mean=result.mean, samples=result.samples, support=support)
     work = session.manager.work
     with atomic_directory(
         session.output, overwrite=work.overwrite, within=work.folder
     ) as folder:
-        provenance = _provenance(session, sample)
-        write_record(folder, config, report, facts=result.facts, provenance=provenance)
-        write_fitted(folder, sample.train)
-        write_state(folder, tensors)
-        write_records(folder, session.metrics.data)
+        (folder / "config.toml").write_text(to_toml(config))
+        _write_record(folder, session, report, result.facts, sample)
+        _write_fitted(folder, sample.train)
+        write_state(folder, mean=result.mean, samples=result.samples, support=support)
+        _write_records(folder, session.manager.metrics.data)
         if len(test):
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)
         write_manifest(folder)
     return report
 
 
-def _provenance(session: Session, sample: Sample) -> dict[str, Any]:
-    return {
-        "fit": session.manager.work.identifier,
-        "taken_up": session.manager.history,
-        "inputs": session.manager.identity.inputs,
-        "catalogue": sample.meta,
+def _predicted(
+    result: Inference, stars: Stars, config: FitConfig
+) -> dict[str, np.ndarray]:
+    model = posterior_model(
+        result.plan,
+        dtype=result.mean.dtype,
+        device=result.mean.device,
+        seed=config.inference.seed,
+    )
+    posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
+    return predict_columns(result.plan, posterior, stars)
+
+
+def _write_record(
+    folder: Path,
+    session: Session,
+    report: FitReport,
+    facts: dict[str, Any],
+    sample: Sample,
+) -> None:
+    """``run.json``: plan, summary with ``facts``, provenance."""
+    config, manager = session.config, session.manager
+    provenance = {
+        "program": "dustmap",
+        "version": dustmap.__version__,
+        "seed": config.inference.seed,
+        "configuration": json.loads(config.model_dump_json()),
+        "fit": manager.work.identifier,
+        "taken_up": manager.history,
+        "inputs": manager.identity.inputs,
+        "catalogue": sample.train.meta,
+        "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
+    summary = {**{name: getattr(report, name) for name in _SUMMARY}, **facts}
+    content = {
+        "plan": report.plan.as_dict(),
+        "summary": summary,
+        "provenance": provenance,
+    }
+    write_json(folder / "run.json", content)
+
+
+def _write_fitted(folder: Path, train: Stars) -> None:
+    """The stars that were fitted, evenly thinned where there are many."""
+    if len(train) > _KEPT_STARS:
+        every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
+        train = train.select(every)
+    write_stars(folder / "stars.parquet", train, overwrite=False)
+
+
+def _write_records(folder: Path, records: list[Record]) -> None:
+    """Every iteration that was reported, and a picture of them."""
+    # Within the function: no picture decides what a fit computes.
+    from pipelines.figures.history import history
+    from pipelines.figures.style import save_figure
+
+    write_metrics(folder / "metrics.jsonl", records)
+    if any("seconds" in record for record in records):
+        save_figure(history(records), folder / "convergence.png")

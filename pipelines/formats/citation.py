@@ -24,8 +24,9 @@ import os
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -33,6 +34,16 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.references import OTHERS, Reference, references_of
 from pipelines.storage.atomic import atomic_file
+
+_ET_AL, _UNSTATED = "et al.", "not stated"
+
+
+def _person(name: str) -> dict[str, str]:
+    if name == OTHERS:
+        return {"name": _ET_AL}
+    family, _, given = name.partition(", ")
+    return {"family-names": family, **({"given-names": given} if given else {})}
+
 
 SOFTWARE = {
     "name": "dustmap",
@@ -42,21 +53,15 @@ SOFTWARE = {
     "license": "BSD-3-Clause",
     "authors": ["The dustmap developers"],
 }
+_AUTHORS = (
+    "Wu, Luhuan; Miller, Andrew; Anderson, Lauren; Pleiss, Geoff; Blei, David; "
+    "Cunningham, John"
+)
 METHOD = {
     "type": "conference-paper",
     "title": "Hierarchical Inducing Point Gaussian Process for Inter-domain "
     "Observations",
-    "authors": [
-        {"family-names": family, "given-names": given}
-        for family, given in (
-            ("Wu", "Luhuan"),
-            ("Miller", "Andrew"),
-            ("Anderson", "Lauren"),
-            ("Pleiss", "Geoff"),
-            ("Blei", "David"),
-            ("Cunningham", "John"),
-        )
-    ],
+    "authors": [_person(name) for name in _AUTHORS.split("; ")],
     "collection-title": "Proceedings of the 24th International Conference on "
     "Artificial Intelligence and Statistics",
     "conference": {"name": "AISTATS 2021"},
@@ -66,10 +71,12 @@ _MESSAGE = (
     "If you use this map, please cite the software, the method's paper and the "
     "catalogues that it was made from."
 )
-_UNSTATED = "not stated"
+_FIELDS = ("journal", "volume", "pages", "year", "doi", "note")
+# Names of fields in CITATION.cff, and of types in BibTeX, where they differ.
+_CFF = {"pages": "start", "note": "notes"}
+_KINDS = {"software": "software", "conference-paper": "inproceedings"}
 # Characters of LaTeX's own.
 _SPECIAL, _ESCAPED = re.compile(r"([&%#_$])"), r"\\\1"
-T = TypeVar("T")
 
 
 def citation_block(
@@ -103,30 +110,24 @@ def write_citation(
     InputError
         If the name ends otherwise, or the file exists and ``overwrite`` is false.
     """
+    formats = {".cff": to_cff, ".bib": to_bibtex}
     target = Path(path)
-    if target.suffix not in _FORMATS:
-        raise InputError(
-            f"{path}: a citation is written as CITATION.cff or BibTeX, expected a name "
-            f"that ends in {' or '.join(_FORMATS)}"
-        )
-    text = _FORMATS[target.suffix](block)
+    if target.suffix not in formats:
+        raise InputError(f"{path}: expected a name that ends in {' or '.join(formats)}")
     with atomic_file(target, overwrite=overwrite) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(formats[target.suffix](block), encoding="utf-8")
 
 
 def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
-    software = block["software"]
-    papers = [_as_reference(*cited) for cited in cited_papers(block)]
+    software, *works = _works(block)
+    references = [reference for reference, _, _ in works]
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
-        "title": software["title"],
-        "type": "software",
-        "version": software["version"],
-        "license": software["license"],
-        "authors": [{"name": name} for name in software["authors"]],
-        "references": [*block["references"], *_distinct(papers)],
+        **software[0],
+        # A paper may stand for several catalogues.
+        "references": [r for i, r in enumerate(references) if r not in references[:i]],
     }
     # A plain copy, since YAML marks what stands in two places.
     plain = json.loads(json.dumps(content))
@@ -135,92 +136,75 @@ def to_cff(block: dict[str, Any]) -> str:
 
 def to_bibtex(block: dict[str, Any]) -> str:
     """One entry each for the software, the method and every other work."""
-    software = block["software"]
-    fields = {
-        "author": " and ".join(f"{{{name}}}" for name in software["authors"]),
-        "title": f"{{{software['title']}}}",
-        "version": software["version"],
-    }
-    entries = [("software", "dustmap", fields)]
-    for work in block["references"]:
-        names = [f"{a['family-names']}, {a['given-names']}" for a in work["authors"]]
-        fields = {
-            "author": " and ".join(names),
-            "title": f"{{{work['title']}}}",
-            "booktitle": work["collection-title"],
-            "year": str(work["year"]),
-        }
-        key = _key(work["authors"][0]["family-names"], work["year"])
-        entries.append(("inproceedings", key, fields))
-    entries += [_as_entry(*cited) for cited in cited_papers(block)]
+    entries = [_entry(*work) for work in _works(block)]
     seen: Counter[str] = Counter()
     texts = []
-    for kind, key, fields in _distinct(entries):
+    for kind, key, lines in (e for i, e in enumerate(entries) if e not in entries[:i]):
         # Other works with the same key get a letter: b, c, ...
         letter = chr(ord("a") + seen[key]) if seen[key] else ""
         seen[key] += 1
-        lines = [
-            f"  {name} = {{{text if name == 'doi' else _SPECIAL.sub(_ESCAPED, text)}}},"
-            for name, text in fields.items()
-            if text
-        ]
         texts.append("\n".join([f"@{kind}{{{key}{letter},", *lines, "}", ""]))
     return "\n".join(texts)
 
 
-def _as_entry(
-    work: dict[str, Any], paper: Reference
-) -> tuple[str, str, dict[str, str]]:
-    """A paper without authors is known by the catalogue it is of."""
-    title = paper.title if paper.authors else work["title"]
-    who = paper.surnames[0] if paper.authors else work.get("name", "map")
+def _works(block: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Every work as CITATION.cff has it, its key in BibTeX, and its own title."""
+    software = block["software"]
+    reference = {
+        "title": software["title"],
+        "type": "software",
+        "version": software["version"],
+        "license": software["license"],
+        "authors": [{"name": name} for name in software["authors"]],
+    }
+    yield reference, "dustmap", software["title"]
+    for work in block["references"]:
+        key = _key(work["authors"][0]["family-names"], work["year"])
+        yield work, key, work["title"]
+    for work, paper in cited_papers(block):
+        told = {name: getattr(paper, name) for name in ("year", *_FIELDS)}
+        reference = {_CFF.get(name, name): said for name, said in told.items() if said}
+        if paper.authors:
+            who, kind, title = paper.surnames[0], "article", paper.title
+            authors = [_person(name) for name in paper.authors]
+        else:
+            # It is known by the catalogue it is of.
+            who, kind, title = work.get("name", "map"), "data", work["title"]
+            authors = [{"name": _UNSTATED}]
+        # The format wants a title: that of a paper we have none of is its citation.
+        about = {"type": kind, "title": title or str(paper), "authors": authors}
+        yield {**about, **reference}, _key(who, paper.year or ""), title
+
+
+def _entry(
+    reference: dict[str, Any], key: str, title: str
+) -> tuple[str, str, list[str]]:
+    """Kind, key and lines of a work in BibTeX."""
+    kind = _KINDS.get(reference["type"]) or (
+        "article" if "journal" in reference else "misc"
+    )
     fields = {
-        "author": " and ".join(paper.authors),
+        "author": " and ".join(filter(None, map(_author, reference["authors"]))),
         "title": f"{{{title}}}" if title else "",
-        "journal": paper.journal,
-        "volume": paper.volume,
-        "pages": paper.pages,
-        "year": str(paper.year or ""),
-        "doi": paper.doi,
-        "note": paper.note,
+        "version": reference.get("version"),
+        "booktitle": reference.get("collection-title"),
+        **{name: reference.get(_CFF.get(name, name)) for name in _FIELDS},
     }
-    return "article" if paper.journal else "misc", _key(who, paper.year or ""), fields
+    lines = []
+    for name, said in fields.items():
+        if said:
+            text = said if name == "doi" else _SPECIAL.sub(_ESCAPED, str(said))
+            lines.append(f"  {name} = {{{text}}},")
+    return kind, key, lines
 
 
-def _as_reference(work: dict[str, Any], paper: Reference) -> dict[str, Any]:
-    """The format wants a title: that of a paper we have none of is its citation."""
-    title = paper.title or (str(paper) if paper.authors else work["title"])
-    reference: dict[str, Any] = {
-        "type": "article" if paper.authors else "data",
-        "title": title,
-        "authors": [_person(name) for name in paper.authors] or [{"name": _UNSTATED}],
-    }
-    told = {
-        "year": paper.year,
-        "journal": paper.journal,
-        "volume": paper.volume,
-        "start": paper.pages,
-        "doi": paper.doi,
-        "notes": paper.note,
-    }
-    return reference | {key: value for key, value in told.items() if value}
-
-
-def _person(name: str) -> dict[str, str]:
-    if name == OTHERS:
-        return {"name": "et al."}
-    family, _, given = name.partition(", ")
-    return {"family-names": family, **({"given-names": given} if given else {})}
+def _author(person: dict[str, str]) -> str:
+    names = {_ET_AL: "others", _UNSTATED: ""}
+    if "name" in person:
+        return names.get(person["name"], f"{{{person['name']}}}")
+    return ", ".join(person.values())
 
 
 def _key(name: str, year: object) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]", "", plain.lower())[:20] + str(year)
-
-
-def _distinct(entries: list[T]) -> list[T]:
-    """Without repetitions: a paper may stand for several catalogues."""
-    return [one for i, one in enumerate(entries) if one not in entries[:i]]
-
-
-_FORMATS = {".cff": to_cff, ".bib": to_bibtex}

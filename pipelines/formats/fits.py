@@ -10,12 +10,7 @@ import numpy as np
 from astropy.io import fits
 
 from pipelines.base.errors import InputError
-from pipelines.formats.hdus import (
-    empty_primary,
-    open_checked,
-    read_provenance,
-    write_hdus,
-)
+from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
 
 _SUMMARY = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
@@ -38,14 +33,14 @@ def write_fits(
     ValueError
         If the provenance is not JSON, or a field's name is not lower case.
     """
-    units: list[Any] = [empty_primary(cube.meta, _SUMMARY)]
+    images = []
     for name, array in cube.arrays.items():
         if not name.isidentifier() or name != name.lower():
             raise ValueError(f"array name {name!r} must be a lower-case identifier")
         image = fits.ImageHDU(np.asarray(array, dtype=np.float32), name=name.upper())
         _describe(image.header, cube, name)
-        units.append(image)
-    write_hdus(path, fits.HDUList(units), overwrite=overwrite)
+        images.append(image)
+    write_hdus(path, images, cube.meta, _SUMMARY, overwrite=overwrite)
 
 
 def read_fits(path: str | os.PathLike[str]) -> Cube:
@@ -59,26 +54,18 @@ def read_fits(path: str | os.PathLike[str]) -> Cube:
     source = Path(path)
     with open_checked(source) as hdus:
         meta = read_provenance(hdus[0].header, source)
-        images = [hdu for hdu in hdus[1:] if isinstance(hdu, fits.ImageHDU)]
-        if not images or len(images) != len(hdus) - 1:
+        images = hdus[1:]
+        if not images or not all(isinstance(hdu, fits.ImageHDU) for hdu in images):
             raise InputError(f"{source}: expected image units only, one per field")
-        axes = [_read_axes(image.header, source) for image in images]
-        for image, own in zip(images, axes):
-            if any(not np.array_equal(own[axis], axes[0][axis]) for axis in AXES):
-                raise InputError(f"{source}: {image.name} is on another grid")
-        units = {_unit_of(image) for image in images} - {""}
+        grids = [_read_axes(image.header, source) for image in images]
+        if any(not np.array_equal(g[a], grids[0][a]) for g in grids for a in AXES):
+            raise InputError(f"{source}: expected images on one grid")
+        units = {str(i.header.get("BUNIT", "")).strip() for i in images} - {""}
         if len(units) != 1:
             raise InputError(f"{source}: expected one BUNIT, found {sorted(units)}")
+        arrays = {i.name.lower(): np.asarray(i.data, dtype=np.float32) for i in images}
         try:
-            return Cube(
-                **axes[0],
-                arrays={
-                    image.name.lower(): np.asarray(image.data, dtype=np.float32)
-                    for image in images
-                },
-                unit=units.pop(),
-                meta=meta,
-            )
+            return Cube(**grids[0], arrays=arrays, unit=units.pop(), meta=meta)
         except ValueError as error:
             raise InputError(f"{source} is no cube: {error}") from error
 
@@ -109,7 +96,3 @@ def _read_axes(header: Any, source: Path) -> dict[str, np.ndarray]:
         offset = cells - header[f"CRPIX{number}"]
         axes[axis] = header[f"CRVAL{number}"] + offset * header[f"CDELT{number}"]
     return axes
-
-
-def _unit_of(image: fits.ImageHDU) -> str:
-    return str(image.header.get("BUNIT", "")).strip()

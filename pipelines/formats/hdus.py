@@ -6,7 +6,7 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -25,91 +25,99 @@ _CARD = 72
 # More inputs than these are told in HISTORY alone.
 _INPUTS = 99
 _SPACE = "\\u0020"
-# The sum of an undamaged unit, CHECKSUM included: all bits set.
 _WHOLE = 0xFFFFFFFF
-_BLOCK = 2880 << 12
 
 
-def empty_primary(meta: dict[str, Any], summary: str) -> fits.PrimaryHDU:
-    """Make a primary unit without data whose HISTORY tells ``summary`` and ``meta``.
-
-    Program, band, conversion, catalogues and inputs have cards of their own.
+def provenance_text(meta: dict[str, Any]) -> str:
+    """Provenance as JSON.
 
     Raises
     ------
     ValueError
-        If ``meta`` is not JSON.
+        If it is not JSON.
     """
     try:
-        text = json.dumps(meta, allow_nan=False, separators=(",", ":"))
+        return json.dumps(meta, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"provenance must be plain JSON: {error}") from error
+
+
+def write_hdus(
+    path: str | os.PathLike[str],
+    units: Sequence[Any],
+    meta: dict[str, Any],
+    summary: str,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write units behind an empty one whose HISTORY has ``summary`` and provenance.
+
+    Program, band, conversion, catalogues and inputs have cards of their own. Every
+    unit has checksums; astropy's strict check comes first.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or cannot be written.
+    ValueError
+        If the provenance is not JSON.
+    """
     primary = fits.PrimaryHDU()
     for keyword, value, comment in _cards(meta):
-        primary.header[keyword] = (value, comment)
+        if value != "":
+            primary.header[keyword] = (_ascii(value), comment)
+    text = provenance_text(meta)
     for line in (summary, _OPENING, *_split(text), _CLOSING):
         primary.header.add_history(line)
-    return primary
+    # Without the count, a file cut between two units would look whole.
+    primary.header["NEXTEND"] = (len(units), "number of extensions")
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        hdus = fits.HDUList([primary, *units])
+        hdus.writeto(temporary, checksum=True, output_verify="exception")
 
 
 def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
-    """Cards on origin, band and whom to cite: ASCII, as the standard wants them."""
-    if "program" in meta:
-        yield "CREATOR", _ascii(meta["program"]), "program that made this map"
-    if "extinction_band" in meta:
-        yield "EXTBAND", _ascii(meta["extinction_band"]), "band of the extinction"
+    """Cards on origin, band and whom to cite, where they are known."""
+    yield "CREATOR", meta.get("program", ""), "program that made this map"
+    yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
     change = meta.get("band_conversion")
     if change:
-        yield "BANDFROM", _ascii(change["source"]), "band of the catalogue"
+        yield "BANDFROM", change["source"], "band of the catalogue"
         yield "BANDFAC", change["factor"], "EXTBAND / BANDFROM"
-        if change["curve"]:
-            yield "EXTCURVE", _ascii(change["curve"]), _ascii(change["package"])
+        yield "EXTCURVE", change["curve"], change["package"]
         yield "R_V", change["r_v"], "A_V / E(B-V)"
         for number, (band, nm) in enumerate(change["wavelengths"].items(), start=1):
             yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
     citation = meta.get("citation") or {}
-    if citation:
-        software = citation["software"]
-        yield "LICENSE", _ascii(software["license"]), "of the program"
+    yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"
     for number, work in enumerate(citation.get("references", []), start=1):
-        yield f"PAPER{number}", _ascii(work["title"]), "please cite"
+        yield f"PAPER{number}", work["title"], "please cite"
     for number, (_, paper) in enumerate(cited_papers(citation), start=1):
-        yield f"CITE{number}", _ascii(str(paper)), "please cite"
-        if paper.doi:
-            yield f"DOI{number}", _ascii(paper.doi), f"of CITE{number}"
+        yield f"CITE{number}", str(paper), "please cite"
+        yield f"DOI{number}", paper.doi, f"of CITE{number}"
     for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
-        yield f"INPUT{number}", _ascii(item["name"]), "table that was fitted"
-        yield f"SHA{number}", _ascii(item["sha256"]), ""
+        yield f"INPUT{number}", item["name"], "table that was fitted"
+        yield f"SHA{number}", item["sha256"], ""
 
 
-def _ascii(text: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", text)
-    return "".join(c if " " <= c <= "~" else "" for c in decomposed)
+def _ascii(value: str | float) -> str | float:
+    """Text as the standard wants it."""
+    if not isinstance(value, str):
+        return value
+    decomposed = unicodedata.normalize("NFKD", value)
+    return "".join(c for c in decomposed if " " <= c <= "~")
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
-    """Join the provenance that :func:`empty_primary` put into HISTORY."""
+    """Join the provenance that :func:`write_hdus` put into HISTORY."""
     lines = [str(line) for line in cast(Any, header.get("HISTORY", []))]
     try:
         start = lines.index(_OPENING) + 1
-        meta = json.loads("".join(lines[start : lines.index(_CLOSING, start)]))
-    except ValueError as error:
+        return dict(json.loads("".join(lines[start : lines.index(_CLOSING, start)])))
+    except (ValueError, TypeError) as error:
         raise InputError(
             f"{source}: its HISTORY holds no provenance of this program"
         ) from error
-    if not isinstance(meta, dict):
-        raise InputError(f"{source}: the provenance in its HISTORY is no table")
-    return meta
-
-
-def write_hdus(
-    path: str | os.PathLike[str], hdus: fits.HDUList, *, overwrite: bool
-) -> None:
-    """Write the units with checksums, atomically, after astropy's strict check."""
-    # Without the count, a file cut between two units would look whole.
-    cast(Any, hdus)[0].header["NEXTEND"] = (len(hdus) - 1, "number of extensions")
-    with atomic_file(path, overwrite=overwrite) as temporary:
-        hdus.writeto(temporary, checksum=True, output_verify="exception")
 
 
 @contextmanager
@@ -131,75 +139,49 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         if stream.read(9) != b"SIMPLE  =":
             raise InputError(f"{source} is no FITS file: it does not begin with SIMPLE")
         stream.seek(0)
-        yield _load(stream, source)
+        try:
+            hdus = _load(stream)
+        except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as e:
+            reason = " ".join(str(e).split()).rstrip(".")
+            raise InputError(
+                f"{source} is damaged: {reason}. Restore it from a copy or write it "
+                "again"
+            ) from e
+        yield hdus
 
 
-def _load(stream: BinaryIO, source: Path) -> fits.HDUList:
-    try:
-        with warnings.catch_warnings():
-            # astropy only warns of a truncated file.
-            warnings.simplefilter("error")
-            hdus = fits.open(stream, memmap=False, lazy_load_hdus=False)
-            hdus.verify("exception")
-            _check_sums(stream, hdus, source)
-    except InputError:
-        raise
-    except (Warning, OSError, VerifyError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(
-            f"{source} is damaged: {reason}. Restore it from a copy or write it again"
-        ) from error
-    return hdus
-
-
-def _check_sums(stream: BinaryIO, hdus: Any, source: Path) -> None:
+def _load(stream: BinaryIO) -> Any:
+    """All units; a ValueError says which fails its checks."""
+    with warnings.catch_warnings():
+        # astropy only warns of a truncated file.
+        warnings.simplefilter("error")
+        hdus: Any = fits.open(stream, memmap=False, lazy_load_hdus=False)
+        hdus.verify("exception")
     for index, hdu in enumerate(hdus):
         for keyword in ("CHECKSUM", "DATASUM"):
             if keyword not in hdu.header:
-                raise InputError(
-                    f"{source}: unit {index} ({hdu.name or 'unnamed'}) has no "
-                    f"{keyword}; expected a file that this program wrote"
-                )
+                raise ValueError(f"unit {index} has no {keyword}")
+        # Over the bytes themselves: astropy sums the header as it understood it, which
+        # leaves out what lies beyond the END card.
         place = hdu.fileinfo()
-        end = place["datLoc"] + place["datSpan"]
-        if _ones_complement_sum(stream, place["hdrLoc"], end) != _WHOLE:
-            raise InputError(
-                f"{source} is damaged: the checksum of unit {index} "
-                f"({hdu.name or 'unnamed'}) fails. Restore it from a copy or write it "
-                "again"
-            )
+        start, end = place["hdrLoc"], place["datLoc"] + place["datSpan"]
+        count = (end - start) // 4
+        words = np.memmap(stream, dtype=">u4", mode="r", offset=start, shape=count)
+        # The FITS standard (4.4.2.7): the sum with end-around carry has all bits set.
+        if int(words.sum(dtype=np.uint64)) % _WHOLE:
+            raise ValueError(f"the checksum of unit {index} fails")
     expected = hdus[0].header.get("NEXTEND")
     if expected != len(hdus) - 1:
-        raise InputError(
-            f"{source} has {len(hdus) - 1} extensions where its NEXTEND says "
-            f"{expected}. Restore it from a copy or write it again"
+        raise ValueError(
+            f"it has {len(hdus) - 1} extensions where its NEXTEND says {expected}"
         )
-
-
-def _ones_complement_sum(stream: BinaryIO, start: int, end: int) -> int:
-    """Add up 32-bit words as the FITS standard (4.4.2.7) does.
-
-    Over the bytes themselves: astropy sums the header as it understood it, which
-    leaves out what lies beyond the END card.
-    """
-    position = stream.tell()
-    stream.seek(start)
-    total = 0
-    while start < end and (block := stream.read(min(end - start, _BLOCK))):
-        start += len(block)
-        total += int(np.frombuffer(block, dtype=">u4").sum(dtype=np.uint64))
-    stream.seek(position)
-    while total >> 32:
-        total = (total & _WHOLE) + (total >> 32)
-    return total
+    return hdus
 
 
 def _split(text: str) -> list[str]:
-    # FITS drops trailing blanks of a card, so a blank at the end of a piece is
-    # spelt as JSON's escape (blanks occur only inside strings here).
+    """Pieces for one card each."""
+    # FITS drops trailing blanks of a card: there, a blank is spelt as JSON's escape
+    # (blanks occur only inside strings here).
     width = _CARD - len(_SPACE) + 1
     pieces = [text[start : start + width] for start in range(0, len(text), width)]
-    return [
-        piece[:-1] + _SPACE if piece.endswith(" ") else piece  # a full card at most
-        for piece in pieces
-    ]
+    return [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]

@@ -1,28 +1,58 @@
-"""Cumulative extinction on the sky as a HEALPix FITS table that healpy reads."""
+"""Maps on HEALPix pixels as FITS tables that healpy reads: NESTED, Galactic, float32.
+
+With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
+``field=n+i`` its standard deviation, and of a positive density the fields from ``2n``
+on are its quantiles p16, p50 and p84. What is NaN in memory is healpy's UNSEEN.
+"""
 
 from __future__ import annotations
 
 import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import healpy
+import numpy as np
+from astropy.io import fits
 
 from pipelines.base.errors import InputError
-from pipelines.formats.pixels import distance_label, read_pixels, write_pixels
+from pipelines.base.quantiles import KINDS
+from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 from pipelines.maps.cube import SkyMaps
+from pipelines.maps.integrated import ShellMaps
 
-TABLE = "EXTINCTION"
-_SUMMARY = "Cumulative extinction from the Sun to each distance DISTi"
+SHELLS = "SHELLS"
+_UNSEEN = np.float32(healpy.UNSEEN)
+_ROW = 1024
+# Of one FITS table.
+_MOST_COLUMNS = 999
+_CONVENTION = {"PIXTYPE": "HEALPIX", "ORDERING": "NESTED", "COORDSYS": "G"}
+
+
+class _Layout(NamedTuple):
+    """Name of the table, and the cards ``KEYWORD{first}`` … that hold distances."""
+
+    table: str
+    keyword: str
+    first: int
+    summary: str
+
+
+_SKY = _Layout(
+    "EXTINCTION", "DIST", 1, "Cumulative extinction from the Sun to each distance DISTi"
+)
+_SHELLS = _Layout(
+    SHELLS, "EDGE", 0, "Mean density in each HEALPix pixel between EDGE0, EDGE1, ..."
+)
 
 
 def write_healpix(
     path: str | os.PathLike[str], skymaps: SkyMaps, *, overwrite: bool = False
 ) -> None:
-    """Write one float32 column [mag] per distance for the mean, then for the std.
+    """Write columns ``MEAN_500PC ... STD_500PC ...`` [mag] (``P``: decimal point).
 
-    Columns are ``MEAN_500PC ... STD_500PC ...`` (``P`` for a decimal point) and the
-    header holds ``DIST1 ...`` [pc] in their order: with n distances,
-    ``healpy.read_map(path, nest=None, field=i)`` is the mean to ``DIST{i+1}`` and
-    ``field=n+i`` its standard deviation. Pixels are NESTED, Galactic; what is NaN in
-    ``skymaps`` is healpy's UNSEEN in the file. Quantiles are columns ``P16_500PC ...``
-    from ``field=2n`` on, in the order p16, p50, p84.
+    The header holds ``DIST1 ...`` [pc] in their order.
 
     Raises
     ------
@@ -32,22 +62,20 @@ def write_healpix(
     ValueError
         If the provenance is not JSON.
     """
-    labels = [distance_label(distance) for distance in skymaps.distances]
-    cards = {
-        f"DIST{number}": (float(distance), f"[pc] of MEAN_{label}PC"[:45])
-        for number, (distance, label) in enumerate(zip(skymaps.distances, labels), 1)
-    }
-    write_pixels(
-        path,
-        TABLE,
-        labels,
-        skymaps.arrays,
-        cards,
-        unit="mag",
-        meta=skymaps.meta,
-        summary=_SUMMARY,
-        overwrite=overwrite,
-    )
+    columns = _columns(skymaps.arrays, list(map(_label, skymaps.distances)), "mag")
+    _write(path, _SKY, columns, skymaps.distances, skymaps.meta, overwrite=overwrite)
+
+
+def write_shells(
+    path: str | os.PathLike[str], shells: ShellMaps, *, overwrite: bool = False
+) -> None:
+    """Write columns ``MEAN_0_100PC ... STD_0_100PC ...``, one per shell.
+
+    The header holds the edges as ``EDGE0 EDGE1 ...`` [pc]. Raises as `write_healpix`.
+    """
+    labels = [f"{_label(low)}_{_label(high)}" for low, high in pairwise(shells.edges)]
+    columns = _columns(shells.arrays, labels, shells.unit)
+    _write(path, _SHELLS, columns, shells.edges, shells.meta, overwrite=overwrite)
 
 
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
@@ -59,11 +87,110 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         If the file is absent, truncated, altered, not NESTED, not Galactic or not
         from this program.
     """
-    distances, maps, _, meta = read_pixels(path, TABLE, "DIST")
-    mean, std = maps.pop("mean"), maps.pop("std")
-    try:
-        return SkyMaps(
-            distances=distances, mean=mean, std=std, quantiles=maps, meta=meta
+    distances, arrays, _, meta = _read(Path(path), _SKY)
+    mean, std = arrays.pop("mean"), arrays.pop("std")
+    return SkyMaps(distances=distances, mean=mean, std=std, quantiles=arrays, meta=meta)
+
+
+def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
+    """Read shells that :func:`write_shells` wrote; raises as `read_healpix`."""
+    edges, arrays, unit, meta = _read(Path(path), _SHELLS)
+    return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
+
+
+def _columns(arrays: dict[str, np.ndarray], labels: list[str], unit: str) -> list[Any]:
+    if len(arrays) * len(labels) > _MOST_COLUMNS:
+        raise InputError(
+            f"a FITS table has room for {_MOST_COLUMNS // len(arrays)} maps of "
+            f"{', '.join(arrays)}, got {len(labels)}"
         )
-    except ValueError as error:
-        raise InputError(f"{path} holds no sky maps: {error}") from error
+    return [
+        _column(f"{kind.upper()}_{label}PC", values, unit)
+        for kind, maps in arrays.items()
+        for label, values in zip(labels, maps, strict=True)
+    ]
+
+
+def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
+    pixels = np.asarray(values, dtype=np.float32)
+    pixels = np.where(np.isnan(pixels), _UNSEEN, pixels)
+    # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
+    width = _ROW if pixels.size % _ROW == 0 else 1
+    return fits.Column(
+        name=name, format=f"{width}E", unit=unit, array=pixels.reshape(-1, width)
+    )
+
+
+def _write(
+    path: str | os.PathLike[str],
+    layout: _Layout,
+    columns: list[Any],
+    distances: np.ndarray,
+    meta: dict[str, Any],
+    *,
+    overwrite: bool,
+) -> None:
+    pixels = columns[0].array.size
+    table = fits.BinTableHDU.from_columns(columns, name=layout.table)
+    cards = {
+        **_CONVENTION,
+        "NSIDE": (healpy.npix2nside(pixels), "resolution parameter"),
+        "FIRSTPIX": (0, "first pixel (0 based)"),
+        "LASTPIX": (pixels - 1, "last pixel (0 based)"),
+        "INDXSCHM": ("IMPLICIT", "indexing: IMPLICIT or EXPLICIT"),
+        "OBJECT": ("FULLSKY", "sky coverage"),
+        "BAD_DATA": (float(_UNSEEN), "value of pixels without a map"),
+    }
+    for number, distance in enumerate(distances, start=layout.first):
+        cards[f"{layout.keyword}{number}"] = (float(distance), "[pc]")
+    for keyword, card in cards.items():
+        table.header[keyword] = card
+    write_hdus(path, [table], meta, layout.summary, overwrite=overwrite)
+
+
+def _read(
+    source: Path, layout: _Layout
+) -> tuple[np.ndarray, dict[str, np.ndarray], str, dict[str, Any]]:
+    """Distances [pc], arrays ``(n, npix)`` by name, unit and provenance."""
+    with open_checked(source) as hdus:
+        meta = read_provenance(hdus[0].header, source)
+        if len(hdus) != 2 or hdus[1].name != layout.table:
+            raise InputError(
+                f"{source}: expected one HEALPix table named {layout.table}"
+            )
+        table = hdus[1]
+        for keyword, expected in _CONVENTION.items():
+            found = table.header.get(keyword)
+            if found != expected:
+                raise InputError(
+                    f"{source}: {keyword} is {found!r}, expected {expected!r}"
+                )
+        distances = _numbered_cards(table.header, layout)
+        names = [column.split("_")[0].lower() for column in table.columns.names]
+        units = set(table.columns.units)
+        columns = np.stack([np.ravel(table.data.field(i)) for i in range(len(names))])
+    kinds = tuple(dict.fromkeys(names))
+    count = len(distances) - 1 + layout.first
+    ordered = names == [kind for kind in kinds for _ in range(count)]
+    if kinds not in (KINDS[:2], KINDS) or not ordered or len(units) != 1:
+        raise InputError(
+            f"{source}: {len(names)} columns of {', '.join(kinds)} in {len(units)} "
+            f"units for {count} maps; expected a mean and a std for each, and maybe "
+            "p16, p50 and p84"
+        )
+    maps = np.where(columns == _UNSEEN, np.float32(np.nan), columns.astype(np.float32))
+    arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
+    return distances, arrays, units.pop(), meta
+
+
+def _label(distance: float) -> str:
+    """A distance [pc] as part of a column's name."""
+    return np.format_float_positional(distance, trim="-").replace(".", "P")
+
+
+def _numbered_cards(header: Any, layout: _Layout) -> np.ndarray:
+    """The numbers in the cards of a layout, as far as they go."""
+    values: list[float] = []
+    while (keyword := f"{layout.keyword}{len(values) + layout.first}") in header:
+        values.append(float(header[keyword]))
+    return np.array(values)

@@ -1,4 +1,4 @@
-"""A cube as a zarr v3 store: chunked, self-describing, and whole or refused."""
+"""A map as a zarr v3 store: chunked, self-describing, and whole or refused."""
 
 from __future__ import annotations
 
@@ -13,27 +13,23 @@ import numpy as np
 import zarr
 
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr_arrays import (
-    consolidate,
-    read_array,
-    write_array,
-    write_integrated,
-)
+from pipelines.formats.hdus import provenance_text
+from pipelines.formats.zarr_arrays import consolidate, read_array, write_array
+from pipelines.maps.checks import statistic_title
 from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.maps.integrated import (
-    DISTANCE,
-    LAST_STAR,
-    PIXEL,
-    PREFIX,
-    Integrated,
-)
+from pipelines.maps.integrated import Integrated
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
 _KIND = "dustmap cube"
 _VERSION = 2
 # Version 1 had no integrated extinctions, and is the same otherwise.
 _READABLE = (1, 2)
-_DIMENSIONS = ("z", "y", "x")
+_PREFIX = "extinction_"
+_RAY_NAMES = ("distance", "pixel", "last_star")
+_DISTANCE = "distance from the observer"
+_INTEGRAL = "extinction integrated from the observer"
+# Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
+_RAY_CHUNK = 2**18
 
 
 def write_zarr(
@@ -45,15 +41,12 @@ def write_zarr(
 ) -> None:
     """Write ``cube`` as a zarr v3 group of arrays with named dimensions ``z y x``.
 
-    Each array keeps its data type. ``x y z`` [pc] are 1-D coordinate arrays of the
-    same names as the dimensions, which is how xarray finds them. Frame, provenance,
-    and out of the latter band and citation, are attributes of the group. The manifest
-    of hashes and the completion marker come last, and the store appears under its
-    name only when it is whole.
-
-    Integrated extinctions are arrays ``extinction_mean ...`` with the dimensions
-    ``pixel distance`` (float32) and ``last_star`` by pixel, beside the others. A chunk
-    holds every distance of neighbouring pixels.
+    Each array keeps its data type. ``x y z`` [pc] are coordinate arrays, which is how
+    xarray finds them. Frame, provenance, and out of the latter band and citation, are
+    attributes of the group. Integrated extinctions are arrays ``extinction_mean ...``
+    with the dimensions ``pixel distance`` (float32) and ``last_star`` by pixel; a chunk
+    holds every distance of neighbouring pixels. The manifest of hashes and the
+    completion marker come last, and the store appears when it is whole.
 
     Raises
     ------
@@ -61,36 +54,26 @@ def write_zarr(
         If ``path`` exists and ``overwrite`` is false, or is a folder that is no zarr
         store (which overwriting would delete), or cannot be written.
     ValueError
-        If the provenance is not JSON or an array's name clashes with an axis.
+        If the provenance is not JSON or an array's name clashes with another.
     """
     target = Path(path)
     if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
     attributes = _group_attributes(cube, integrated)
-    _check_names(cube)
+    for name in cube.arrays:
+        taken = name in (*AXES, *_RAY_NAMES) or name.startswith(_PREFIX)
+        if taken or not name.isidentifier():
+            raise ValueError(
+                f"array name {name!r} must be an identifier other than "
+                f"{', '.join((*AXES, *_RAY_NAMES))} and {_PREFIX}..."
+            )
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
-        for axis in AXES:
-            write_array(
-                group,
-                axis,
-                np.asarray(getattr(cube, axis), dtype=np.float64),
-                dimensions=(axis,),
-                attributes={"units": "pc", "long_name": FRAME["axes"][axis]},
-            )
-        for name, array in cube.arrays.items():
-            unit = field_unit(name, cube.unit)
-            write_array(
-                group,
-                name,
-                np.asarray(array),
-                dimensions=_DIMENSIONS,
-                attributes={"units": unit or "1", "long_name": field_title(name)},
-            )
+        _write_cube(group, cube)
         if integrated is not None:
-            write_integrated(group, integrated)
+            _write_rays(group, integrated)
         consolidate(temporary)
         write_manifest(temporary)
 
@@ -109,22 +92,18 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     InputError
         If the store is absent, incomplete, altered, or not one of this program's.
     """
-    source = Path(path)
-    with _opened(source, verify=verify) as (group, attributes):
-        names = cast(list[str], attributes["arrays"])
+    with _opened(Path(path), verify=verify) as (group, attributes):
         return Cube(
             **{axis: read_array(group, axis) for axis in AXES},
-            arrays={name: read_array(group, name) for name in names},
+            arrays={name: read_array(group, name) for name in attributes["arrays"]},
             unit=str(attributes["unit"]),
-            meta=cast(dict[str, Any], attributes["provenance"]),
+            meta=attributes["provenance"],
         )
 
 
 def holds_integrated(path: str | os.PathLike[str]) -> bool:
     """Whether a store has integrated extinctions, by its description alone."""
-    with _told(Path(path)):
-        described = json.loads((Path(path) / "zarr.json").read_text())
-        return "integrated" in described["attributes"]
+    return "integrated" in open_cube(Path(path))[1]
 
 
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
@@ -137,20 +116,18 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
     """
     source = Path(path)
     with _opened(source, verify=verify) as (group, attributes):
-        described = cast(dict[str, Any] | None, attributes.get("integrated"))
-        if described is None:
+        if "integrated" not in attributes:
             raise InputError(
                 f"{source} has no integrated extinctions: it is a simulation's truth "
                 "or was written by an earlier version. Export the run again "
                 f"(`dustmap export RUN --zarr {source.name}`)"
             )
-        names = [str(name) for name in described["arrays"]]
-        unit = cast(zarr.Array, group[names[0]]).attrs["units"]
+        names = [str(name) for name in attributes["integrated"]["arrays"]]
         return Integrated(
-            distance=read_array(group, DISTANCE),
-            arrays={n.removeprefix(PREFIX): read_array(group, n) for n in names},
-            last_star=read_array(group, LAST_STAR),
-            unit=str(unit),
+            distance=read_array(group, "distance"),
+            arrays={n.removeprefix(_PREFIX): read_array(group, n) for n in names},
+            last_star=read_array(group, "last_star"),
+            unit=str(group[names[0]].attrs["units"]),
         )
 
 
@@ -164,33 +141,36 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
     """
     if not is_zarr(path):
         raise InputError(f"{path} is no zarr store (expected a folder with zarr.json)")
-    with _told(path):
+    with _input_errors(path):
         group = zarr.open_group(path, mode="r", zarr_format=3)
         attributes = dict(group.attrs)
-        kind, version = attributes.get("kind"), attributes.get("version")
-        if kind != _KIND or version not in _READABLE:
-            raise InputError(
-                f"{path} is a zarr store of kind {kind!r} version {version!r}; "
-                f"expected {_KIND!r} version {' or '.join(map(str, _READABLE))}, as "
-                "`dustmap export` writes it"
-            )
-        return group, attributes
+    kind, version = attributes.get("kind"), attributes.get("version")
+    if kind != _KIND or version not in _READABLE:
+        raise InputError(
+            f"{path} is a zarr store of kind {kind!r} version {version!r}; expected "
+            f"{_KIND!r} version {' or '.join(map(str, _READABLE))}, as `dustmap "
+            "export` writes it"
+        )
+    return group, attributes
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is a zarr group."""
+    return (path / "zarr.json").is_file()
 
 
 @contextmanager
-def _opened(
-    source: Path, *, verify: bool
-) -> Iterator[tuple[zarr.Group, dict[str, Any]]]:
+def _opened(path: Path, *, verify: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The group of a whole store of this program, and its attributes."""
-    if is_zarr(source):
-        check_manifest(source, hashes=verify)
-    with _told(source):
-        yield open_cube(source)
+    if is_zarr(path):
+        check_manifest(path, hashes=verify)
+    opened = open_cube(path)
+    with _input_errors(path):
+        yield opened
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What goes wrong with a store is an `InputError`."""
+def _input_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError:
@@ -199,16 +179,8 @@ def _told(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is no cube of this program: {error}") from error
 
 
-def is_zarr(path: Path) -> bool:
-    """Whether a folder is a zarr group."""
-    return (path / "zarr.json").is_file()
-
-
 def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, Any]:
-    try:
-        provenance = json.loads(json.dumps(cube.meta, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"provenance must be plain JSON: {error}") from error
+    provenance = json.loads(provenance_text(cube.meta))
     attributes = {
         "kind": _KIND,
         "version": _VERSION,
@@ -226,16 +198,53 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
             "nside": integrated.nside,
             "ordering": "NESTED",
             "frame": "galactic",
-            "arrays": [PREFIX + name for name in integrated.arrays],
+            "arrays": [_PREFIX + name for name in integrated.arrays],
         }
     return attributes
 
 
-def _check_names(cube: Cube) -> None:
-    for name in cube.arrays:
-        taken = name in (*AXES, DISTANCE, PIXEL, LAST_STAR) or name.startswith(PREFIX)
-        if not name.isidentifier() or taken:
-            raise ValueError(
-                f"array name {name!r} must be a plain identifier other than x, y, z, "
-                f"{DISTANCE}, {PIXEL}, {LAST_STAR} and {PREFIX}..."
+def _write_cube(group: zarr.Group, cube: Cube) -> None:
+    for axis in AXES:
+        centres = np.asarray(getattr(cube, axis), dtype=np.float64)
+        about = {"units": "pc", "long_name": FRAME["axes"][axis]}
+        write_array(group, axis, centres, dimensions=(axis,), attributes=about)
+    for name, array in cube.arrays.items():
+        units = field_unit(name, cube.unit) or "1"
+        about = {"units": units, "long_name": field_title(name)}
+        values = np.asarray(array)
+        write_array(group, name, values, dimensions=AXES[::-1], attributes=about)
+
+
+def _write_rays(group: zarr.Group, rays: Integrated) -> None:
+    pixels, distances = len(rays.last_star), len(rays.distance)
+    # A power of four: one square patch of the sky in NESTED order.
+    room = max(_RAY_CHUNK // distances, 1)
+    patch = 4 ** ((room.bit_length() - 1) // 2)
+    long = (min(_RAY_CHUNK, pixels),)
+    far = "end of the last stretch that a star looks through"
+    healpix = "HEALPix pixel (NESTED, Galactic)"
+    last = rays.last_star.astype(np.float32)
+    for name, values, dimensions, units, title, chunks in (
+        ("distance", rays.distance, ("distance",), "pc", _DISTANCE, (distances,)),
+        ("pixel", np.arange(pixels), ("pixel",), "1", healpix, long),
+        ("last_star", last, ("pixel",), "pc", far, long),
+        *(
+            (
+                _PREFIX + name,
+                np.asarray(array, dtype=np.float32),
+                ("pixel", "distance"),
+                rays.unit,
+                statistic_title(name, _INTEGRAL),
+                (min(patch, pixels), distances),
             )
+            for name, array in rays.arrays.items()
+        ),
+    ):
+        write_array(
+            group,
+            name,
+            values,
+            dimensions=dimensions,
+            attributes={"units": units, "long_name": title},
+            chunks=chunks,
+        )

@@ -27,12 +27,3 @@ class Columns:
     low: float
     high: float
     arrays: dict[str, np.ndarray]
-
-    def __post_init__(self) -> None:
-        if self.along not in ("x", "y", "z"):
-            raise ValueError(f"along must be x, y or z, got {self.along!r}")
-        shapes = {array.shape for array in self.arrays.values()}
-        if len(shapes) != 1 or any(len(shape) != 2 for shape in shapes):
-            raise ValueError(
-                f"arrays must be 2-D and of one shape, got {sorted(shapes)}"
-            )

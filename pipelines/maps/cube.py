@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import RegularGridInterpolator
+from scipy.ndimage import map_coordinates
 
+from pipelines.maps.checks import (
+    check_arrays,
+    check_distances,
+    nside_of,
+    statistic_title,
+)
 from pipelines.maps.integrated import Integrated
 
 AXES = ("x", "y", "z")
@@ -23,20 +28,17 @@ FRAME = {
     },
 }
 _TITLES = {
-    "mean": "posterior mean of the extinction density",
-    "std": "posterior std of the extinction density",
-    "p16": "posterior 16% quantile of the extinction density",
-    "p50": "posterior median of the extinction density",
-    "p84": "posterior 84% quantile of the extinction density",
     "support": "sight-line length per cell [cell sizes]",
     "density": "true extinction density",
 }
 _DIMENSIONLESS = ("support",)
+# In cells: a point on a face may land a rounding error beyond it.
+_EDGE = 1e-6
 
 
 def field_title(name: str) -> str:
     """One line that says what the array ``name`` holds."""
-    return _TITLES.get(name, name)
+    return _TITLES.get(name) or statistic_title(name, "extinction density")
 
 
 def field_unit(name: str, unit: str) -> str:
@@ -88,11 +90,8 @@ class Cube:
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Cell sizes along x, y, z [pc]."""
-        return (
-            float(self.x[1] - self.x[0]),
-            float(self.y[1] - self.y[0]),
-            float(self.z[1] - self.z[0]),
-        )
+        x, y, z = (float(axis[1] - axis[0]) for axis in (self.x, self.y, self.z))
+        return x, y, z
 
     def sample(self, name: str, points: np.ndarray) -> np.ndarray:
         """Interpolate one array trilinearly between the cell centres.
@@ -106,13 +105,15 @@ class Cube:
         -------
         Values of shape ``(...,)``; NaN beyond the outermost centres.
         """
-        interpolate = RegularGridInterpolator(
-            (self.z, self.y, self.x),
-            np.asarray(self.arrays[name], dtype=np.float64),
-            bounds_error=False,
-            fill_value=np.nan,
-        )
-        return interpolate(points[..., ::-1])
+        array, flat = self.arrays[name], points.reshape(-1, 3)
+        index = np.empty((3, len(flat)))
+        inside = np.ones(len(flat), dtype=bool)
+        for row, axis in enumerate((self.z, self.y, self.x)):
+            step = (axis[-1] - axis[0]) / (len(axis) - 1)
+            index[row] = (flat[:, 2 - row] - axis[0]) / step
+            inside &= (index[row] >= -_EDGE) & (index[row] <= len(axis) - 1 + _EDGE)
+        values = map_coordinates(array, index, output=float, order=1, mode="nearest")
+        return np.where(inside, values, np.nan).reshape(points.shape[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,23 +167,9 @@ class SkyMaps:
         return {"mean": self.mean, "std": self.std, **self.quantiles}
 
     def __post_init__(self) -> None:
-        distances = self.distances
-        if distances.ndim != 1 or not len(distances) or not (distances > 0).all():
-            raise ValueError("distances must be a list of positive numbers [pc]")
-        if not (np.diff(distances) > 0).all():
-            raise ValueError(f"distances must increase, got {distances.tolist()}")
-        for name, maps in (("mean", self.mean), ("std", self.std)):
-            if maps.ndim != 2 or len(maps) != len(distances):
-                raise ValueError(
-                    f"{name} has shape {maps.shape}, expected ({len(distances)}, npix)"
-                )
-        npix = self.mean.shape[1]
-        nside = math.isqrt(npix // 12)
-        if self.std.shape[1] != npix or 12 * nside**2 != npix or nside & (nside - 1):
-            raise ValueError(
-                f"mean and std have {npix} and {self.std.shape[1]} pixels; expected "
-                "12 nside² with nside a power of two (NESTED)"
-            )
+        check_distances(self.distances)
+        check_arrays(self.arrays, (len(self.distances), self.mean.shape[-1]))
+        nside_of(self.mean.shape[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,15 +199,3 @@ class LineOfSight:
     inner: Band | None = None
     outer: Band | None = None
     last_star: float | None = None
-
-    def __post_init__(self) -> None:
-        along = [self.distance, self.mean, self.std]
-        if self.truth is not None:
-            along.append(self.truth)
-        beside = [self.star_distance, self.star_extinction, self.star_error]
-        for what, arrays in (("ray", along), ("star", beside)):
-            shapes = {array.shape for array in arrays}
-            if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
-                raise ValueError(
-                    f"{what} arrays must be 1-D and equally long, got {sorted(shapes)}"
-                )

@@ -1,23 +1,13 @@
-"""Extinction integrated along the rays of a HEALPix grid: what an archive hands out."""
+"""Extinction along the rays of HEALPix pixels, and density in shells of them."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-PREFIX = "extinction_"
-LAST_STAR = "last_star"
-DISTANCE, PIXEL = "distance", "pixel"
-RAY_DIMENSIONS = (PIXEL, DISTANCE)
-_TITLES = {
-    "mean": "posterior mean of the extinction integrated from the observer",
-    "std": "posterior std of the extinction integrated from the observer",
-    "p16": "posterior 16% quantile of the extinction integrated from the observer",
-    "p50": "posterior median of the extinction integrated from the observer",
-    "p84": "posterior 84% quantile of the extinction integrated from the observer",
-}
+from pipelines.maps.checks import check_arrays, check_distances, nside_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,37 +35,45 @@ class Integrated:
     unit: str = "mag"
 
     def __post_init__(self) -> None:
-        distance = self.distance
-        if distance.ndim != 1 or not len(distance) or not (distance > 0).all():
-            raise ValueError("distance must be a list of positive numbers [pc]")
-        if not (np.diff(distance) > 0).all():
-            raise ValueError(f"distance must increase, got {distance.tolist()}")
-        unknown = sorted(set(self.arrays) - set(_TITLES))
-        if unknown or not {"mean", "std"} <= set(self.arrays):
-            raise ValueError(
-                f"arrays must be mean, std and maybe {', '.join(list(_TITLES)[2:])}; "
-                f"got {', '.join(self.arrays) or 'none'}"
-            )
-        expected = (len(self.last_star), len(distance))
-        for name, array in self.arrays.items():
-            if array.shape != expected:
-                raise ValueError(
-                    f"array {name!r} has shape {array.shape}, expected (pixel, "
-                    f"distance) = {expected}"
-                )
-        nside = self.nside
-        if self.last_star.shape != (12 * nside**2,) or not nside or nside & (nside - 1):
-            raise ValueError(
-                f"last_star has shape {self.last_star.shape}; expected 12 nside² "
-                "pixels with nside a power of two (NESTED)"
-            )
+        check_distances(self.distance)
+        check_arrays(self.arrays, (len(self.last_star), len(self.distance)))
+        nside_of(len(self.last_star))
 
     @property
     def nside(self) -> int:
         """HEALPix resolution."""
-        return math.isqrt(len(self.last_star) // 12)
+        return nside_of(len(self.last_star))
 
 
-def integrated_title(name: str) -> str:
-    """One line that says what the array ``name`` holds."""
-    return _TITLES[name]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellMaps:
+    """Density averaged over the pixels of spherical shells around the observer.
+
+    Parameters
+    ----------
+    edges
+        Increasing distances [pc] between which the shells lie, shape ``(n + 1,)``.
+    arrays
+        Name to array of shape ``(n, npix)`` [unit], HEALPix NESTED in Galactic
+        coordinates: ``mean``, ``std`` of the average, and of a positive density its
+        quantiles ``p16``, ``p50``, ``p84``; NaN where a pixel reaches out of the map.
+    unit
+        Of the arrays.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    edges: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str = "mag pc-1"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_distances(self.edges, edges=True)
+        check_arrays(self.arrays, (len(self.edges) - 1, self.arrays["mean"].shape[-1]))
+        nside_of(self.arrays["mean"].shape[-1])
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return nside_of(self.arrays["mean"].shape[1])

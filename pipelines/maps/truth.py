@@ -1,50 +1,27 @@
-"""A known density, looked up at points and integrated along rays.
+"""The truth of a mock galaxy: a density interpolated and integrated along rays.
 
-The density is the trilinear interpolant of a cube's grid points: that *is* the truth
-of a mock galaxy, with nothing below the grid.
+The density is the trilinear interpolant of a cube's grid points: that *is* the truth,
+with nothing below the grid.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.ndimage import map_coordinates
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.maps.cube import Cube
 
+# Nodes of the Gauss-Legendre rule on [0, 1].
 _GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
+# Nodes that are looked up at once.
 _NODES = 1_000_000
-_EDGE = 1e-6
 
 
 def truth_density(
     cube: Cube, positions: np.ndarray, *, name: str = "density"
 ) -> np.ndarray:
-    """Interpolate a cube trilinearly.
-
-    Parameters
-    ----------
-    cube
-        The truth.
-    positions
-        Heliocentric Galactic ``x, y, z`` [pc], shape ``(..., 3)``.
-    name
-        Which of the cube's arrays.
-
-    Returns
-    -------
-    Density [unit of the cube], shape ``(...)``; NaN outside the cube's points.
-    """
-    array = cube.arrays[name]
-    index = np.empty((3, *positions.shape[:-1]))
-    for row, axis in enumerate((cube.z, cube.y, cube.x)):
-        start, step = axis[0], (axis[-1] - axis[0]) / (len(axis) - 1)
-        index[row] = (positions[..., 2 - row] - start) / step
-    last = np.asarray(array.shape, dtype=float).reshape(3, *[1] * (index.ndim - 1)) - 1
-    # A point on a face may land a rounding error beyond it.
-    inside = ((index >= -_EDGE) & (index <= last + _EDGE)).all(axis=0)
-    values = map_coordinates(array, index, output=float, order=1, mode="nearest")
-    return np.where(inside, values, np.nan)
+    """Density at ``x, y, z`` [pc], shape ``(..., 3)``; NaN outside the cube."""
+    return cube.sample(name, positions)
 
 
 def truth_extinction(
@@ -60,12 +37,10 @@ def truth_extinction(
 
     Each ray is cut into equal steps of at most ``step`` with two Gauss-Legendre nodes
     each: exact on every step that crosses no face of a cell, since there the
-    interpolant is a cubic. Rays are worked off in chunks of about a million nodes.
+    interpolant is a cubic.
 
     Parameters
     ----------
-    cube
-        The truth; its box must contain the observer at the origin.
     l, b
         Galactic directions [deg], shape ``(N,)``.
     distance
@@ -87,8 +62,8 @@ def truth_extinction(
     for axis in (cube.x, cube.y, cube.z):
         if not axis[0] <= 0 <= axis[-1]:
             raise ValueError(
-                f"the cube spans [{axis[0]:g}, {axis[-1]:g}] pc on an axis: rays "
-                "start at 0, outside it"
+                f"expected a cube around the observer at 0, got one that spans "
+                f"[{axis[0]:g}, {axis[-1]:g}] pc on an axis"
             )
     step = 0.5 * min(cube.spacing) if step is None else step
     if not step > 0:
@@ -99,17 +74,14 @@ def truth_extinction(
     order = np.argsort(steps, kind="stable")
     while len(order):
         # The rays of a chunk share the number of steps of its longest.
-        most = np.searchsorted(
-            np.arange(1, len(order) + 1) * steps[order] * 2, _NODES, side="right"
-        )
-        chunk, order = order[: max(most, 1)], order[max(most, 1) :]
-        starts = np.arange(count := int(steps[chunk[-1]]))
-        fractions = np.concatenate([(starts + node) / count for node in _GAUSS])
+        nodes = np.arange(1, len(order) + 1) * steps[order] * 2
+        most = max(np.searchsorted(nodes, _NODES, side="right"), 1)
+        chunk, order = order[:most], order[most:]
+        count = int(steps[chunk[-1]])
+        fractions = np.concatenate([(np.arange(count) + g) / count for g in _GAUSS])
         reach = distance[chunk, None] * fractions
-        density = truth_density(
-            cube, reach[..., None] * directions[chunk, None, :], name=name
-        )
+        density = cube.sample(name, reach[..., None] * directions[chunk, None, :])
         total[chunk] = density.mean(axis=1) * distance[chunk]
     # The last node lies before the end, which alone may be outside.
-    ends = truth_density(cube, distance[:, None] * directions, name=name)
+    ends = cube.sample(name, distance[:, None] * directions)
     return np.where(np.isnan(ends), np.nan, total)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import psutil
 import scipy.sparse
 import torch
@@ -70,7 +72,6 @@ class Work:
     block: int = 16
     rank: int = 100
     itemsize: int = 4
-    dimension: int = 3
     interpolation: str = "linear"
     tolerance: float = 1e-3
     lognormal: bool = False
@@ -92,42 +93,46 @@ class Work:
 
 def measure(dtype: torch.dtype, device: torch.device) -> Speed:
     """Time an FFT, a sparse product and a dense product (about half a second)."""
-    shape = (8, 64, 64, 32)
-    field = torch.randn(shape, dtype=dtype, device=device)
+    shape, batch, rows, per_row = (64, 64, 32), 8, 20_000, 64
     points = math.prod(shape)
 
-    def transform() -> None:
-        modes = torch.fft.rfftn(field, dim=(1, 2, 3))
-        torch.fft.irfftn(modes, s=shape[1:], dim=(1, 2, 3))
+    def normal(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, dtype=dtype, device=device)
 
-    rows, per_row = 20_000, 64
-    indices = torch.randint(points // 8, (rows, per_row)).sort(dim=1).values
+    def seconds_of(action: Callable[[], object]) -> float:
+        return _seconds(action, device)
+
+    places = torch.randint(points, (rows, per_row)).sort(dim=1).values.numpy()
+    starts = np.arange(0, rows * per_row + 1, per_row)
+    entries = (np.ones(places.size), places.ravel(), starts)
     matrix = SparseMatrix(
-        scipy.sparse.csr_matrix(
-            (
-                torch.ones(rows * per_row).numpy(),
-                indices.reshape(-1).numpy(),
-                torch.arange(0, rows * per_row + 1, per_row).numpy(),
-            ),
-            shape=(rows, points // 8),
-        ),
+        scipy.sparse.csr_matrix(entries, shape=(rows, points)),
         dtype=dtype,
         device=device,
     )
-    columns = torch.randn(8, points // 8, dtype=dtype, device=device)
-    left = torch.randn(8, points // 8, dtype=dtype, device=device)
-    right = torch.randn(points // 8, 64, dtype=dtype, device=device)
+    field, columns = normal(batch, *shape), normal(batch, points)
+    right = normal(points, per_row)
     # Larger than the processor's caches.
-    tall = torch.randn(64, 4 * points // 8, dtype=dtype, device=device)
+    tall = normal(64, 4 * points)
+    transform = seconds_of(
+        lambda: torch.fft.irfftn(
+            torch.fft.rfftn(field, dim=(1, 2, 3)), s=shape, dim=(1, 2, 3)
+        )
+    )
+    sparse = seconds_of(lambda: matrix.matvec(columns))
+    dense = seconds_of(lambda: columns @ right)
     return Speed(
-        fft=_seconds(transform, device) / (points * math.log2(points / 8)),
-        entry=_seconds(lambda: matrix.matvec(columns), device) / (rows * per_row * 8),
-        flop=_seconds(lambda: left @ right, device) / (2 * left.numel() * 64),
-        streamed=_seconds(lambda: torch.mv(tall, tall[0]), device) / (2 * tall.numel()),
+        fft=transform / (batch * points * math.log2(points)),
+        entry=sparse / (batch * rows * per_row),
+        flop=dense / (2 * columns.numel() * per_row),
+        streamed=seconds_of(lambda: torch.mv(tall, tall[0])) / (2 * tall.numel()),
     )
 
 
-def _seconds(action, device: torch.device, repeats: int = 5) -> float:
+def _seconds(
+    action: Callable[[], object], device: torch.device, repeats: int = 5
+) -> float:
+    """The shortest of several runs after a first one."""
     action()
     best = math.inf
     for _ in range(repeats):
@@ -142,7 +147,7 @@ def _seconds(action, device: torch.device, repeats: int = 5) -> float:
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
     points = work.torus_points / (work.ranks if work.slabs else 1)
-    fine = points * work.refinement**work.dimension
+    fine = points * work.refinement**3
     flop = speed.streamed if work.lognormal else speed.flop
     column = (
         2 * fine * math.log2(fine) * speed.fft
@@ -159,7 +164,7 @@ def seconds(work: Work, speed: Speed) -> float:
     columns = work.samples + 1 + work.rank / steps
     if work.slabs:
         return steps * columns * column
-    residual = points * work.residual_refinement**work.dimension
+    residual = points * work.residual_refinement**3
     draw = 2 * residual * math.log2(residual) * speed.fft
     return steps * columns * column + work.residual_count * draw
 
@@ -172,31 +177,24 @@ def memory(work: Work) -> dict[str, float]:
     """
     item = work.itemsize
     points = work.torus_points / (work.ranks if work.slabs else 1)
-    fine = points * work.refinement**work.dimension
-    per_entry = (2 if work.on_cuda else 1) * (4 + item)
-    entries = work.entries / work.ranks
+    fine = points * work.refinement**3
+    weights = work.entries / work.ranks * (2 if work.on_cuda else 1) * (4 + item)
     # A lognormal fit works on one vector, with some that belong to its samples.
-    columns = 2
+    columns = 2 if work.lognormal else min(work.block, max(work.samples, 1))
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,
-        "projection W": _OF_DISTANCES * entries * per_entry,
+        "projection W": _OF_DISTANCES * weights,
         "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
-    }
-    if not work.lognormal and not work.slabs:
-        residual_points = points * work.residual_refinement**work.dimension
-        ratio = work.residual_refinement / work.refinement
-        parts["sub-grid variance"] = (
-            entries * ratio * per_entry + 6 * residual_points * item
-        )
-    if not work.lognormal:
-        columns = min(work.block, max(work.samples, 1))
-    return {
-        **parts,
         "solver vectors": columns * (7 * points + 3 * fine) * item,
         "posterior samples": (work.samples + 1) * (points + work.torus_points) * item,
     }
+    if not work.lognormal and not work.slabs:
+        residual = points * work.residual_refinement**3
+        ratio = work.residual_refinement / work.refinement
+        parts["sub-grid variance"] = weights * ratio + 6 * residual * item
+    return parts
 
 
 def foreseen(work: Work) -> float:

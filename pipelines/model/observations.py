@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ class Data:
     """What the stars tell: ray ends [pc], extinction, variance [mag²], σ_d [pc].
 
     Of merged stars ``distance_error`` is how far their distances are apart, and
-    ``mean_distance_error`` how far the mean of these may be off (`pipelines.merge`).
+    ``mean_distance_error`` how far the mean of these may be off
+    (`pipelines.catalog.merging`).
     """
 
     ends: Tensor
@@ -47,20 +49,18 @@ class Data:
 
     def select(self, rows: Tensor) -> Data:
         """Some of the stars."""
-        error, mean = self.distance_error, self.mean_distance_error
-        return Data(
-            ends=self.ends[rows],
-            extinction=self.extinction[rows],
-            variance=self.variance[rows],
-            distance_error=None if error is None else error[rows],
-            mean_distance_error=None if mean is None else mean[rows],
-        )
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
+        kept: dict[str, Any] = {
+            name: None if column is None else column[rows]
+            for name, column in columns.items()
+        }
+        return Data(**kept)
 
 
 def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
     """Line integrals [pc] by the quadrature of the plan's engine."""
     rule: Rule
-    if plan.engine == "full-batch":
+    if plan.is_full_batch:
         rule = FixedStep(step=_step(plan))
     elif plan.embedding.quadrature == "gauss-legendre":
         rule = GaussLegendre(count=plan.embedding.nodes)
@@ -76,7 +76,7 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
     Half the steps of the stars' own rays, counted from the observer: the integrals
     that `pipelines.products.cumulative` adds up. Engine svi has its nodes as `rays`.
     """
-    if plan.engine != "full-batch":
+    if not plan.is_full_batch:
         return rays(plan, end)
     return LineIntegrals(end, StepsOutwards(step=_step(plan) / 2))
 
@@ -112,52 +112,48 @@ def learns_common(plan: Plan, config: FitConfig) -> bool:
     In the linear model that a lognormal density's scales are learnt in, it would take
     in what dense clouds do to the stars behind them.
     """
-    return plan.density == "lognormal" and config.model.common_noise is None
+    return plan.is_lognormal and config.model.common_noise is None
 
 
 def learns_share(plan: Plan, config: FitConfig) -> bool:
     """Whether the stars' share of the unresolved variance is learnt in the fit."""
-    return plan.density == "lognormal" and config.model.subgrid_share is None
+    return plan.is_lognormal and config.model.subgrid_share is None
 
 
 def noise_of(
     plan: Plan, data: Data, *, learn_common: bool = False, learn_share: bool = False
 ) -> Noise:
     """What the stars' extinctions are uncertain by."""
-    variance = data.variance + plan.common_noise**2
-    degrees = None
-    neighbours = None
+    degrees = neighbours = blur = scale = None
     if plan.outliers:
         degrees = 4.0 if plan.degrees is None else plan.degrees
         neighbours = near_stars(data.ends)
-    if data.distance_error is None:
-        return Noise(
-            variance=variance,
-            degrees=degrees,
-            learn_degrees=plan.degrees is None,
-            learn_common=learn_common,
-            learn_share=learn_share,
-            neighbours=neighbours,
-        )
-    distance = torch.linalg.vector_norm(data.ends, dim=1)
-    outer = torch.minimum(
-        distance + data.distance_error, exit_distances(plan.grid, data.ends)
-    )
-    inner = (distance - data.distance_error).clamp(min=0.0)
-    along = data.ends / distance.clamp(min=1e-12)[:, None]
-    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
-    length = (outer - inner).clamp(min=1e-12)
-    assert data.placing_error is not None
+    if data.distance_error is not None:
+        blur, scale = _distance_blur(plan, data, data.distance_error)
     return Noise(
-        variance=variance,
+        variance=data.variance + plan.common_noise**2,
         blur=blur,
-        blur_scale=torch.where(outer > inner, data.placing_error / length, 0.0),
+        blur_scale=scale,
         degrees=degrees,
         learn_degrees=plan.degrees is None,
         learn_common=learn_common,
         learn_share=learn_share,
         neighbours=neighbours,
     )
+
+
+def _distance_blur(
+    plan: Plan, data: Data, error: Tensor
+) -> tuple[LineIntegrals, Tensor]:
+    """Integrals through the stars from d − σ_d to d + σ_d, and their factors."""
+    distance = torch.linalg.vector_norm(data.ends, dim=1)
+    outer = torch.minimum(distance + error, exit_distances(plan.grid, data.ends))
+    inner = (distance - error).clamp(min=0.0)
+    along = data.ends / distance.clamp(min=1e-12)[:, None]
+    blur = rays(plan, outer[:, None] * along, inner[:, None] * along)
+    assert data.placing_error is not None
+    length = (outer - inner).clamp(min=1e-12)
+    return blur, torch.where(outer > inner, data.placing_error / length, 0.0)
 
 
 def near_stars(ends: Tensor, count: int = 8) -> Tensor | None:

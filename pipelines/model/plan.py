@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -117,27 +117,25 @@ class Plan:
     embedding: EmbeddingPlan = field(default_factory=lambda: EmbeddingPlan())
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_full_batch(self) -> bool:
+        """Whether the full-batch engine fits it; otherwise the published one, svi."""
+        return self.engine == "full-batch"
+
+    @property
+    def is_lognormal(self) -> bool:
+        """Whether the density is the exponential of the field, and so positive."""
+        return self.density == "lognormal"
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers."""
-        plain = {
-            name: getattr(self, name)
-            for name in self.__slots__
-            if name not in ("grid", "mean", "embedding")
-        }
-        grid = {n: list(getattr(self.grid, n)) for n in ("shape", "spacing", "origin")}
-        mean = {n: getattr(self.mean, n) for n in self.mean.__slots__}
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
-        embedding = {n: getattr(self.embedding, n) for n in self.embedding.__slots__}
-        return {**plain, "grid": grid, "mean": mean, "embedding": embedding}
+        """Plain values, of which JSON makes lists and numbers."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
-        """The inverse of `as_dict`."""
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
-        }
-        grid = {name: tuple(value) for name, value in plain["grid"].items()}
-        values["grid"] = Grid(**grid)
+        """The inverse of `as_dict`, also from JSON."""
+        values = _with_tuples(plain)
+        values["grid"] = Grid(**_with_tuples(plain["grid"]))
         values["mean"] = MeanPlan(**plain["mean"])
         values["embedding"] = EmbeddingPlan(**plain["embedding"])
         return cls(**values)
@@ -149,6 +147,10 @@ class Plan:
         )
 
 
+def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+
+
 def choose_box(
     positions: np.ndarray, config: FitConfig
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -158,31 +160,28 @@ def choose_box(
     the box more than half as large again, they are left out.
     """
     notes = []
-    full = np.stack([positions.min(axis=0), positions.max(axis=0)])
-    trimmed = np.quantile(positions, [0.005, 0.995], axis=0)
-    full, trimmed = (_with_observer(box) for box in (full, trimmed))
-    box = full
-    free = any(getattr(config.box, name) is None for name in "xyz")
-    if free and len(positions) >= 200 and _volume(full) > 1.5 * _volume(trimmed):
+    given = [getattr(config.box, name) for name in "xyz"]
+    box = _with_observer(positions.min(axis=0), positions.max(axis=0))
+    trimmed = _with_observer(*np.quantile(positions, [0.005, 0.995], axis=0))
+    stretched = _volume(box) > 1.5 * _volume(trimmed)
+    if None in given and len(positions) >= 200 and stretched:
         box = trimmed
         notes.append("box: the furthest 0.5% of the stars on every side left out")
-    for axis, name in enumerate("xyz"):
-        given = getattr(config.box, name)
-        if given is not None:
-            box[:, axis] = given
+    for axis, interval in enumerate(given):
+        if interval is not None:
+            box[:, axis] = interval
     extent = box[1] - box[0]
     # A box thinner than this in one axis would have no cell to put the dust in.
-    thin = extent < 0.02 * extent.max()
-    for axis in np.nonzero(thin)[0]:
-        if getattr(config.box, "xyz"[axis]) is None:
-            box[0, axis] -= 0.01 * extent.max()
-            box[1, axis] += 0.01 * extent.max()
+    least = 0.02 * extent.max()
+    for axis, interval in enumerate(given):
+        if interval is None and extent[axis] < least:
+            box[:, axis] += np.array([-0.5, 0.5]) * least
             notes.append(f"box: {'xyz'[axis]} widened to 2% of the longest side")
     return box[0], box[1], notes
 
 
-def _with_observer(box: np.ndarray) -> np.ndarray:
-    return np.stack([np.minimum(box[0], 0.0), np.maximum(box[1], 0.0)])
+def _with_observer(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    return np.stack([np.minimum(lower, 0.0), np.maximum(upper, 0.0)])
 
 
 def _volume(box: np.ndarray) -> float:
@@ -194,14 +193,11 @@ def make_grid(
     lower: np.ndarray, upper: np.ndarray, spacing: tuple[float, ...], config: FitConfig
 ) -> Grid:
     """The grid that covers the box; free sides are multiples of the spacing."""
-    if config.box.shape is not None:
-        shape = tuple(config.box.shape)
+    shape = config.box.shape
+    if shape is not None:
         steps = (upper - lower) / (np.array(shape) - 1)
-        return Grid(
-            shape=shape,
-            spacing=tuple(float(s) for s in steps),
-            origin=tuple(float(v) for v in lower),
-        )
+        spacing, origin = tuple(steps.tolist()), tuple(lower.tolist())
+        return Grid(shape=shape, spacing=spacing, origin=origin)
     origin, counts = [], []
     for axis, name in enumerate("xyz"):
         h, low, high = spacing[axis], float(lower[axis]), float(upper[axis])
@@ -269,28 +265,31 @@ def finest_spacing(
 
     ``ranks`` processes share out the fit, ``here`` of them on this machine.
     """
-    extent = upper - lower
     spacing = float(kernel.lengthscale.min()) / _FINEST
+    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
+    memory, seconds = memory_limit(config), _solve_seconds(config)
     while True:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
-        points = math.prod(grid.shape)
-        enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
-        if points <= enough:
+        if grid.size <= enough:
             work = work_of(grid, kernel, distances, config).shared_out(ranks, here)
-            fits = cost.foreseen(work) <= memory_limit(config)
-            quick = (
-                cost.seconds(work, speed) <= 60 * config.budget.minutes * _SOLVE_SHARE
-            )
-            if fits and quick:
-                return spacing
-        if spacing > extent.max() / 4:
+            fits = cost.foreseen(work) <= memory
+            if fits and cost.seconds(work, speed) <= seconds:
+                break
+        if spacing > (upper - lower).max() / 4:
             raise InputError(
                 f"no grid fits the budget of {config.budget.minutes:g} min and "
-                f"{memory_limit(config) / 2**30:.2g} GiB for {len(distances)} stars: "
-                "raise budget.minutes or budget.memory_gib, or lower "
-                "inference.samples"
+                f"{memory / 2**30:.2g} GiB for {len(distances)} stars: raise "
+                "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
         spacing *= 2**0.125
+    if config.inference.engine == "full-batch":
+        return spacing
+    return max(spacing, svi_spacing(lower, upper, len(distances), config))
+
+
+def _solve_seconds(config: FitConfig) -> float:
+    """Time that the solves may take."""
+    return 60 * config.budget.minutes * _SOLVE_SHARE
 
 
 def svi_spacing(
@@ -302,8 +301,7 @@ def svi_spacing(
     embedding eight times the grid, a value of the kernel for every node and point),
     and keeping the rows of all stars takes 8 bytes a point and star.
     """
-    seconds = 60 * config.budget.minutes * _SOLVE_SHARE
-    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
+    by_time = _solve_seconds(config) / (max(stars, 1) * _ROW_SECONDS)
     by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
     points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
     return float(np.prod(upper - lower) / points) ** (1 / 3)
@@ -315,22 +313,17 @@ def round_spacing(spacing: float) -> float:
     return math.ceil(spacing / power - 1e-9) * power
 
 
-def resolution_note(plan: Plan) -> str | None:
+def resolution_notes(plan: Plan) -> list[str]:
     """A warning if the lengthscale is outside the window the grid serves well."""
     ratios = [s / h for s, h in zip(plan.lengthscale, plan.grid.spacing, strict=True)]
     if min(ratios) < RESOLVED:
-        return (
+        return [
             f"the lengthscale is only {min(ratios):.2g} grid steps long: interpolation "
             "is poor below 1.5; use a finer grid or a longer prior.lengthscale"
-        )
+        ]
     if max(ratios) > WASTEFUL:
-        return (
+        return [
             f"the lengthscale is {max(ratios):.2g} grid steps long: above 5 the prior "
             "covariance is nearly singular; a coarser grid is as good and cheaper"
-        )
-    return None
-
-
-def with_notes(plan: Plan, notes: list[str]) -> Plan:
-    """The plan with further notes."""
-    return replace(plan, notes=(*plan.notes, *notes))
+        ]
+    return []

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.full_batch import infer
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import NoiseState, infer
 from dustmap.inference.scales.hyperparameters import learn
 from dustmap.inference.scales.learning_settings import Learning, Learnt
 from dustmap.linalg.cg import ConjugateGradients
@@ -27,7 +26,7 @@ from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.base.timing import Allowance
 from pipelines.config import FitConfig
-from pipelines.engines import full_batch_settings
+from pipelines.model.engines import full_batch_settings
 from pipelines.model.observations import Data, learns_common, learns_share, noise_of
 from pipelines.model.plan import RESOLVED, Plan
 from pipelines.planning.learning_part import lengthscale_range, linear_model, part_of

@@ -15,7 +15,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.modulated import Modulated, lognormal_scales
 from dustmap.whitening import padded_torus
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, sight_lines
 from pipelines.model.plan import RESOLVED, Plan
 

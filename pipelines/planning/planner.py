@@ -26,10 +26,8 @@ from pipelines.model.plan import (
     make_grid,
     memory_limit,
     residual_refinement,
-    resolution_note,
+    resolution_notes,
     round_spacing,
-    svi_spacing,
-    with_notes,
     work_of,
 )
 from pipelines.planning.prior_search import (
@@ -65,9 +63,12 @@ def make_plan(
     speed = cost.measure(dtype, device)
     chosen = catalogue.inside(lower, upper)
     prior = choose_prior(chosen, config, generator)
-    spacing = _choose_spacing(
-        lower, upper, prior, chosen, config, speed, ranks=ranks, here=here
-    )
+    spacing = config.box.spacing or (1.0,) * 3
+    if config.box.spacing is None and config.box.shape is None:
+        kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
+        place = (lower, upper, kernel, chosen.distances, config)
+        finest = finest_spacing(*place, speed, ranks=ranks, here=here)
+        spacing = (round_spacing(finest),) * 3
     grid = make_grid(lower, upper, spacing, config)
     resolved = _resolved(prior.lengthscale, grid)
     if config.prior.lengthscale is None and resolved != prior.lengthscale:
@@ -76,36 +77,37 @@ def make_plan(
             f"{RESOLVED:g} grid steps: the grid does not resolve the one found"
         )
         # The other scales that go with a longer lengthscale are others, too.
-        fixed = config.prior.model_copy(update={"lengthscale": resolved})
-        prior = choose_prior(
-            chosen, config.model_copy(update={"prior": fixed}), generator
-        )
-    plan = with_notes(_plan_of(grid, prior, config), [*notes, *prior.notes])
-    note = resolution_note(plan)
-    if note is not None:
-        plan = with_notes(plan, [note])
+        given = _with_prior(config, lengthscale=resolved)
+        prior = choose_prior(chosen, given, generator)
+    plan = _plan_of(grid, prior, config)
     work = work_of(grid, plan.build_kernel(), chosen.distances, config)
-    return plan, work.shared_out(ranks, here), speed
+    notes += [*prior.notes, *resolution_notes(plan)]
+    return replace(plan, notes=tuple(notes)), work.shared_out(ranks, here), speed
+
+
+def _with_prior(config: FitConfig, **values: object) -> FitConfig:
+    prior = config.prior.model_copy(update=values)
+    return config.model_copy(update={"prior": prior})
 
 
 def _resolved(
     lengthscale: tuple[float, float, float], grid: Grid
 ) -> tuple[float, float, float]:
     """The lengthscales, at least as long as the grid resolves."""
-    floor = [RESOLVED * h for h in grid.spacing]
-    x, y, z = (max(s, f) for s, f in zip(lengthscale, floor, strict=True))
+    steps = zip(lengthscale, grid.spacing, strict=True)
+    x, y, z = (max(scale, RESOLVED * step) for scale, step in steps)
     return x, y, z
 
 
 def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
     """The plan of this grid and prior, with the rest from the configuration."""
-    model, svi = config.model, config.inference.engine == "svi"
+    model, is_svi = config.model, config.inference.engine == "svi"
     kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
     torus = padded_torus(grid, kernel, model.wrap_tolerance)
     return Plan(
         grid=grid,
         # The published engine's embedding grows when it is made.
-        torus_shape=() if svi else torus.shape,
+        torus_shape=() if is_svi else torus.shape,
         kernel=config.kernel,
         lengthscale=prior.lengthscale,
         std=prior.std,
@@ -113,7 +115,7 @@ def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
         common_noise=prior.common_noise,
         engine=config.inference.engine,
         density=config.density,
-        outliers=model.outliers and not svi,
+        outliers=model.outliers and not is_svi,
         degrees=model.degrees,
         subgrid_share=model.subgrid_share or 1.0,
         refinement=model.refinement,
@@ -122,44 +124,15 @@ def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
         ray_step=model.ray_step,
         subgrid_noise=model.subgrid_noise,
         weights_budget=memory_limit(config) * WEIGHTS_SHARE,
-        embedding=_embedding(config, prior.std),
-    )
-
-
-def _choose_spacing(
-    lower: np.ndarray,
-    upper: np.ndarray,
-    prior: PriorChoice,
-    catalogue: Catalogue,
-    config: FitConfig,
-    speed: cost.Speed,
-    *,
-    ranks: int,
-    here: int,
-) -> tuple[float, ...]:
-    """As given, or the finest that the budget and the lengthscale call for."""
-    spacing = config.box.spacing
-    if spacing is None and config.box.shape is None:
-        kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
-        distances = catalogue.distances
-        free = finest_spacing(
-            lower, upper, kernel, distances, config, speed, ranks=ranks, here=here
-        )
-        if config.inference.engine == "svi":
-            free = max(free, svi_spacing(lower, upper, len(distances), config))
-        return (round_spacing(free),) * 3
-    return spacing or (1.0,) * 3
-
-
-def _embedding(config: FitConfig, std: float) -> EmbeddingPlan:
-    return EmbeddingPlan(
-        nugget=config.svi.nugget * std**2,
-        max_points=config.svi.max_embedding,
-        tolerance=config.svi.pcg_tolerance,
-        max_steps=config.svi.pcg_max_iterations,
-        quadrature=config.svi.quadrature,
-        nodes=config.svi.nodes,
-        seed=config.inference.seed,
+        embedding=EmbeddingPlan(
+            nugget=config.svi.nugget * prior.std**2,
+            max_points=config.svi.max_embedding,
+            tolerance=config.svi.pcg_tolerance,
+            max_steps=config.svi.pcg_max_iterations,
+            quadrature=config.svi.quadrature,
+            nodes=config.svi.nodes,
+            seed=config.inference.seed,
+        ),
     )
 
 
@@ -169,12 +142,9 @@ def choose_prior(
     """Scales of the prior; of a lognormal density those with the same two moments."""
     if config.density == "gaussian":
         return choose_moments(catalogue, config, generator)
-    given = config.prior.std
     # What is given is the logarithm's: the moments are searched without it.
-    free = config.model_copy(
-        update={"prior": config.prior.model_copy(update={"std": None})}
-    )
-    return as_lognormal(choose_moments(catalogue, free, generator), config, given)
+    moments = choose_moments(catalogue, _with_prior(config, std=None), generator)
+    return as_lognormal(moments, config, config.prior.std)
 
 
 def as_lognormal(
@@ -184,19 +154,19 @@ def as_lognormal(
 
     A lengthscale that is given is the logarithm's already.
     """
-    mean = moments.mean
-    relative = (
-        moments.std / mean.value if std is None else math.sqrt(math.expm1(std**2))
-    )
+    relative = moments.std / moments.mean.value
+    if std is not None:
+        relative = math.sqrt(math.expm1(std**2))
     kernel = KERNELS[config.kernel](lengthscale=1.0, variance=relative**2)
     variance, factor, median = lognormal_scales(kernel)
-    factor = 1.0 if config.prior.lengthscale is not None else factor
+    if config.prior.lengthscale is not None:
+        factor = 1.0
     x, y, z = (factor * scale for scale in moments.lengthscale)
     return replace(
         moments,
         lengthscale=(x, y, z),
         std=math.sqrt(variance),
-        mean=with_value(mean, median * mean.value),
+        mean=with_value(moments.mean, median * moments.mean.value),
         # Learnt in the fit, where dense clouds do not pass for noise.
         common_noise=config.model.common_noise or 0.0,
     )
@@ -211,38 +181,44 @@ def choose_moments(
     follows from simple moments of the data: a lengthscale of a tenth of the median
     distance, and a constant mean and standard deviation of the mean density.
     """
+    if _is_given(config) or not config.inference.search:
+        return _simple_moments(catalogue, config)
     prior = config.prior
-    density = mean_density(catalogue)
     fixed = Fixed(
         variance=1.0 if prior.std is not None else None,
         common_noise=config.model.common_noise,
         amplitude=prior.mean_density,
     )
-    everything = (
-        prior.lengthscale is not None
-        and prior.std is not None
-        and config.model.common_noise is not None
-        and (prior.mean == "zero" or prior.mean_density is not None)
-        and prior.mean != "auto"
-        and (prior.mean != "exponential-disc" or prior.scale_height is not None)
-    )
-    if everything or not config.inference.search:
-        typical = float(np.median(catalogue.distances)) / 10
-        mean = mean_candidates(catalogue, config)[0]
-        value = prior.mean_density if prior.mean_density is not None else density
-        value = 0.0 if mean.kind == "zero" else value
-        return PriorChoice(
-            lengthscale=prior.lengthscale or (typical, typical, typical),
-            std=prior.std if prior.std is not None else density,
-            mean=with_value(mean, value),
-            common_noise=config.model.common_noise or 0.0,
-        )
     found = search_prior(catalogue, config, fixed, generator)
     if config.density == "lognormal" and not found.mean.value > 0:
         note = "mean density: that of all sight lines, since a lognormal needs one"
-        mean = with_value(MeanPlan(kind="constant"), density)
-        found = replace(found, mean=mean, notes=(*found.notes, note))
+        mean = MeanPlan(kind="constant", value=mean_density(catalogue))
+        return replace(found, mean=mean, notes=(*found.notes, note))
     return found
+
+
+def _is_given(config: FitConfig) -> bool:
+    """Whether the configuration leaves nothing to search."""
+    prior = config.prior
+    values = [prior.lengthscale, prior.std, config.model.common_noise]
+    if prior.mean != "zero":
+        values.append(prior.mean_density)
+    if prior.mean == "exponential-disc":
+        values.append(prior.scale_height)
+    return prior.mean != "auto" and None not in values
+
+
+def _simple_moments(catalogue: Catalogue, config: FitConfig) -> PriorChoice:
+    prior, density = config.prior, mean_density(catalogue)
+    typical = float(np.median(catalogue.distances)) / 10
+    mean = mean_candidates(catalogue, config)[0]
+    value = density if prior.mean_density is None else prior.mean_density
+    return PriorChoice(
+        lengthscale=prior.lengthscale or (typical, typical, typical),
+        std=density if prior.std is None else prior.std,
+        mean=with_value(mean, 0.0 if mean.kind == "zero" else value),
+        common_noise=config.model.common_noise or 0.0,
+    )
 
 
 def mean_density(catalogue: Catalogue) -> float:

@@ -12,11 +12,10 @@ from pipelines.maps.cube import AXES, Cube
 from pipelines.maps.integrated import Integrated
 
 Range = tuple[float, float]
-_FAR = (-math.inf, math.inf)
 
 
-def cut_box(cube: Cube, *, x: Range = _FAR, y: Range = _FAR, z: Range = _FAR) -> Cube:
-    """The cells whose centres lie in a box [pc], both ends included.
+def cut_box(cube: Cube, **ranges: Range) -> Cube:
+    """The cells whose centres lie in ranges of ``x y z`` [pc], both ends included.
 
     Coordinates stay heliocentric; what was cut is noted in the provenance as ``cut``,
     with null for an end that is the map's.
@@ -26,20 +25,15 @@ def cut_box(cube: Cube, *, x: Range = _FAR, y: Range = _FAR, z: Range = _FAR) ->
     InputError
         If a range is not increasing, or holds fewer than two cells along its axis.
     """
-    ranges = dict(zip(AXES, (x, y, z), strict=True))
-    kept = {axis: _cells(cube, axis, ranges[axis]) for axis in AXES}
     noted = {
         axis: [end if math.isfinite(end) else None for end in ends]
         for axis, ends in ranges.items()
-        if ends != _FAR
     }
-    return _kept(cube, kept, {"box": noted, "unit": "pc"})
+    return _crop(cube, ranges, {"box": noted, "unit": "pc"})
 
 
-def cut_sphere(
-    cube: Cube, radius: float, centre: tuple[float, float, float] = (0.0, 0.0, 0.0)
-) -> Cube:
-    """The cells whose centres lie within ``radius`` [pc] of ``centre`` [pc].
+def cut_sphere(cube: Cube, radius: float) -> Cube:
+    """The cells whose centres lie within ``radius`` [pc] of the observer.
 
     The cube is cropped to the sphere, and NaN outside of it; floating-point arrays
     only. What was cut is noted in the provenance as ``cut``.
@@ -52,16 +46,11 @@ def cut_sphere(
     """
     if not 0 < radius < math.inf:
         raise InputError(f"a sphere has a positive radius [pc], got {radius:g}")
-    kept = {
-        axis: _cells(cube, axis, (middle - radius, middle + radius))
-        for axis, middle in zip(AXES, centre, strict=True)
-    }
-    noted = {"sphere": radius, "centre": list(map(float, centre)), "unit": "pc"}
-    cropped = _kept(cube, kept, noted)
-    square = [(getattr(cropped, a) - c) ** 2 for a, c in zip(AXES, centre, strict=True)]
-    away = square[2][:, None, None] + square[1][:, None] + square[0]
+    noted = {"sphere": radius, "centre": [0.0, 0.0, 0.0], "unit": "pc"}
+    cropped = _crop(cube, dict.fromkeys(AXES, (-radius, radius)), noted)
+    z, y, x = np.ix_(cropped.z, cropped.y, cropped.x)
     # A centre on the sphere may land a rounding error beyond it.
-    outside = away > (radius * (1 + 1e-12)) ** 2
+    outside = x**2 + y**2 + z**2 > (radius * (1 + 1e-12)) ** 2
     arrays = {n: np.where(outside, np.nan, a) for n, a in cropped.arrays.items()}
     return replace(cropped, arrays=arrays)
 
@@ -88,11 +77,19 @@ def cut_distance(integrated: Integrated, reach: float) -> Integrated:
 
 def reach_of_cube(cube: Cube) -> float:
     """Distance from the observer to the furthest corner of the outermost cells [pc]."""
-    ends = [
-        max(abs(axis[0] - step / 2), abs(axis[-1] + step / 2))
-        for axis, step in zip((cube.x, cube.y, cube.z), cube.spacing, strict=True)
-    ]
-    return math.hypot(*ends)
+    axes = zip((cube.x, cube.y, cube.z), cube.spacing, strict=True)
+    return math.hypot(*(float(np.abs(axis).max() + step / 2) for axis, step in axes))
+
+
+def _crop(cube: Cube, ranges: dict[str, Range], noted: dict[str, object]) -> Cube:
+    cells = {axis: _cells(cube, axis, ends) for axis, ends in ranges.items()}
+    along = tuple(cells.get(axis, slice(None)) for axis in reversed(AXES))
+    return replace(
+        cube,
+        **{axis: getattr(cube, axis)[kept] for axis, kept in cells.items()},
+        arrays={name: array[along] for name, array in cube.arrays.items()},
+        meta={**cube.meta, "cut": {**cube.meta.get("cut", {}), **noted}},
+    )
 
 
 def _cells(cube: Cube, axis: str, bounds: Range) -> slice:
@@ -112,13 +109,3 @@ def _cells(cube: Cube, axis: str, bounds: Range) -> slice:
             f"{centres[1] - centres[0]:g}: expected 2 or more"
         )
     return slice(int(inside[0]), int(inside[-1]) + 1)
-
-
-def _kept(cube: Cube, cells: dict[str, slice], noted: dict[str, object]) -> Cube:
-    along = tuple(cells[axis] for axis in reversed(AXES))
-    return replace(
-        cube,
-        **{axis: getattr(cube, axis)[cells[axis]] for axis in AXES},
-        arrays={name: array[along] for name, array in cube.arrays.items()},
-        meta={**cube.meta, "cut": noted},
-    )

@@ -1,4 +1,4 @@
-"""Extinction integrated along the rays of a HEALPix grid, at every grid step."""
+"""Extinction integrated along the rays of a HEALPix grid."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import numpy as np
 
 from pipelines.base.progress import Progress
 from pipelines.base.quantiles import summaries
+from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import Integrated
 from pipelines.products.cumulative import RayIntegrals
+from pipelines.products.provenance import provenance
 from pipelines.products.reach import (
     checked_distances,
     checked_nside,
+    default_distances,
+    default_nside,
     farthest,
     pixel_directions,
     ray_distances,
@@ -44,16 +48,24 @@ def integrated(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
         for part in asked.parts():
-            moments = asked.moments(part)
-            for name, value in summaries(moments).items():
+            for name, value in summaries(asked.moments(part)).items():
                 if name not in arrays:
-                    shape = (len(directions), len(edges))
-                    arrays[name] = np.empty(shape, dtype=np.float32)
+                    arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T
             progress.update(part.stop - part.start)
     return Integrated(
         distance=edges, arrays=arrays, last_star=last_star(run, directions)
     )
+
+
+def sky_maps(
+    run: Run, *, distances: np.ndarray | None = None, nside: int | None = None
+) -> SkyMaps:
+    """`integrated` at a few distances, with the provenance of the run."""
+    distances = default_distances(run) if distances is None else distances
+    nside = default_nside(run) if nside is None else nside
+    found = integrated(run, nside=nside, distances=distances)
+    return SkyMaps.of(found, provenance(run))
 
 
 def last_star(run: Run, directions: np.ndarray) -> np.ndarray:

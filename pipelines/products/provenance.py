@@ -1,14 +1,21 @@
-"""What an exported file says of its origin."""
+"""What an exported file says of its origin and its band."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import dustmap
+from pipelines.bands.conversion import Conversion
 from pipelines.bands.source import joined_bands
 from pipelines.catalog.provenance import surveys
+from pipelines.catalog.references import parse_references, plain
 from pipelines.formats.citation import citation_block
+from pipelines.maps.cube import Cube, field_unit
+from pipelines.maps.integrated import Integrated, ShellMaps
 from pipelines.run.folder import Run
+
+Product = TypeVar("Product", Cube, Integrated, ShellMaps)
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -27,3 +34,43 @@ def provenance(run: Run) -> dict[str, Any]:
         "extinction_band": band,
         "citation": citation_block(catalogues, band, inputs),
     }
+
+
+def convert(product: Product, change: Conversion | None) -> Product:
+    """Multiply what is an extinction or its density; lengths and places stay.
+
+    Band and conversion are in the provenance of the result, those of `Integrated` in
+    that of the cube it is written with.
+    """
+    if change is None:
+        return product
+    arrays = {
+        name: values * change.factor if field_unit(name, product.unit) else values
+        for name, values in product.arrays.items()
+    }
+    if isinstance(product, Integrated):
+        return replace(product, arrays=arrays)
+    return replace(product, arrays=arrays, meta=converted(product.meta, change))
+
+
+def converted(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
+    """A provenance that tells of the conversion, and whom to cite for it."""
+    if change is None:
+        return meta
+    changed = {
+        **meta,
+        "extinction_band": change.target,
+        "band_conversion": change.as_dict(),
+    }
+    if "citation" in meta:
+        curves = [_cited(curve) for curve in change.cited]
+        cited = {**meta["citation"], "band": change.target, "extinction_curve": curves}
+        changed["citation"] = cited
+    return changed
+
+
+def _cited(curve: dict[str, str]) -> dict[str, Any]:
+    title = curve["title"]
+    papers = parse_references(curve["reference"], curve["doi"])
+    entitled = [paper.model_copy(update={"title": title}) for paper in papers]
+    return {"title": title, "references": plain(entitled)}

@@ -1,14 +1,16 @@
-"""How far a map goes and how fine its sky maps are, where nothing is said."""
+"""How far a map goes and how fine its sky maps are: defaults and checks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.maps.checks import check_distances
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
@@ -38,23 +40,26 @@ def ray_distances(run: Run) -> np.ndarray:
     return step * np.arange(1, math.floor(farthest(run) / step * (1 + 1e-12)) + 1)
 
 
-def checked_distances(run: Run, distances: np.ndarray) -> np.ndarray:
-    """The distances [pc] as float64.
+def checked_distances(
+    run: Run, distances: Sequence[float] | np.ndarray, *, edges: bool = False
+) -> np.ndarray:
+    """Distances, or edges of shells, [pc] as float64.
 
     Raises
     ------
     InputError
-        If they do not increase from above zero, or end beyond the map.
+        If they do not increase from above zero (edges: from zero), or end beyond the
+        map.
     """
-    edges = np.asarray(distances, dtype=np.float64)
-    if not len(edges) or not (np.diff(edges) > 0).all() or not edges[0] > 0:
-        raise InputError(f"distances must be positive and increasing, got {edges}")
-    if edges[-1] > farthest(run):
+    checked = np.asarray(distances, dtype=np.float64)
+    check_distances(checked, edges=edges)
+    if checked[-1] > farthest(run):
         raise InputError(
-            f"distances go to {edges[-1]:g} pc, where no sight line is still inside "
-            f"the map: its furthest corner is {farthest(run):.6g} pc away"
+            f"{'shells' if edges else 'distances'} go to {checked[-1]:g} pc, where no "
+            "sight line is still inside the map: its furthest corner is "
+            f"{farthest(run):.6g} pc away"
         )
-    return edges
+    return checked
 
 
 def checked_nside(nside: int) -> int:
@@ -72,8 +77,7 @@ def pixel_directions(nside: int) -> np.ndarray:
 
 def reach_of(run: Run) -> float:
     """Distance to the furthest face of the box along an axis [pc]."""
-    corners = (*run.plan.grid.lower, *run.plan.grid.upper)
-    return max(abs(edge) for edge in corners)
+    return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
 
 
 def farthest(run: Run) -> float:

@@ -28,52 +28,37 @@ def lines_of_sight(
     may be negative; without posterior samples there are none.
     """
     stars = read_stars(run.path / "stars.parquet")
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
-    integrals = RayIntegrals(run, vectors, edges)
-    curves = np.empty((2 + len(_PROBABILITIES), *integrals.shape))
-    for part in integrals.parts():
-        moments = integrals.moments(part)
-        quantiles = [moments.quantile(p) for p in _PROBABILITIES]
-        for curve, values in zip(curves, (moments.mean, moments.std, *quantiles)):
-            curve[:, part] = values.numpy()
+    moments = RayIntegrals(run, vectors, edges).moments(slice(None))
+    mean, std = moments.mean.numpy(), moments.std.numpy()
     last = last_star(run, vectors)
-    drawn = len(run.posterior.samples) > 0
-    return [
-        _line(stars, place, vectors[i], edges[:, i], curves[..., i], last[i], drawn)
-        for i, place in enumerate(chosen)
-    ]
-
-
-def _line(
-    stars: Stars,
-    place: tuple[float, float],
-    vector: np.ndarray,
-    distance: np.ndarray,
-    curves: np.ndarray,
-    last: float,
-    drawn: bool,
-) -> LineOfSight:
-    assert stars.extinction is not None
-    assert stars.extinction_error is not None
-    mean, std, low, left, median, right, high = curves
-    near, radius = _stars_near(stars, vector)
-    return LineOfSight(
-        l=place[0],
-        b=place[1],
-        distance=distance,
-        mean=mean,
-        std=std,
-        star_distance=stars.distance[near],
-        star_extinction=stars.extinction[near],
-        star_error=stars.extinction_error[near],
-        radius=radius,
-        median=median if drawn else None,
-        inner=(left, right) if drawn else None,
-        outer=(low, high) if drawn else None,
-        last_star=float(last),
-    )
+    lines = []
+    for i, (lon, lat) in enumerate(chosen):
+        near, radius = _stars_near(stars, vectors[i])
+        bands = {}
+        if len(run.posterior.samples):
+            quantiles = (moments.quantile(p).numpy()[:, i] for p in _PROBABILITIES)
+            low, left, median, right, high = quantiles
+            bands = {"median": median, "inner": (left, right), "outer": (low, high)}
+        line = LineOfSight(
+            l=lon,
+            b=lat,
+            distance=edges[:, i],
+            mean=mean[:, i],
+            std=std[:, i],
+            star_distance=stars.distance[near],
+            star_extinction=stars.extinction[near],
+            star_error=stars.extinction_error[near],
+            radius=radius,
+            last_star=float(last[i]),
+            **bands,
+        )
+        lines.append(line)
+    return lines
 
 
 def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:

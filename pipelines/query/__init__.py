@@ -10,8 +10,7 @@
 """
 
 from pipelines.query.crossing import CROSSING_FLAGS, Crossing
-from pipelines.query.flags import FLAGS
-from pipelines.query.map import DustMap
+from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.opening import open_map
 from pipelines.query.question import MODES
 

@@ -8,9 +8,8 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.query.curves import each_curve
 from pipelines.query.places import Places
-from pipelines.query.stored import StoredAnswers
+from pipelines.query.sky import Sky
 
 CROSSING_FLAGS = np.dtype(
     [("reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
@@ -33,7 +32,7 @@ class Crossing(NamedTuple):
 
 
 def crossings(
-    answers: StoredAnswers, places: Places, extinction: np.ndarray, centre: str
+    sky: Sky, places: Places, extinction: np.ndarray, centre: str
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Distance, lower and upper end [pc], shape ``(3, n)``, and flags ``(n,)``.
 
@@ -44,24 +43,24 @@ def crossings(
     and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density that
     may be negative, and wherever else a curve falls, it is the first crossing.
     """
-    sky = answers.store.require_sky()
-    names = _names(sky.arrays, centre)
+    if centre not in ("median", "mean"):
+        raise InputError(f"centre is median or mean, got {centre!r}")
+    names = ("p50" if centre == "median" else "mean", "p84", "p16")
+    normal = "p50" not in sky.arrays
     found = np.full((3, len(places)), np.nan)
-    exits = answers.reach(places)
-    for rows, nodes, curves in each_curve(answers.store, names, places):
-        if "p16" not in curves:
+    for rows, curves in sky.curves(("mean", "std") if normal else names, places):
+        if normal:
             mean, std = curves["mean"], curves["std"]
-            curves = {"mean": mean, "p84": mean + std, "p16": mean - std}
-        central = curves["p50" if centre == "median" and "p50" in curves else "mean"]
-        for part, curve in enumerate((central, curves["p84"], curves["p16"])):
-            found[part, rows] = _first(nodes, curve, extinction[rows])
-    known = np.isfinite(found[0]) | np.isposinf(found[0])
-    found = np.where(found > exits, np.inf, found)
+            curves = dict(zip(names, (mean, mean + std, mean - std)))
+        for part, name in enumerate(names):
+            found[part, rows] = _first(sky.nodes, curves[name], extinction[rows])
+    known = ~np.isnan(found[0])
+    found = np.where(found > sky.reach(places), np.inf, found)
     flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
     flags["inside"] = known
     flags["reached"] = np.isfinite(found[0])
     flags["bounded"] = np.isfinite(found[2])
-    flags["extrapolated"] = flags["reached"] & (found[0] > answers.last_star(places))
+    flags["extrapolated"] = flags["reached"] & (found[0] > sky.last_star(places))
     return found, flags
 
 
@@ -75,32 +74,19 @@ def check_extinction(
     InputError
         If one is not positive, the unit is none of extinction, or the shapes differ.
     """
-    quantity = u.Quantity(extinction, dtype=np.float64)
-    if quantity.unit == u.dimensionless_unscaled:
-        quantity = quantity.value * u.mag
-    if quantity.unit != u.mag:
-        raise InputError(f"extinction is in mag, got {quantity.unit}")
-    values = np.asarray(quantity.value)
+    try:
+        values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+        values = np.broadcast_to(values, shape).reshape(-1)
+    except (u.UnitConversionError, ValueError) as error:
+        raise InputError(
+            "expected one extinction [mag], or one for each of the coordinates, of "
+            f"shape {shape}: {error}"
+        ) from error
     if not ((values > 0) & np.isfinite(values)).all():
         raise InputError(
-            "the extinction that is reached must be positive and finite [mag], got "
-            f"{extinction}"
+            f"an extinction must be positive and finite [mag], got {extinction}"
         )
-    try:
-        return np.broadcast_to(values, shape).reshape(-1)
-    except ValueError:
-        raise InputError(
-            f"extinctions of shape {values.shape} for coordinates of shape {shape}: "
-            "give one number, or one for each coordinate"
-        ) from None
-
-
-def _names(arrays: tuple[str, ...], centre: str) -> tuple[str, ...]:
-    if centre not in ("median", "mean"):
-        raise InputError(f"centre is median or mean, got {centre!r}")
-    if "p50" not in arrays:
-        return ("mean", "std")
-    return ("p50" if centre == "median" else "mean", "p16", "p84")
+    return values
 
 
 def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:

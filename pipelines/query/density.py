@@ -2,62 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from pipelines.query.store import MapStore
+from pipelines.base.geometry import Box
+from pipelines.query.chunks import ChunkReader
+from pipelines.query.places import Places
 
 # Places handled at once.
 _ROWS = 1 << 17
 
 
-def densities(
-    store: MapStore, names: Sequence[str], positions: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Arrays of the cube by name, trilinear at ``positions`` [pc], shape ``(n, 3)``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensityGrid:
+    """The cube of a map store: ``axes`` are the cell centres ``x, y, z`` [pc]."""
 
-    Positions must lie in the box. Only the chunks around them are read. The mean is
-    what the fit itself has between the centres; std and quantiles are those of the
-    centres, interpolated. Not their logarithms: draws from a fit have 0.49 below the
-    interpolated median and 0.15 and 0.84 below p16 and p84; by logarithms 0.47, 0.14
-    and 0.83 (a log-normal fit on a 94 pc grid).
-    """
-    found = {name: np.zeros(len(positions)) for name in names}
-    for rows, index in _blocks(store, positions):
-        last = np.array([len(axis) - 2 for axis in store.axes])
-        base = np.clip(np.floor(index).astype(np.int64), 0, last)
-        share = index - base
-        for corner in product((0, 1), repeat=3):
-            weight = np.where(corner, share, 1.0 - share).prod(axis=1)
-            x, y, z = (base + corner).T
-            for name in names:
-                found[name][rows] += weight * store.reader.take(name, (z, y, x))
-    return found
+    reader: ChunkReader
+    axes: tuple[np.ndarray, ...]
+    arrays: tuple[str, ...]
 
+    @property
+    def box(self) -> Box:
+        """Where the density is known."""
+        lower, upper = zip(*((float(axis[0]), float(axis[-1])) for axis in self.axes))
+        return Box(lower=lower, upper=upper)
 
-def support(store: MapStore, positions: np.ndarray) -> np.ndarray:
-    """Sight-line length [cells] in the cell of each position in the box."""
-    found = np.zeros(len(positions))
-    for rows, index in _blocks(store, positions):
-        x, y, z = np.rint(index).astype(np.int64).T
-        found[rows] = store.reader.take("support", (z, y, x))
-    return found
+    @property
+    def spacing(self) -> list[float]:
+        """Cell sizes along x, y, z [pc]."""
+        return [float(axis[1] - axis[0]) for axis in self.axes]
 
+    def at(self, names: Iterable[str], places: Places) -> dict[str, np.ndarray]:
+        """Arrays by name, trilinear at places in the box, shape ``(n,)``.
 
-def _blocks(
-    store: MapStore, positions: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows that are near each other, and their places in units of the spacing."""
-    origin = np.array([axis[0] for axis in store.axes])
-    last = np.array([len(axis) - 1 for axis in store.axes])
-    spacing = (np.array([axis[-1] for axis in store.axes]) - origin) / last
-    index = np.clip((positions - origin) / spacing, 0.0, last)
-    chunks = store.reader.array(store.arrays[0]).chunks[::-1]
-    counts = tuple(int(n) // c + 1 for n, c in zip(last, chunks))
-    cell = np.ravel_multi_index((index // chunks).astype(np.int64).T, counts)
-    order = np.argsort(cell, kind="stable")
-    for start in range(0, len(order), _ROWS):
-        rows = order[start : start + _ROWS]
-        yield rows, index[rows]
+        The mean is what the fit itself has between the centres; std and quantiles are
+        those of the centres, interpolated. Not their logarithms: draws from a fit have
+        0.49 below the interpolated median and 0.15 and 0.84 below p16 and p84; by
+        logarithms 0.47, 0.14 and 0.83 (a log-normal fit on a 94 pc grid).
+        """
+        found = {name: np.zeros(len(places)) for name in names}
+        last = np.array([len(axis) - 2 for axis in self.axes])
+        for rows, index in self._blocks(places):
+            base = np.clip(np.floor(index).astype(np.int64), 0, last)
+            share = index - base
+            for corner in product((0, 1), repeat=3):
+                weight = np.where(corner, share, 1.0 - share).prod(axis=1)
+                x, y, z = (base + corner).T
+                for name, values in found.items():
+                    values[rows] += weight * self.reader.take(name, z, y, x)
+        return found
+
+    def support(self, places: Places) -> np.ndarray:
+        """Sight-line length [cells] in the cell of each place in the box."""
+        found = np.zeros(len(places))
+        for rows, index in self._blocks(places):
+            x, y, z = np.rint(index).astype(np.int64).T
+            found[rows] = self.reader.take("support", z, y, x)
+        return found
+
+    def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows that are near each other, and their places in units of the spacing."""
+        last = np.array([len(axis) - 1 for axis in self.axes])
+        lower, upper = np.array(self.box.lower), np.array(self.box.upper)
+        index = (places.positions() - lower) / ((upper - lower) / last)
+        index = np.clip(index, 0.0, last)
+        chunks = self.reader.array(self.arrays[0]).chunks[::-1]
+        counts = tuple(int(n) // c + 1 for n, c in zip(last, chunks))
+        cell = np.ravel_multi_index((index // chunks).astype(np.int64).T, counts)
+        order = np.argsort(cell, kind="stable")
+        for start in range(0, len(order), _ROWS):
+            rows = order[start : start + _ROWS]
+            yield rows, index[rows]

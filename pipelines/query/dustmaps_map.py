@@ -8,7 +8,6 @@ downloads, not here, so that this one warning is left out. Nothing is written.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,7 @@ class DustmapQuery(_Base):
     ) -> None:
         super().__init__()
         self.map = open_map(path, samples=samples)
-        self.integrated = integrated
-        self._quantity = quantity
+        self.integrated, self._quantity = integrated, quantity
         self._rng = np.random.default_rng(seed)
 
     def query(
@@ -65,25 +63,17 @@ class DustmapQuery(_Base):
         coords: SkyCoord,
         mode: str = "mean",
         integrated: bool | None = None,
-        pct: float | Sequence[float] | None = None,
-        return_flags: bool = False,
-        total: bool = False,
+        **options: Any,
     ) -> Any:
         """Ask at coordinates: see `pipelines.query.map.DustMap.query`.
 
         ``query_gal(l, b, d)`` and ``query_equ(ra, dec, d)`` take degrees and kpc.
         """
-        answer = self.map.query(
-            coords,
-            integrated=self.integrated if integrated is None else integrated,
-            mode=mode,
-            pct=pct,
-            total=total,
-            return_flags=return_flags,
-            rng=self._rng,
-        )
+        chosen = self.integrated if integrated is None else integrated
+        options = {"rng": self._rng, **options}
+        answer = self.map.query(coords, integrated=chosen, mode=mode, **options)
         if self._quantity:
             return answer
-        if return_flags:
+        if options.get("return_flags"):
             return answer[0].value, answer[1]
         return answer.value

@@ -12,17 +12,47 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantiles import KINDS
 from pipelines.query.crossing import Crossing, check_extinction, crossings
-from pipelines.query.flags import flags_of
 from pipelines.query.places import Places, places_of
-from pipelines.query.question import Question, question
-from pipelines.query.stored import StoredAnswers
-from pipelines.run.facts import Facts, as_html, as_text, run_facts
+from pipelines.query.question import kinds_of
+from pipelines.query.store import MapStore
+from pipelines.run.facts import Facts, as_html, as_text
 
 if TYPE_CHECKING:
     from pipelines.query.posterior import PosteriorAnswers  # which needs torch
 
-EXTINCTION, DENSITY = u.mag, u.mag / u.pc
+_FIELDS = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+FLAGS = np.dtype([(name, "?") for name in _FIELDS])
+"""Fields of the flags of a query.
+
+``inside``: the place is in the map, and only then there is a value. ``unseen``:
+no star looks through the very cell. ``extrapolated``: nor through what lies behind it
+on the sight line, so that the map goes on with the prior.
+``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
+and the value is that at the edge of the map.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Places as they came, those ``reached`` in the map, and which are inside."""
+
+    integrated: bool
+    places: Places
+    reached: Places
+    inside: np.ndarray
+
+    @property
+    def within(self) -> Places:
+        return self.reached.select(self.inside)
+
+    def answer(self, values: np.ndarray) -> u.Quantity:
+        """Values of the places inside among all, NaN for the others."""
+        whole = np.full((len(self.inside), *values.shape[1:]), np.nan)
+        whole[self.inside] = values
+        unit = u.mag if self.integrated else u.mag / u.pc
+        return u.Quantity(self.places.restore(whole), unit, copy=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -33,18 +63,18 @@ class DustMap:
     ----------
     path
         What it was opened from.
-    stored
-        The map store, if there is one: moments and quantiles, interpolated.
-    posterior
-        The fit, if there is one: draws, and without a store everything, computed
-        anew for every place.
+    source
+        What answers with moments and quantiles: a store interpolates them, a fit
+        computes them anew for every place.
+    samples
+        The fit that answers with draws, if there is one.
     band
         The band of the extinction, as the catalogue or the conversion had it.
     """
 
     path: Path
-    stored: StoredAnswers | None
-    posterior: PosteriorAnswers | None
+    source: MapStore | PosteriorAnswers
+    samples: PosteriorAnswers | None
     band: str = ""
 
     def __repr__(self) -> str:
@@ -55,11 +85,7 @@ class DustMap:
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
-        if self.stored is not None:
-            facts |= self.stored.facts
-        if self.posterior is not None:
-            facts |= run_facts(self.posterior.run)
-        return facts
+        return facts | self.source.facts | (self.samples.facts if self.samples else {})
 
     def query(
         self,
@@ -103,7 +129,7 @@ class DustMap:
         total
             The extinction through the whole map, whatever the distances.
         return_flags
-            Return flags beside the values: see `pipelines.query.flags.FLAGS`.
+            Return flags beside the values: see `FLAGS`.
 
         Returns
         -------
@@ -116,16 +142,19 @@ class DustMap:
         InputError
             If a choice is missing, distances are, or the map does not hold the answer.
         """
-        asked = question(integrated=integrated, mode=mode, pct=pct, total=total)
-        places = self._places(asked, coords, total=total)
-        reached, inside = self._reached(asked, places)
-        values = self._values(asked, reached.select(inside), rng)
-        whole = _spread(values, inside)
-        unit = EXTINCTION if asked.integrated else DENSITY
-        answer = u.Quantity(places.restore(whole), unit, copy=False)
-        if not return_flags:
-            return answer
-        return answer, self._flags(places, reached, inside, whole)
+        kinds = kinds_of(mode, integrated=integrated, pct=pct, total=total)
+        if kinds:
+            asked = self._asked(self.source, coords, integrated, total)
+            columns = self.source.answers(kinds, asked.integrated, asked.within)
+            listed = pct is not None and np.ndim(pct)
+            values = np.stack(columns, axis=-1) if listed else columns[0]
+        else:
+            source = self._drawn_from(mode, rng)
+            asked = self._asked(source, coords, integrated, total)
+            chosen = rng if mode == "random_sample" else None
+            values = source.draws(asked.integrated, asked.within, chosen)
+        answer = asked.answer(values)
+        return (answer, self._flags(asked, answer)) if return_flags else answer
 
     def summary(
         self, coords: SkyCoord, *, integrated: bool, total: bool = False
@@ -134,18 +163,11 @@ class DustMap:
 
         As `query` with each of these modes, in one reading.
         """
-        asked = question(integrated=integrated, mode="mean", pct=None, total=total)
-        places = self._places(asked, coords, total=total)
-        reached, inside = self._reached(asked, places)
-        found = self._answers(asked).summary(asked.integrated, reached.select(inside))
-        whole = {name: _spread(part, inside) for name, part in found.items()}
-        flags = self._flags(places, reached, inside, whole["mean"])
-        unit = EXTINCTION if asked.integrated else DENSITY
-        answers = {
-            name: u.Quantity(places.restore(part), unit, copy=False)
-            for name, part in whole.items()
-        }
-        return answers, flags
+        kinds_of("mean", integrated=integrated, pct=None, total=total)
+        asked = self._asked(self.source, coords, integrated, total)
+        found = self.source.answers(KINDS, integrated, asked.within)
+        answers = {name: asked.answer(part) for name, part in zip(KINDS, found)}
+        return answers, self._flags(asked, answers["mean"])
 
     def distance_at(
         self,
@@ -178,73 +200,68 @@ class DustMap:
         InputError
             If the map holds no integrated extinction, or an extinction is not positive.
         """
-        if self.stored is None:
+        if not isinstance(self.source, MapStore):
             raise InputError(
                 f"{self.path}: the distance of an extinction is read off precomputed "
                 "curves: open the map store of `dustmap export RUN --zarr`"
             )
         places = places_of(coords, total=True)
         values = check_extinction(extinction, places.shape)
-        found, flags = crossings(self.stored, places, values, centre)
+        found, flags = crossings(self.source.require_sky(), places, values, centre)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
 
-    def _places(self, asked: Question, coords: SkyCoord, *, total: bool) -> Places:
-        places = places_of(coords, total=total)
-        if np.isposinf(places.distance).any() and not asked.integrated:
+    def _drawn_from(
+        self, mode: str, rng: np.random.Generator | None
+    ) -> PosteriorAnswers:
+        if self.samples is None:
+            raise InputError(
+                f"mode={mode!r} needs posterior samples, which {self.path} does not "
+                "hold: name the run folder or its archive of samples beside the map, "
+                "by --samples RUN or open_map(map, samples=RUN)"
+            )
+        if mode == "random_sample" and rng is None:
+            raise InputError(
+                "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
+                "the choice can be made again"
+            )
+        return self.samples
+
+    def _asked(
+        self,
+        source: MapStore | PosteriorAnswers,
+        coords: SkyCoord,
+        integrated: bool | None,
+        total: bool,
+    ) -> _Asked:
+        """Places with infinite distances at the map's edge, and which are inside."""
+        places = reached = places_of(coords, total=total)
+        far = np.isposinf(places.distance)
+        if integrated:
+            reached = places.at(np.where(far, source.reach(places), places.distance))
+        elif far.any():
             raise InputError(
                 "there is no density at an infinite distance; the extinction through "
                 "the whole map is integrated=True, total=True"
             )
-        return places
+        inside = source.box.contains(reached.positions())
+        return _Asked(
+            integrated=bool(integrated), places=places, reached=reached, inside=inside
+        )
 
-    def _flags(
-        self, places: Places, reached: Places, inside: np.ndarray, values: np.ndarray
-    ) -> np.ndarray:
+    def _flags(self, asked: _Asked, answer: u.Quantity) -> np.ndarray:
+        places, flags = asked.places, np.zeros(len(asked.places), dtype=FLAGS)
         # What has no value though it is in the box is not in the map either.
-        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-        seen = self.stored or self.posterior
-        assert seen is not None
-        return places.restore(flags_of(seen, places, reached, inside & finite))
-
-    def _answers(self, asked: Question) -> StoredAnswers | PosteriorAnswers:
-        first, second = self.stored, self.posterior
-        if asked.drawn:
-            first, second = second, first
-        answers = first or second
-        assert answers is not None
-        return answers
-
-    def _reached(self, asked: Question, places: Places) -> tuple[Places, np.ndarray]:
-        """Places with infinite distances at the map's edge, and which are inside."""
-        answers = self._answers(asked)
-        distance = places.distance
-        if asked.integrated:
-            exits = answers.reach(places)
-            distance = np.where(np.isposinf(distance), exits, distance)
-        reached = places.at(distance)
-        inside = answers.box.contains(reached.positions())
-        return reached, inside
-
-    def _values(
-        self, asked: Question, places: Places, rng: np.random.Generator | None
-    ) -> np.ndarray:
-        answers = self._answers(asked)
-        if asked.mode == "random_sample" and self.posterior is not None:
-            if rng is None:
-                raise InputError(
-                    "mode='random_sample' takes rng=np.random.default_rng(seed), so "
-                    "that the choice can be made again"
-                )
-            chosen = int(rng.integers(max(self.posterior.count, 1)))
-            return self.posterior.values(asked, places, chosen)
-        values = answers.values(asked, places)
-        return values[:, 0] if asked.quantiles and not asked.listed else values
-
-
-def _spread(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Values of the places inside among all, NaN for the others."""
-    whole = np.full((len(inside), *values.shape[1:]), np.nan)
-    whole[inside] = values
-    return whole
+        axes = tuple(range(len(places.shape), answer.ndim))
+        inside = asked.inside & np.isfinite(answer.value).all(axis=axes).reshape(-1)
+        within = asked.reached.select(inside)
+        unseen = self.source.unseen(within)
+        flags["inside"] = inside
+        flags["no_distance"] = np.isnan(places.distance)
+        flags["to_edge"] = np.isposinf(places.distance) & inside
+        flags["unseen"][inside] = unseen
+        # What is known of a pixel's ray is no news of a cell that is known itself.
+        beyond = within.distance > self.source.last_star(within)
+        flags["extrapolated"][inside] = unseen & beyond
+        return places.restore(flags)

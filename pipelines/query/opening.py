@@ -12,7 +12,6 @@ from pipelines.formats.zarr import is_zarr
 from pipelines.formats.zarr_arrays import is_samples
 from pipelines.query.map import DustMap
 from pipelines.query.store import MapStore, open_store
-from pipelines.query.stored import StoredAnswers
 
 if TYPE_CHECKING:
     from pipelines.query.posterior import PosteriorAnswers
@@ -38,34 +37,31 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         If it is none of these, or the samples are those of another map or band.
     """
     place = Path(path)
-    if not place.exists():
+    if not place.is_dir():
         raise InputError(
-            f"{place} does not exist: give a map store, a run or an archive of samples"
+            f"{place} is no map to ask: expected a map store (map.zarr, by `dustmap "
+            "export RUN --zarr`), the folder of a run, or the archive of its samples "
+            "(map.samples, by `dustmap samples`)"
         )
     if is_samples(place) or not is_zarr(place):
         posterior, band = _posterior(place)
-        return DustMap(path=place, stored=None, posterior=posterior, band=band)
+        return DustMap(path=place, source=posterior, samples=posterior, band=band)
     store = open_store(place)
-    band = str(store.attributes.get("band", ""))
-    return DustMap(
-        path=place,
-        stored=StoredAnswers(store),
-        posterior=None if samples is None else _beside(store, band, samples),
-        band=band,
-    )
+    posterior = None if samples is None else _beside(store, samples)
+    return DustMap(path=place, source=store, samples=posterior, band=store.band)
 
 
-def _beside(store: MapStore, band: str, samples: str | Path | Run) -> PosteriorAnswers:
-    posterior, drawn = _posterior(samples)
-    if drawn != band:
+def _beside(store: MapStore, samples: str | Path | Run) -> PosteriorAnswers:
+    """Samples of the very map in the store."""
+    posterior, band = _posterior(samples)
+    if band != store.band:
         raise InputError(
-            f"{store.path} is a map of {band or 'an unnamed band'}, the samples are of "
-            f"{drawn or 'an unnamed band'}: their extinctions differ. Open the map "
-            "that was exported from this run as it is"
+            f"{store.path} is a map of {store.band or 'an unnamed band'}, the samples "
+            f"are of {band or 'an unnamed band'}: open the map that was exported from "
+            "this run as it is"
         )
     ours, theirs = store.box, posterior.box
-    same = np.allclose([*ours.lower, *ours.upper], [*theirs.lower, *theirs.upper])
-    if not same:
+    if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
         raise InputError(
             f"{store.path} spans {ours.lower} to {ours.upper} pc, the samples "
             f"{theirs.lower} to {theirs.upper} pc: they are of another map"
@@ -77,19 +73,9 @@ def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
     """What answers from a posterior, and the band of its extinctions."""
     from pipelines.products.provenance import provenance
     from pipelines.query.posterior import PosteriorAnswers
-
-    run = _run(source) if isinstance(source, str | Path) else source
-    return PosteriorAnswers(run), str(provenance(run)["extinction_band"])
-
-
-def _run(source: str | Path) -> Run:
     from pipelines.run.folder import read_run
     from pipelines.samples import read_samples
 
-    if Path(source).is_file():
-        raise InputError(
-            f"{source} is no map to ask: expected a map store (map.zarr, by `dustmap "
-            "export RUN --zarr`), the folder of a run, or the archive of its samples "
-            "(map.samples, by `dustmap samples`)"
-        )
-    return read_samples(source) if is_samples(source) else read_run(source)
+    if isinstance(source, str | Path):
+        source = read_samples(source) if is_samples(source) else read_run(source)
+    return PosteriorAnswers(source), str(provenance(source)["extinction_band"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +12,7 @@ from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 
-# A direction needs some distance to be seen from the Sun: so far that no frame's
-# origin makes a difference.
+# Distance [pc] of a bare direction: so far that no frame's origin makes a difference.
 _FAR = 1e12
 
 
@@ -53,16 +52,12 @@ class Places:
 
     def select(self, rows: np.ndarray) -> Places:
         """Some of the places, as a flat list."""
-        return Places(
-            l=self.l[rows],
-            b=self.b[rows],
-            distance=self.distance[rows],
-            shape=(len(self.l[rows]),),
-        )
+        lon, lat, distance = self.l[rows], self.b[rows], self.distance[rows]
+        return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
 
     def at(self, distance: np.ndarray) -> Places:
         """The same directions at other distances [pc], shape ``(n,)``."""
-        return Places(l=self.l, b=self.b, distance=distance, shape=self.shape)
+        return replace(self, distance=distance)
 
     def restore(self, values: np.ndarray) -> np.ndarray:
         """Bring ``(n, ...)`` into the shape that the coordinates had."""
@@ -88,50 +83,28 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
             f"{type(coords).__name__}: SkyCoord(l=90*u.deg, b=5*u.deg, "
             'distance=400*u.pc, frame="galactic")'
         )
-    distance = _distance_in_frame(coords, total=total)
-    lon, lat, heliocentric = _galactic(coords, distance)
-    if total:
-        heliocentric = np.full_like(heliocentric, np.inf)
-    return Places(l=lon, b=lat, distance=heliocentric, shape=coords.shape)
-
-
-def _distance_in_frame(coords: SkyCoord, *, total: bool) -> np.ndarray:
-    """Distance [pc] from the origin of the coordinates' own frame, flat."""
-    distance: Any = cast(Any, coords).spherical.distance
-    if not distance.unit.is_equivalent(u.pc):
-        if total:
-            return np.full(coords.size, np.inf)
-        raise InputError(
-            "the coordinates have no distance, or one without a unit: the extinction "
-            "and the density of a 3-D map depend on it. Give SkyCoord(..., "
-            "distance=400*u.pc); or, for the extinction through the whole map, "
-            "total=True with integrated=True"
-        )
-    values = np.asarray(distance.to_value(u.pc), dtype=np.float64).reshape(-1)
-    # At no distance a direction would be lost.
-    return np.where(values > 0, values, np.inf) if total else values
-
-
-def _galactic(
-    coords: SkyCoord, distance: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``l``, ``b`` [deg] and heliocentric distance [pc], flat."""
     sphere: Any = coords.spherical
+    distance = np.full(coords.shape, np.inf)
+    if sphere.distance.unit.is_equivalent(u.pc):
+        distance = np.asarray(sphere.distance.to_value(u.pc), dtype=np.float64)
+    elif not total:
+        raise InputError(
+            "the coordinates have no distance, or one without a unit: give "
+            "SkyCoord(..., distance=400*u.pc); or, for the extinction through the "
+            "whole map, total=True with integrated=True"
+        )
     finite = np.isfinite(distance)
-    seen = SphericalRepresentation(
-        np.reshape(sphere.lon, (-1,)),
-        np.reshape(sphere.lat, (-1,)),
-        np.where(finite, distance, _FAR) * u.pc,
-    )
-    # Attributes of a frame, such as the time of observation, go with it; those that
-    # have the coordinates' shape do so only while the shape is kept.
-    flat: Any = cast(Any, coords.frame).replicate_without_data()
-    if flat.shape:
-        seen = seen.reshape(flat.shape)
-    moved: Any = SkyCoord(flat.realize_frame(seen)).transform_to(Galactic())
-    there = np.asarray(moved.distance.to_value(u.pc)).reshape(-1)
-    return (
-        np.asarray(moved.l.deg, dtype=np.float64).reshape(-1),
-        np.asarray(moved.b.deg, dtype=np.float64).reshape(-1),
-        np.where(finite, there, distance),
+    if total:
+        # At no distance a direction would be lost.
+        finite &= distance > 0
+    ends = np.where(finite, distance, _FAR) * u.pc
+    seen = SphericalRepresentation(sphere.lon, sphere.lat, ends)
+    frame = cast(Any, coords.frame).realize_frame(seen)
+    moved = frame.transform_to(Galactic()).spherical
+    there = np.where(finite, moved.distance.to_value(u.pc), distance)
+    return Places(
+        l=np.asarray(moved.lon.deg, dtype=np.float64).reshape(-1),
+        b=np.asarray(moved.lat.deg, dtype=np.float64).reshape(-1),
+        distance=np.full(coords.size, np.inf) if total else there.reshape(-1),
+        shape=coords.shape,
     )

@@ -3,52 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantiles import QUANTILES
 
-MODES = ("mean", "std", "median", "percentile", "samples", "random_sample")
+Kind = str | float
+"""What of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "mean": ("mean",),
+    "std": ("std",),
+    "median": ("p50",),
+    "percentile": (),
+    "samples": (),
+    "random_sample": (),
+}
+MODES = tuple(_KINDS)
 _BOTH = (
     "integrated=True is the extinction from the observer to each place [mag], "
     "integrated=False the extinction density there [mag/pc]"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """One query.
-
-    ``integrated`` says which of the two quantities, ``mode`` what of its posterior;
-    ``probabilities`` are those of the quantiles, ``listed`` whether they were a list,
-    which asks for an axis of its own.
-    """
-
-    integrated: bool
-    mode: str
-    probabilities: tuple[float, ...] = ()
-    listed: bool = False
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is answered by draws from the posterior."""
-        return self.mode in ("samples", "random_sample")
-
-    @property
-    def quantiles(self) -> bool:
-        """Whether it is answered by quantiles."""
-        return bool(self.probabilities)
+def probability(kind: Kind) -> float:
+    """Of a kind that is a quantile."""
+    return QUANTILES[kind] if isinstance(kind, str) else kind
 
 
-def question(
+def kinds_of(
+    mode: str,
     *,
     integrated: bool | None,
-    mode: str,
     pct: float | Sequence[float] | np.ndarray | None,
     total: bool,
-) -> Question:
-    """Check what is asked.
+) -> tuple[Kind, ...]:
+    """What a mode asks for; nothing where it asks for posterior samples.
 
     Raises
     ------
@@ -56,10 +46,7 @@ def question(
         If a choice is missing, unknown or contradicts another.
     """
     if integrated is None:
-        raise InputError(
-            f"say which of two quantities is meant: {_BOTH}. There is no default: "
-            "one has too often been taken for the other"
-        )
+        raise InputError(f"say which quantity is meant, there is no default: {_BOTH}")
     if mode not in MODES:
         raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
     if total and not integrated:
@@ -67,17 +54,12 @@ def question(
     if (pct is None) == (mode == "percentile"):
         raise InputError(
             "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
-            f"and no other mode does; got mode {mode!r} and "
-            + ("none" if pct is None else f"the percentiles {pct!r}")
+            f"and no other mode does; got mode {mode!r} and pct={pct!r}"
         )
-    percentiles = np.atleast_1d(
-        50.0 if mode == "median" else pct if pct is not None else []
-    )
-    if not ((percentiles > 0) & (percentiles < 100)).all() or percentiles.ndim > 1:
+    if pct is None:
+        return _KINDS[mode]
+    percentiles = np.atleast_1d(pct)
+    valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
+    if not valid or percentiles.ndim > 1:
         raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
-    return Question(
-        integrated=bool(integrated),
-        mode=mode,
-        probabilities=tuple(float(p) / 100 for p in percentiles),
-        listed=pct is not None and np.ndim(pct) == 1,
-    )
+    return tuple(float(p) / 100 for p in percentiles)

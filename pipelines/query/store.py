@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
+from pipelines.base.quantiles import NAMES, log_normal, normal
 from pipelines.formats.zarr import open_cube
 from pipelines.query.chunks import ChunkReader
+from pipelines.query.density import DensityGrid
+from pipelines.query.places import Places
+from pipelines.query.question import Kind, probability
+from pipelines.query.sky import Sky
+from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sky:
-    """The grid of the integrated extinction: ``nside``, ``distance`` [pc] ``(n,)``."""
-
-    nside: int
-    distance: np.ndarray
-    arrays: tuple[str, ...]
-
-    @property
-    def limit(self) -> float:
-        """How far its curves may be continued: one more step [pc]."""
-        return float(2 * self.distance[-1] - np.append(0.0, self.distance)[-2])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MapStore:
-    """A map of ``dustmap export --zarr``; nothing large is read before it is asked.
+    """A map of ``dustmap export --zarr``, interpolated; it holds no samples.
 
-    ``axes`` are the coordinates of the cell centres ``x, y, z`` [pc], ``arrays`` the
-    names of the density's arrays, ``sky`` the grid of the integrated extinction, None
-    of a map that was exported without it.
+    ``sky`` is None for a map that was exported without integrated extinction.
     """
 
     path: Path
-    reader: ChunkReader
-    axes: tuple[np.ndarray, np.ndarray, np.ndarray]
-    arrays: tuple[str, ...]
+    band: str
+    density: DensityGrid
     sky: Sky | None
-    attributes: dict[str, Any]
 
     @property
     def box(self) -> Box:
-        """Where the density is known."""
-        return Box(
-            lower=tuple(float(axis[0]) for axis in self.axes),
-            upper=tuple(float(axis[-1]) for axis in self.axes),
-        )
+        """Where the map is."""
+        return self.density.box
+
+    @property
+    def facts(self) -> Facts:
+        """Box, spacing and arrays of the store."""
+        reach = "none" if self.sky is None else f"to {self.sky.distance[-1]:g} pc"
+        return {
+            **box_facts(self.box, self.density.spacing),
+            "density": ", ".join(self.density.arrays),
+            "integrated extinction": reach,
+        }
 
     def require_sky(self) -> Sky:
-        """The integrated products.
+        """The integrated extinction.
 
         Raises
         ------
@@ -68,6 +62,49 @@ class MapStore:
                 "write it again with `dustmap export RUN --zarr`, or ask the run folder"
             )
         return self.sky
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]."""
+        return self.require_sky().reach(places)
+
+    def answers(
+        self, kinds: Sequence[Kind], integrated: bool, places: Places
+    ) -> list[np.ndarray]:
+        """Each of the kinds at places in the box, shape ``(n,)``."""
+        part = self.require_sky() if integrated else self.density
+        positive = set(NAMES) <= set(part.arrays)
+        made_of = [_made_of(kind, positive) for kind in kinds]
+        names = list(dict.fromkeys(name for parts in made_of for name in parts))
+        missing = [name for name in names if name not in part.arrays]
+        if missing:
+            raise InputError(
+                f"{self.path} has no array {', '.join(missing)}; it has "
+                f"{', '.join(part.arrays)}"
+            )
+        read = part.at(names, places)
+        rule: Callable[..., np.ndarray] = log_normal if positive else normal
+        found = []
+        for kind, parts in zip(kinds, made_of):
+            arrays = [read[name] for name in parts]
+            found.append(arrays[0])
+            if len(arrays) > 1:
+                found[-1] = rule(*arrays, probability(kind))
+        return found
+
+    def unseen(self, places: Places) -> np.ndarray:
+        """Whether no sight line crosses the cell of a place in the box."""
+        return self.density.support(places) <= 0
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+        return self.require_sky().last_star(places)
+
+
+def _made_of(kind: Kind, positive: bool) -> tuple[str, ...]:
+    """The arrays that a kind is read from."""
+    if kind in ("mean", "std") or (positive and kind in NAMES):
+        return (str(kind),)
+    return NAMES if positive else ("mean", "std")
 
 
 def open_store(path: Path) -> MapStore:
@@ -86,32 +123,22 @@ def open_store(path: Path) -> MapStore:
     group, attributes = open_cube(path)
     reader = ChunkReader(path, group)
     try:
-        axes = tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz")
-        return MapStore(
-            path=path,
+        density = DensityGrid(
             reader=reader,
-            axes=cast(Any, axes),
-            arrays=tuple(cast(list[str], attributes["arrays"])),
-            sky=_sky_of(reader, attributes),
-            attributes=attributes,
+            axes=tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz"),
+            arrays=tuple(attributes["arrays"]),
         )
+        described, sky = attributes.get("integrated"), None
+        if described is not None:
+            names = (str(name) for name in described["arrays"])
+            sky = Sky(
+                reader=reader,
+                box=density.box,
+                nside=int(described["nside"]),
+                distance=np.asarray(reader.array("distance")[...], dtype=np.float64),
+                arrays=tuple(name.removeprefix("extinction_") for name in names),
+            )
     except KeyError as error:
         raise InputError(f"{path} is no map of this program: {error}") from error
-
-
-def _sky_of(reader: ChunkReader, attributes: dict[str, Any]) -> Sky | None:
-    described = cast(dict[str, Any] | None, attributes.get("integrated"))
-    if described is None:
-        return None
-    nside = int(described["nside"])
-    order, frame = described["ordering"], described["frame"]
-    if (order, frame) != ("NESTED", "galactic") or not healpy.isnsideok(nside, True):
-        raise InputError(
-            f"integrated extinction in {frame} {order} of nside {nside}: expected "
-            "galactic, NESTED and a power of two"
-        )
-    distance = np.asarray(reader.array("distance")[...], dtype=np.float64)
-    arrays = tuple(
-        str(name).removeprefix("extinction_") for name in described["arrays"]
-    )
-    return Sky(nside=nside, distance=distance, arrays=arrays)
+    band = str(attributes.get("band", ""))
+    return MapStore(path=path, band=band, density=density, sky=sky)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,8 @@ from astropy.coordinates import SkyCoord
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.catalog.tables import TableWriter, open_table, to_arrow
-from pipelines.query.map import DustMap
+from pipelines.catalog.tables import open_table, to_arrow
+from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.places import places_of
 from pipelines.query.targets import Targets
 from pipelines.storage.atomic import atomic_file
@@ -55,17 +54,17 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns,
     if wanted.extinction is not None:
         crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
         names = ("distance_reached", "distance_lower", "distance_upper")
-        parts = {name: part.value for name, part in zip(names, crossing)}
-        return parts | _booleans(flags), dict.fromkeys(names, "pc")
-    columns, units, flags = {}, {}, None
-    for integrated in wanted.integrated:
-        what, unit = _QUANTITIES[integrated]
-        found, flags = _quantity(dust, coords, wanted, integrated)
-        part = {f"{what}_{kind}": values for kind, values in found.items()}
-        columns |= part
-        units |= dict.fromkeys(part, unit)
-    assert flags is not None
-    return columns | _booleans(flags), units
+        columns: Columns = {name: part.value for name, part in zip(names, crossing)}
+        units: Units = dict.fromkeys(names, "pc")
+    else:
+        columns, units = {}, {}
+        flags: np.ndarray = np.empty(0, dtype=FLAGS)
+        for integrated in wanted.integrated:
+            what, unit = _QUANTITIES[integrated]
+            found, flags = _quantity(dust, coords, wanted, integrated)
+            columns |= {f"{what}_{kind}": values for kind, values in found.items()}
+            units |= {f"{what}_{kind}": unit for kind in found}
+    return columns | {name: flags[name] for name in flags.dtype.names or ()}, units
 
 
 def write_answers(
@@ -85,29 +84,24 @@ def write_answers(
     InputError
         If the output is neither or exists, or there is no row.
     """
+    about = {"program": "dustmap", "version": dustmap.__version__}
+    about |= {"map": dust.path.name, "band": dust.band}
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        table = None
-        for rows in targets:
-            columns, units = ask(dust, rows.coords, wanted)
-            columns = _identity(rows, wanted) | columns
-            if table is None:
-                units = {n: u for n, u in {**_PLACE, **units}.items() if n in columns}
-                table = stack.enter_context(_table(output, units, overwrite=overwrite))
-                table.describe(_meta(dust))
-            table.write(columns)
-            counts["rows"] += len(rows.coords)
-            for name, column in columns.items():
-                if column.dtype == bool:
-                    counts[name] += int(column.sum())
-        if table is None:
+        write = None
+        for coords, source_id in targets:
+            columns, units = ask(dust, coords, wanted)
+            columns = _identity(coords, source_id, wanted) | columns
+            if write is None:
+                table = _table(output, columns, units, about, overwrite=overwrite)
+                write = stack.enter_context(table)
+            write(columns)
+            counts["rows"] += len(coords)
+            flags = (name for name, column in columns.items() if column.dtype == bool)
+            counts.update({name: int(columns[name].sum()) for name in flags})
+        if write is None:
             raise InputError("there is no row to ask the map at")
     return counts
-
-
-def _meta(dust: DustMap) -> dict[str, str]:
-    about = {"program": "dustmap", "version": dustmap.__version__}
-    return {**about, "map": dust.path.name, "band": dust.band}
 
 
 def _quantity(
@@ -135,56 +129,38 @@ def _quantity(
     return dict(zip(names, answer.value.T)), flags
 
 
-def _identity(rows: Targets, wanted: QueryOptions) -> Columns:
-    places = places_of(rows.coords, total=wanted.directions)
-    named: Columns = {} if rows.source_id is None else {"source_id": rows.source_id}
+def _identity(
+    coords: SkyCoord, source_id: np.ndarray | None, wanted: QueryOptions
+) -> Columns:
+    places = places_of(coords, total=wanted.directions)
+    named: Columns = {} if source_id is None else {"source_id": source_id}
     named |= {"l": places.l, "b": places.b}
     return named if wanted.directions else named | {"distance": places.distance}
 
 
-def _booleans(flags: np.ndarray) -> Columns:
-    return {name: flags[name] for name in flags.dtype.names or ()}
-
-
 @contextmanager
-def _table(output: Path, units: Units, *, overwrite: bool) -> Iterator[TableWriter]:
+def _table(
+    output: Path, first: Columns, units: Units, about: Units, *, overwrite: bool
+) -> Iterator[Callable[[Columns], None]]:
+    """What writes rows like the first; CSV has no place for units and provenance."""
     if output.suffix == ".parquet":
+        units = {n: u for n, u in {**_PLACE, **units}.items() if n in first}
         with open_table(
             output, units=units, kind="answers", overwrite=overwrite
         ) as table:
-            yield table
+            table.describe(about)
+            yield table.write
     elif output.suffix == ".csv":
-        with atomic_file(output, overwrite=overwrite) as temporary:
-            writer = _Csv(temporary)
-            try:
-                yield writer
-            finally:
-                writer.close()
+        options = pacsv.WriteOptions(quoting_style="needed", quoting_header="none")
+        schema = _batch(first).schema
+        with (
+            atomic_file(output, overwrite=overwrite) as temporary,
+            pacsv.CSVWriter(temporary, schema, write_options=options) as table,
+        ):
+            yield lambda columns: table.write_batch(_batch(columns))
     else:
         raise InputError(f"{output}: the output's name ends in .parquet or .csv")
 
 
-class _Csv:
-    """Plain CSV: names without units, which the command's last line says."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pacsv.CSVWriter | None = None
-
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        arrays = {name: to_arrow(column) for name, column in columns.items()}
-        batch = pa.RecordBatch.from_pydict(arrays)
-        writer = self._writer or self._begin(batch.schema)
-        self._writer = writer
-        writer.write_batch(batch)
-
-    def describe(self, meta: Mapping[str, Any]) -> None:
-        """Nothing: the format has no place for it."""
-
-    def _begin(self, schema: pa.Schema) -> pacsv.CSVWriter:
-        options = pacsv.WriteOptions(quoting_style="needed", quoting_header="none")
-        return pacsv.CSVWriter(self._path, schema, write_options=options)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+def _batch(columns: Columns) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({n: to_arrow(c) for n, c in columns.items()})

@@ -1,9 +1,8 @@
-"""Coordinates from a table of any format, batch by batch, every row kept."""
+"""Coordinates from numbers, and from a table of any format: every row kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,14 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.catalog.mapping import Binding, parse_mappings
 from pipelines.catalog.readers import describe_absence, open_source, read_columns
-from pipelines.catalog.source import Source
+from pipelines.catalog.source import Source, locate
 from pipelines.catalog.units import conversion_factor
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("source_id", "l", "b", "ra", "dec", "distance")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Some rows: coordinates, and identifiers where the table has them."""
-
-    coords: SkyCoord
-    source_id: np.ndarray | None
+Targets = tuple[SkyCoord, np.ndarray | None]
+"""Some rows: coordinates, and identifiers where the table has them."""
 
 
 def read_targets(
@@ -45,30 +39,24 @@ def read_targets(
     if not path.exists():
         raise InputError(f"{path} does not exist")
     source = open_source(path)
-    bindings = _bindings(source, parse_mappings(mappings), distance=distance)
-    factors = {
-        name: conversion_factor(
-            name,
-            str(binding.column),
-            stated=binding.unit,
-            found=source.columns[str(binding.column)].unit,
-            source=str(path),
-        )
-        for name, binding in bindings.items()
-        if name != "source_id"
-    }
-    requests = {
-        name: (str(b.column), "identifier" if name == "source_id" else "number")
-        for name, b in bindings.items()
-    }
+    requests, factors = {}, {}
+    for name, binding in _bindings(source, parse_mappings(mappings), distance).items():
+        column = str(binding.column)
+        found = source.columns[locate(source, column)[0]].unit
+        requests[name] = (column, "identifier" if name == "source_id" else "number")
+        if name != "source_id":
+            factors[name] = conversion_factor(
+                name, column, stated=binding.unit, found=found, source=str(path)
+            )
     for batch in read_columns(source, requests):
         values = {name: batch[name] * factor for name, factor in factors.items()}
-        yield Targets(coords=_coords(values, path), source_id=batch.get("source_id"))
+        yield coordinates(values, str(path)), batch.get("source_id")
 
 
 def _bindings(
-    source: Source, user: Mapping[str, Binding], *, distance: bool
+    source: Source, user: Mapping[str, Binding], distance: bool
 ) -> dict[str, Binding]:
+    """The columns to read: one pair of angles, and what else is needed."""
     odd = [n for n, b in user.items() if n not in _KNOWN or b.value is not None]
     if odd:
         raise InputError(
@@ -76,43 +64,44 @@ def _bindings(
         )
     named = {n: Binding(canonical=n, column=n) for n in _KNOWN if n in source.columns}
     found = {n: b for n, b in {**named, **user}.items() if not b.ignored}
-    for binding in user.values():
-        if binding.column is not None and binding.column not in source.columns:
-            raise InputError(
-                f"{source.path} {describe_absence(source, binding.column)}"
-            )
     pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]
-    mapped = [pair for pair in pairs if set(pair) & set(user)]
-    if not pairs:
-        raise _missing(source, "l and b, or ra and dec", "l")
-    if distance and "distance" not in found:
-        raise _missing(source, "distance", "distance")
-    names = [*(mapped or pairs)[0], *(["distance"] if distance else []), "source_id"]
+    pairs.sort(key=lambda pair: not set(pair) & set(user))
+    for missing, what, example in (
+        (not pairs, "l and b, or ra and dec", "l=COLUMN:deg"),
+        (distance and "distance" not in found, "distance", "distance=COLUMN:pc"),
+    ):
+        if missing:
+            absent = describe_absence(source, example.partition("=")[0])
+            raise InputError(
+                f"{source.path} gives no {what}: it {absent}; name the columns, e.g. "
+                f"--map {example}"
+            )
+    names = [*pairs[0], *(["distance"] if distance else []), "source_id"]
     return {name: found[name] for name in names if name in found}
 
 
-def _missing(source: Source, what: str, name: str) -> InputError:
-    unit = "pc" if name == "distance" else "deg"
-    return InputError(
-        f"{source.path} gives no {what}: it {describe_absence(source, name)}; name the "
-        f"columns, e.g. --map {name}=COLUMN:{unit}"
-    )
+def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
+    """Coordinates of ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
 
-
-def _coords(values: dict[str, np.ndarray], path: Path) -> SkyCoord:
-    distance = values.get("distance")
-    if distance is not None and (distance < 0).any():
-        raise InputError(
-            f"{path}: {int((distance < 0).sum())} distances are negative; leave the "
-            "field empty where a distance is not known"
-        )
-    lat = values["b" if "b" in values else "dec"]
-    if (np.abs(lat) > 90).any():
-        raise InputError(
-            f"{path}: {int((np.abs(lat) > 90).sum())} latitudes are beyond 90 deg: "
-            "are these the columns and units that are meant?"
-        )
+    Raises
+    ------
+    InputError
+        If a latitude or a distance is out of range.
+    """
     parts = {n: v * u.deg for n, v in values.items() if n != "distance"}
-    if distance is not None:
-        parts["distance"] = distance * u.pc
-    return SkyCoord(frame="galactic" if "l" in values else "icrs", **parts)
+    frame = "galactic" if "l" in values else "icrs"
+    latitude = np.abs(values["b" if "b" in values else "dec"])
+    if (latitude > 90).any():
+        raise InputError(
+            f"{source}: latitudes lie between -90 and 90 deg, "
+            f"{int((latitude > 90).sum())} do not: check columns and units"
+        )
+    if "distance" in values:
+        negative = values["distance"] < 0
+        if negative.any():
+            raise InputError(
+                f"{source}: {int(negative.sum())} distances are negative; leave out "
+                "those that are not known"
+            )
+        parts["distance"] = values["distance"] * u.pc
+    return SkyCoord(frame=frame, **parts)

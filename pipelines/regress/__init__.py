@@ -11,32 +11,38 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
 import torch
 
 import dustmap
-from pipelines.base.errors import InputError
 from pipelines.base.timing import StageClock
 from pipelines.catalog.schema import write_table
 from pipelines.figures.style import save_figure
-from pipelines.regress.columns import SplitData, select
+from pipelines.regress.columns import select
+from pipelines.regress.dense import fit_exact, fit_sgpr
 from pipelines.regress.figure import draw
-from pipelines.regress.methods import choose_method, fit
+from pipelines.regress.fitted import Problem
 from pipelines.regress.options import Options
-from pipelines.regress.prediction import Prediction, metrics, predict
+from pipelines.regress.prediction import Prediction, Scaling, metrics, predict
 from pipelines.regress.report import Report
-from pipelines.regress.scaling import Scaling
 from pipelines.regress.table import read_any
-from pipelines.run.folder import write_json
+from pipelines.regress.torus import fit_torus
+from pipelines.regress.variational import fit_variational
+from pipelines.run.folder import check_output, write_json
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
 
 __all__ = ["Options", "Report", "regress"]
 
 _SUMMARY = "summary.json"
+_METHODS = {
+    "exact": fit_exact,
+    "sgpr": fit_sgpr,
+    "hip": fit_torus,
+    "svgp": fit_variational,
+}
 
 
 def regress(
@@ -50,21 +56,28 @@ def regress(
         If the table or the options are of no use, or the output exists or cannot be
         written.
     """
-    _check_output(output, overwrite=overwrite)
+    check_output(output, overwrite=overwrite, marker=_SUMMARY)
     clock = StageClock()
     table = read_any(source)
     data = select(table, options)
     scaling = Scaling.of(data)
     clock.lap("read")
     train = ~data.test
-    method, why = choose_method(options, int(train.sum()), len(data.inputs))
-    generator = torch.Generator().manual_seed(options.seed)
+    method, why = options.method_for(int(train.sum()), len(data.inputs))
     x, y = scaling.inputs(data.x), scaling.target(data.y)
-    kept = torch.as_tensor(train)
-    model = fit(method, x[kept], y[kept], x, options, generator)
+    problem = Problem(
+        x=x[train],
+        y=y[train],
+        everywhere=x,
+        likelihood=options.noise,
+        generator=torch.Generator().manual_seed(options.seed),
+        whitening=options.whitening,
+    )
+    model = _METHODS[method](problem)
     clock.lap("fit")
-    latent = model.latent(x[~kept])
-    prediction = predict(data.y[data.test], latent, model.likelihood, scaling)
+    truth, latent = data.y[data.test], model.latent(x[data.test])
+    prediction = predict(latent, model.likelihood, scaling)
+    scores = metrics(truth, latent, model.likelihood, scaling)
     clock.lap("test")
     figure = draw(data, scaling, model, prediction)
     clock.lap("plot")
@@ -78,61 +91,37 @@ def regress(
         why=why,
         model=model,
         scaling=scaling,
-        metrics=metrics(prediction, classes=data.classes is not None),
+        metrics=scores,
         seconds=clock.seconds,
         memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
     )
     with atomic_directory(output, overwrite=overwrite) as folder:
-        _write(folder, source, report, data, prediction)
+        _write(folder, report, prediction)
         save_figure(figure, folder / "plot.png")
         write_manifest(folder)
     return report
 
 
-def _write(
-    folder: Path,
-    source: Path,
-    report: Report,
-    data: SplitData,
-    prediction: Prediction,
-) -> None:
+def _write(folder: Path, report: Report, prediction: Prediction) -> None:
+    data = report.data
     provenance = {
         "program": "dustmap",
         "version": dustmap.__version__,
-        "inputs": input_digests(source),
+        "inputs": input_digests(report.source),
     }
     write_json(folder / _SUMMARY, {**report.as_dict(), "provenance": provenance})
     (folder / "summary.txt").write_text(str(report) + "\n")
     write_json(folder / "metrics.json", report.metrics)
+    names = ("mean", "std", "p16", "p50", "p84")
     write_table(
         folder / "predictions.parquet",
         {
             "row": data.row[data.test],
-            "truth": prediction.truth,
-            "mean": prediction.mean,
-            "std": prediction.std,
-            "p16": prediction.p16,
-            "p50": prediction.p50,
-            "p84": prediction.p84,
+            "truth": data.y[data.test],
+            **{name: getattr(prediction, name) for name in names},
         },
         units={},
         meta={"target": data.target, "inputs": list(data.inputs), **provenance},
         kind="predictions",
         overwrite=False,
     )
-
-
-def _check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse an output before the work; overwriting replaces such a folder only."""
-    if path.exists() and not overwrite:
-        raise InputError(f"{path} exists: choose another output or pass --overwrite")
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty and not (path / _SUMMARY).is_file():
-        raise InputError(
-            f"{path} is no folder of a regression: --overwrite replaces only such a "
-            "one, choose another output"
-        )
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path.parent} is read-only: cannot write {path.name} there")

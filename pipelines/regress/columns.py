@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,8 +32,10 @@ class SplitData:
         What stands for 0 and 1 in the target of two classes.
     missing
         Rows left out for a missing or infinite value, by column.
+    left_out
+        Rows left out in all.
     notes
-        What was decided on the way, for people.
+        Choices made on the way, for people.
     """
 
     x: np.ndarray
@@ -42,10 +44,10 @@ class SplitData:
     test: np.ndarray
     inputs: tuple[str, ...]
     target: str
-    classes: tuple[str, str] | None = None
-    missing: dict[str, int] = field(default_factory=dict)
-    left_out: int = 0
-    notes: tuple[str, ...] = ()
+    classes: tuple[str, str] | None
+    missing: dict[str, int]
+    left_out: int
+    notes: tuple[str, ...]
 
 
 def select(table: Table, options: Options) -> SplitData:
@@ -60,18 +62,28 @@ def select(table: Table, options: Options) -> SplitData:
     names = _input_names(table, options, notes)
     y, classes = _target(table, options, notes)
     columns = {name: table.numbers(name, "input") for name in names}
-    split = None
+    used = {**columns, options.target: y}
     if options.split_column is not None:
         split = table.numbers(options.split_column, "split column")
-        columns_seen = {**columns, options.split_column: split, options.target: y}
-    else:
-        columns_seen = {**columns, options.target: y}
-    kept, missing = _whole_rows(table, columns_seen)
-    data = SplitData(
+        used[options.split_column] = split
+    kept, missing = _complete_rows(table, used)
+    test = _test_rows(table, options, {n: v[kept] for n, v in used.items()})
+    train = np.flatnonzero(kept)[~test]
+    _check_rows(table, options, y[train], int(test.sum()))
+    constant = [n for n in names if np.ptp(columns[n][train]) == 0]
+    names = tuple(n for n in names if n not in constant)
+    if not names:
+        raise InputError(
+            f"{table.path}: every input is constant ({', '.join(constant)}): name "
+            "others with --inputs"
+        )
+    if constant:
+        notes.append(f"constant inputs are left out: {', '.join(constant)}")
+    return SplitData(
         x=np.stack([columns[name][kept] for name in names], axis=1),
         y=y[kept],
-        row=np.nonzero(kept)[0],
-        test=_test_rows(table, options, None if split is None else split[kept], kept),
+        row=np.flatnonzero(kept),
+        test=test,
         inputs=names,
         target=options.target,
         classes=classes,
@@ -79,7 +91,6 @@ def select(table: Table, options: Options) -> SplitData:
         left_out=int((~kept).sum()),
         notes=tuple(notes),
     )
-    return _checked(table, options, data)
 
 
 def _input_names(table: Table, options: Options, notes: list[str]) -> tuple[str, ...]:
@@ -91,10 +102,10 @@ def _input_names(table: Table, options: Options, notes: list[str]) -> tuple[str,
             raise InputError(f"--inputs names {', '.join(sorted(repeated))} twice")
         return options.inputs
     table.column(options.target, "target")
-    kept = {options.target, options.split_column}
+    kept = (options.target, options.split_column)
     names = tuple(n for n in table.numeric if n not in kept)
-    text = [n for n in table.columns if n not in table.numeric and n not in kept]
-    text += [n for n in table.other if n not in kept]
+    others = (n for n in (*table.columns, *table.other) if n not in table.numeric)
+    text = [n for n in others if n not in kept]
     if text:
         notes.append(f"columns without numbers are left out: {', '.join(text)}")
     if not names:
@@ -109,55 +120,51 @@ def _target(
     table: Table, options: Options, notes: list[str]
 ) -> tuple[np.ndarray, tuple[str, str] | None]:
     """The target as numbers; of two classes as 0 and 1, and what these were."""
-    values = table.column(options.target, "target")
-    if not options.noise.classes:
-        if values.dtype != np.float64 and len({v for v in values if v}) == 2:
-            raise InputError(
-                f"{table.path}: the target {options.target!r} holds two words: use "
-                "--likelihood bernoulli to predict which"
-            )
-        numbers = table.numbers(options.target, "target")
-        if len(np.unique(numbers[np.isfinite(numbers)])) == 2:
-            notes.append(
-                f"{options.target} has two values only: --likelihood bernoulli would "
-                "take them for classes"
-            )
-        return numbers, None
+    name, values = options.target, table.column(options.target, "target")
     text = values.dtype != np.float64
     known = np.array([v is not None for v in values]) if text else np.isfinite(values)
     found = np.unique(values[known].astype(str) if text else values[known])
+    if not options.noise.classes:
+        if text and len(found) == 2:
+            raise InputError(
+                f"{table.path}: the target {name!r} holds two words: use "
+                "--likelihood bernoulli to predict which"
+            )
+        if len(found) == 2:
+            notes.append(
+                f"{name} has two values only: --likelihood bernoulli would take them "
+                "for classes"
+            )
+        return table.numbers(name, "target"), None
     if len(found) != 2:
         shown = ", ".join(str(v) for v in found[:5]) + (" ..." * (len(found) > 5))
         raise InputError(
-            f"{table.path}: the target {options.target!r} of the likelihood bernoulli "
-            f"must have two values, it has {len(found)}: {shown or 'none'}"
+            f"{table.path}: the target {name!r} of the likelihood bernoulli must have "
+            f"two values, it has {len(found)}: {shown or 'none'}"
         )
     y = np.full(len(values), np.nan)
     y[known] = (values[known] == found[1]).astype(np.float64)
-    names = tuple(str(v) if text else f"{v:g}" for v in found)
-    if names != ("0", "1"):
-        notes.append(f"classes of {options.target}: {names[0]} is 0, {names[1]} is 1")
-    return y, (names[0], names[1])
+    low, high = (str(v) if text else f"{v:g}" for v in found)
+    if (low, high) != ("0", "1"):
+        notes.append(f"classes of {name}: {low} is 0, {high} is 1")
+    return y, (low, high)
 
 
-def _whole_rows(
+def _complete_rows(
     table: Table, columns: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Rows in which every column is finite; how many each column lacks."""
-    kept = np.ones(table.rows, dtype=bool)
-    missing = {}
-    for name, values in columns.items():
-        bad = ~np.isfinite(values)
-        kept &= ~bad
-        if bad.all():
+    bad = {name: ~np.isfinite(values) for name, values in columns.items()}
+    missing = {name: int(rows.sum()) for name, rows in bad.items() if rows.any()}
+    for name, count in missing.items():
+        if count == table.rows:
             raise InputError(
                 f"{table.path}: no row has a finite value of {name!r}: leave the "
                 "column out with --inputs, or correct the file"
             )
-        if bad.any():
-            missing[name] = int(bad.sum())
+    kept = ~np.any(list(bad.values()), axis=0)
     if not kept.any():
-        counts = ", ".join(f"{n} in {c}" for n, c in missing.items())
+        counts = ", ".join(f"{n} in {c}" for c, n in missing.items())
         raise InputError(
             f"{table.path}: every row lacks some value (missing by column: {counts}): "
             "choose --inputs with fewer gaps"
@@ -166,10 +173,11 @@ def _whole_rows(
 
 
 def _test_rows(
-    table: Table, options: Options, split: np.ndarray | None, kept: np.ndarray
+    table: Table, options: Options, columns: dict[str, np.ndarray]
 ) -> np.ndarray:
-    count = int(kept.sum())
-    if split is not None:
+    count = len(columns[options.target])
+    if options.split_column is not None:
+        split = columns[options.split_column]
         odd = split[(split != 0) & (split != 1)]
         if len(odd):
             raise InputError(
@@ -179,37 +187,18 @@ def _test_rows(
             )
         return split == 1
     order = np.random.default_rng(options.seed).permutation(count)
-    test = np.zeros(count, dtype=bool)
-    test[order[: max(1, round(options.test_fraction * count))]] = True
-    return test
+    return order.argsort() < max(1, round(options.test_fraction * count))
 
 
-def _checked(table: Table, options: Options, data: SplitData) -> SplitData:
-    """Constant inputs dropped; enough rows on both sides; a target that varies."""
-    train = ~data.test
-    if int(train.sum()) < FEWEST or not data.test.any():
+def _check_rows(table: Table, options: Options, y: np.ndarray, tested: int) -> None:
+    """Enough rows on both sides, and a target that varies."""
+    if len(y) < FEWEST or not tested:
         raise InputError(
-            f"{table.path}: {int(train.sum())} rows to fit and {int(data.test.sum())} "
-            f"to test remain of {table.rows}, at least {FEWEST} and 1 are needed"
+            f"{table.path}: {len(y)} rows to fit and {tested} to test remain of "
+            f"{table.rows}, at least {FEWEST} and 1 are needed"
         )
-    if np.ptp(data.y[train]) == 0:
+    if np.ptp(y) == 0:
         raise InputError(
-            f"{table.path}: the target {data.target!r} is {data.y[train][0]:g} in "
-            "every row to fit: there is nothing to learn"
+            f"{table.path}: the target {options.target!r} is {y[0]:g} in every row to "
+            "fit: there is nothing to learn"
         )
-    varies = np.ptp(data.x[train], axis=0) > 0
-    if varies.all():
-        return data
-    constant = [n for n, v in zip(data.inputs, varies, strict=True) if not v]
-    if not varies.any():
-        raise InputError(
-            f"{table.path}: every input is constant ({', '.join(constant)}): name "
-            "others with --inputs"
-        )
-    note = f"constant inputs are left out: {', '.join(constant)}"
-    return replace(
-        data,
-        x=data.x[:, varies],
-        inputs=tuple(n for n, v in zip(data.inputs, varies, strict=True) if v),
-        notes=(*data.notes, note),
-    )

@@ -9,76 +9,56 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
 from dustmap.gp.inducing import kmeans_points
 from dustmap.gp.regression import Regression
 from dustmap.gp.sgpr import SGPR
-from dustmap.inference.scales.search import clustered_subset
 from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
-from pipelines.base.errors import InputError
-from pipelines.regress.fitted import FittedModel
-from pipelines.regress.start import (
-    MORE_ROWS,
-    NEIGHBOURS,
-    ROWS,
-    Start,
-    find_start,
-    refined,
-)
+from pipelines.regress.fitted import FittedModel, Problem
+from pipelines.regress.start import ROWS, Start, find_start
 
 # The collapsed bound reads all rows for every step: of more only the last step does.
 _LEARN_ROWS = 20_000
 _POINTS = 500
-MOST_EXACT = 8_000
 _JITTER = 1e-6
 _LEAST_NOISE = 0.1
+# The search begins within a factor of e of the start: from afar it can leap to where
+# the whole target is noise, and stay.
+_REACHES = (1.0, 3.0)
 
 
-def fit_exact(
-    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
-) -> FittedModel:
-    """The exact posterior of all rows, with the scales of up to 2,000 of them.
-
-    Raises
-    ------
-    InputError
-        If there are more than 8,000 rows.
-    """
-    if len(x) > MOST_EXACT:
-        raise InputError(
-            f"--method exact takes at most {MOST_EXACT} rows to fit, here are "
-            f"{len(x)}: use another method, or leave it out"
-        )
+def fit_exact(problem: Problem) -> FittedModel:
+    """The exact posterior of all rows, with the scales of up to 2,000 of them."""
+    x, y, generator = problem.x, problem.y, problem.generator
     start = find_start(x, y, generator)
     if len(x) > ROWS:
-        more = clustered_subset(x, MORE_ROWS, NEIGHBOURS, generator)
-        start = refined(start, x[more], y[more])
-    model = ExactGP(start.kernel, PointValues(x), y, noise=start.noise, mean=start.mean)
-    facts = {"log_evidence": model.log_marginal()}
-    return _fitted(model, start.why, start.converged, facts, ())
+        start = start.refined(x, y, generator)
+    model = start.exact(x, y)
+    return _fitted(model, start, start.converged, log_evidence=model.log_marginal())
 
 
-def fit_sgpr(
-    x: Float[Tensor, "n d"], y: Float[Tensor, " n"], generator: torch.Generator
-) -> FittedModel:
+def fit_sgpr(problem: Problem) -> FittedModel:
     """The collapsed bound with points at the centres of clusters."""
+    x, y, generator = problem.x, problem.y, problem.generator
     start = find_start(x, y, generator)
     points = inducing_points(start, x, _POINTS, generator)
     rows = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
     found = learn_sparse(start, x[rows], y[rows], points)
-    learnt = _sparse(start, x, y, points).with_parameters(found.model.parameters())
-    facts = {
-        "inducing_points": len(points),
-        "bound": learnt.log_marginal(),
-        "steps": found.steps,
-    }
-    messages = (
+    model = _sparse(start, x, y, points).with_parameters(found.model.parameters())
+    message = (
         f"inducing points: {len(points)}; hyperparameters by the bound of "
-        f"{len(rows)} rows in {found.steps} steps: {found.message}",
+        f"{len(rows)} rows in {found.steps} steps: {found.message}"
     )
-    return _fitted(learnt, start.why, found.converged, facts, messages)
+    return _fitted(
+        model,
+        start,
+        found.converged,
+        message,
+        inducing_points=len(points),
+        bound=model.log_marginal(),
+        steps=found.steps,
+    )
 
 
 def inducing_points(
@@ -98,41 +78,30 @@ def learn_sparse(
     y: Float[Tensor, " n"],
     points: Float[Tensor, "m d"],
 ) -> EvidenceFit[SGPR]:
-    """Scales and noise of largest bound with these points.
-
-    What few points cannot follow is noise to them, and an exact fit may have found far
-    less: it starts with more. The search begins within a factor of e of the start;
-    from afar it can leap to where the whole target is noise, and stay.
-    """
+    """Scales and noise of largest bound with these points."""
     model = _sparse(start, x, y, points)
-    near = LBFGS(max_steps=30, gradient_tolerance=1.0, reach=1.0)
-    first = maximise(model, near).model
-    return maximise(first, LBFGS(max_steps=30, gradient_tolerance=1.0, reach=3.0))
+    near, far = (
+        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach) for reach in _REACHES
+    )
+    return maximise(maximise(model, near).model, far)
 
 
-def _sparse(
-    start: Start,
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, " n"],
-    points: Float[Tensor, "m d"],
-) -> SGPR:
+def _sparse(start: Start, x: Tensor, y: Tensor, points: Tensor) -> SGPR:
+    """What few points cannot follow is noise to them: it starts with more."""
+    noise = max(start.noise, _LEAST_NOISE)
     return SGPR(
         start.kernel,
         PointValues(x),
         y,
         points,
-        noise=max(start.noise, _LEAST_NOISE),
+        noise=noise,
         mean=start.mean,
         jitter=_JITTER,
     )
 
 
 def _fitted(
-    model: Regression,
-    why: str,
-    converged: bool,
-    facts: dict[str, Any],
-    messages: tuple[str, ...],
+    model: Regression, start: Start, converged: bool, *messages: str, **facts: Any
 ) -> FittedModel:
     assert isinstance(model.kernel, Radial)
     return FittedModel(
@@ -140,7 +109,7 @@ def _fitted(
         likelihood=Gaussian(variance=model.noise),
         kernel=model.kernel,
         mean=float(model.mean),
-        why=why,
+        why=start.why,
         converged=converged,
         messages=messages,
         facts=facts,

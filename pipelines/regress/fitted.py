@@ -1,4 +1,4 @@
-"""What every method of regression hands back."""
+"""What every method of regression takes and hands back, in standardised units."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,8 +18,20 @@ Latent = Callable[[Float[Tensor, "n d"]], LatentMoments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Rows to fit, their noise, and all inputs that may be asked for."""
+
+    x: Float[Tensor, "n d"]
+    y: Float[Tensor, " n"]
+    everywhere: Float[Tensor, "m d"]
+    likelihood: type[Likelihood]
+    generator: torch.Generator
+    whitening: str = "cholesky"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """A fitted regression, in standardised units.
+    """A fitted regression.
 
     Parameters
     ----------
@@ -30,6 +43,8 @@ class FittedModel:
         Of the field, learnt.
     why
         What decided for the kernel.
+    converged
+        Whether every search and solve did.
     messages
         For people, one line each.
     facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +12,52 @@ from torch import Tensor
 
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Likelihood
-from pipelines.regress.scaling import Scaling
+from pipelines.regress.columns import SplitData
 
-# Both ends of the central intervals, and their names.
-_ONE_SIGMA, _TWO_SIDED_95 = (0.15865525, 0.84134475), (0.025, 0.975)
+# Ends of the central intervals, and the median.
+_PROBABILITIES = {
+    "p16": 0.15865525,
+    "p50": 0.5,
+    "p84": 0.84134475,
+    "lower": 0.025,
+    "upper": 0.975,
+}
 # Of standardised variances.
 _ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """``(value − shift) / scale`` for inputs (D,) and target."""
+
+    x_shift: np.ndarray
+    x_scale: np.ndarray
+    y_shift: float
+    y_scale: float
+
+    @classmethod
+    def of(cls, data: SplitData) -> Scaling:
+        """By mean and standard deviation of the rows to fit; classes stay 0 and 1."""
+        x, y = data.x[~data.test], data.y[~data.test]
+        classes = data.classes is not None
+        return cls(
+            x_shift=x.mean(axis=0),
+            x_scale=x.std(axis=0),
+            y_shift=0.0 if classes else float(y.mean()),
+            y_scale=1.0 if classes else float(y.std()),
+        )
+
+    def inputs(self, x: np.ndarray) -> Float[Tensor, "n d"]:
+        """Standardised inputs."""
+        return torch.as_tensor((x - self.x_shift) / self.x_scale)
+
+    def target(self, y: np.ndarray) -> Float[Tensor, " n"]:
+        """Standardised target."""
+        return torch.as_tensor((y - self.y_shift) / self.y_scale)
+
+    def back(self, values: Float[Tensor, " n"]) -> np.ndarray:
+        """Standardised values of the target in its own unit."""
+        return values.numpy() * self.y_scale + self.y_shift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +65,10 @@ class Prediction:
     """What the model expects of the target, its noise included.
 
     Of classes ``mean`` is the probability of 1 and the quantiles those of the
-    probability, as the field's uncertainty leaves it; ``nll`` is the negative log
-    density of the truth, ``lower`` and ``upper`` the ends of the 95% interval.
+    probability, as the field's uncertainty leaves it; ``lower`` and ``upper`` are the
+    ends of the 95% interval.
     """
 
-    truth: np.ndarray
     mean: np.ndarray
     std: np.ndarray
     p16: np.ndarray
@@ -36,84 +76,71 @@ class Prediction:
     p84: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
-    nll: np.ndarray
 
 
 def predict(
-    truth: np.ndarray, latent: LatentMoments, likelihood: Likelihood, scaling: Scaling
+    latent: LatentMoments, likelihood: Likelihood, scaling: Scaling
 ) -> Prediction:
-    """Moments and quantiles of the target; the Jacobian of the scaling is in nll."""
-    mean, variance = latent.mean, _not_negative(latent.variance)
+    """Moments and quantiles of the target."""
+    mean, variance = _checked(latent)
     expected = likelihood.predictive_moments(mean, variance)
-    y = scaling.target(truth)
-    nll = -likelihood.predictive_log_density(y, mean, variance) + scaling.log_jacobian
 
     def quantile(probability: float) -> np.ndarray:
-        if likelihood.classes:
-            return _probability_quantile(probability, mean, variance).numpy()
-        return scaling.back(likelihood.quantile(probability, mean, variance))
+        if not likelihood.classes:
+            return scaling.back(likelihood.quantile(probability, mean, variance))
+        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        return torch.special.ndtr(mean + z * variance.sqrt()).numpy()
 
     return Prediction(
-        truth=truth,
         mean=scaling.back(expected.mean),
         std=expected.variance.sqrt().numpy() * scaling.y_scale,
-        p16=quantile(_ONE_SIGMA[0]),
-        p50=quantile(0.5),
-        p84=quantile(_ONE_SIGMA[1]),
-        lower=quantile(_TWO_SIDED_95[0]),
-        upper=quantile(_TWO_SIDED_95[1]),
-        nll=nll.numpy(),
+        **{name: quantile(value) for name, value in _PROBABILITIES.items()},
     )
 
 
-def metrics(prediction: Prediction, *, classes: bool) -> dict[str, float]:
+def metrics(
+    truth: np.ndarray, latent: LatentMoments, likelihood: Likelihood, scaling: Scaling
+) -> dict[str, float]:
     """Scores of the test rows, in the target's own unit.
 
     ``rmse`` and ``mae`` of the mean, ``nll`` the mean negative log density, and the
     share of rows inside the central intervals. Of classes ``rmse`` and ``mae`` are
     those of the probability, and ``brier`` the mean square of its error.
     """
-    error = prediction.mean - prediction.truth
-    scores = {
-        "rows": float(len(error)),
-        "rmse": float(np.sqrt(np.mean(error**2))),
-        "mae": float(np.mean(np.abs(error))),
-        "nll": float(np.mean(prediction.nll)),
-    }
-    if classes:
-        right = (prediction.mean > 0.5) == (prediction.truth > 0.5)
-        share = float(np.mean(prediction.truth))
-        return {
-            **scores,
-            "accuracy": float(np.mean(right)),
-            "brier": float(np.mean(error**2)),
-            "share_of_class_1": share,
-        }
-    inside = (prediction.p16 <= prediction.truth) & (prediction.truth <= prediction.p84)
-    wide = (prediction.lower <= prediction.truth) & (
-        prediction.truth <= prediction.upper
+    found = predict(latent, likelihood, scaling)
+    density = likelihood.predictive_log_density(
+        scaling.target(truth), *_checked(latent)
     )
-    return {
-        **scores,
-        "coverage_68": float(np.mean(inside)),
-        "coverage_95": float(np.mean(wide)),
-        "std_of_truth": float(np.std(prediction.truth)),
+    error = found.mean - truth
+    scores = {
+        "rows": len(error),
+        "rmse": np.sqrt(np.mean(error**2)),
+        "mae": np.mean(np.abs(error)),
+        "nll": math.log(scaling.y_scale) - float(density.mean()),
     }
+    if likelihood.classes:
+        scores |= {
+            "accuracy": np.mean((found.mean > 0.5) == (truth > 0.5)),
+            "brier": np.mean(error**2),
+            "share_of_class_1": np.mean(truth),
+        }
+    else:
+        inside = (found.p16 <= truth) & (truth <= found.p84)
+        wide = (found.lower <= truth) & (truth <= found.upper)
+        scores |= {
+            "coverage_68": np.mean(inside),
+            "coverage_95": np.mean(wide),
+            "std_of_truth": np.std(truth),
+        }
+    return {name: float(value) for name, value in scores.items()}
 
 
-def _not_negative(variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Variances whose rounding errors are zero; more than that is an error."""
-    lowest = float(variance.min())
+def _checked(latent: LatentMoments) -> LatentMoments:
+    """Variances below zero by rounding are zero; more than that is an error."""
+    lowest = float(latent.variance.min())
     if lowest < -_ROUNDING:
         raise RuntimeError(
             f"a variance of the field came out as {lowest:.3g} of the target's: the "
             "covariance is too close to singular, try another --method"
         )
-    return variance.clamp_min(0.0)
-
-
-def _probability_quantile(
-    probability: float, mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-) -> Float[Tensor, " n"]:
-    z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
-    return torch.special.ndtr(mean + z * variance.sqrt())
+    return latent._replace(variance=latent.variance.clamp_min(0.0))

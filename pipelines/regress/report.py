@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
-from pipelines.regress.scaling import Scaling
+from pipelines.regress.prediction import Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class Report:
     model: FittedModel
     scaling: Scaling
     metrics: dict[str, float]
-    seconds: dict[str, float] = field(default_factory=dict)
-    memory: float = 0.0
+    seconds: dict[str, float]
+    memory: float
 
     @property
     def converged(self) -> bool:
@@ -36,10 +36,9 @@ class Report:
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""
-        kernel = self.model.kernel
+        kernel, unit = self.model.kernel, self.scaling.y_scale
         own = kernel.lengthscale.detach().expand(len(self.data.inputs)).numpy()
         scales = (own * self.scaling.x_scale).tolist()
-        unit = self.scaling.y_scale
         return {
             "kernel": type(kernel).__name__,
             "lengthscale": dict(zip(self.data.inputs, scales, strict=True)),
@@ -50,7 +49,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""
-        data = self.data
+        data, scaling = self.data, self.scaling
         return {
             "source": self.source.name,
             "target": data.target,
@@ -69,10 +68,10 @@ class Report:
             "kernel_choice": self.model.why,
             "hyperparameters": self.hyperparameters(),
             "scaling": {
-                "input_shift": self.scaling.x_shift.tolist(),
-                "input_scale": self.scaling.x_scale.tolist(),
-                "target_shift": self.scaling.y_shift,
-                "target_scale": self.scaling.y_scale,
+                "input_shift": scaling.x_shift.tolist(),
+                "input_scale": scaling.x_scale.tolist(),
+                "target_shift": scaling.y_shift,
+                "target_scale": scaling.y_scale,
             },
             "converged": self.converged,
             "messages": [*data.notes, *self.model.messages],
@@ -85,46 +84,38 @@ class Report:
     def __str__(self) -> str:
         data, found = self.data, self.hyperparameters()
         kept = f"{int((~data.test).sum()):,} fitted, {int(data.test.sum()):,} tested"
-        lines = [f"{self.source}: {self.rows:,} rows, {kept}"]
+        first = f"{self.source}: {self.rows:,} rows, {kept}"
         if data.left_out:
             gaps = ", ".join(f"{n} in {name}" for name, n in data.missing.items())
-            lines[0] += f", {data.left_out:,} left out (missing or not finite: {gaps})"
-        lines += [
+            first += f", {data.left_out:,} left out (missing or not finite: {gaps})"
+        scales = (f"{n} {v:.3g}" for n, v in found["lengthscale"].items())
+        noise = f"; noise {found['noise']:.4g}" if "noise" in found else ""
+        if "degrees" in found:
+            noise += f" (Student-T, ν = {found['degrees']:.3g})"
+        times = ", ".join(f"{what} {s:.1f} s" for what, s in self.seconds.items())
+        lines = [
+            first,
             f"target: {data.target}; inputs: {', '.join(data.inputs)}",
             *data.notes,
             f"method: {self.method} ({self.why}); likelihood {self.options.likelihood}",
             f"kernel: {self.model.why}",
-            "lengthscale: "
-            + ", ".join(f"{n} {v:.3g}" for n, v in found["lengthscale"].items()),
-            f"field: mean {found['mean']:.4g}, std {found['std']:.4g}"
-            + _noise_text(found),
+            f"lengthscale: {', '.join(scales)}",
+            f"field: mean {found['mean']:.4g}, std {found['std']:.4g}{noise}",
             *self.model.messages,
-            self._scores(),
-            "time: "
-            + ", ".join(f"{what} {s:.1f} s" for what, s in self.seconds.items())
-            + f"; peak memory {self.memory / 2**30:.2f} GiB",
+            f"{int(self.metrics['rows']):,} test rows: {self._scores()}",
+            f"time: {times}; peak memory {self.memory / 2**30:.2f} GiB",
             f"run: {self.output}",
         ]
         return "\n".join(lines)
 
     def _scores(self) -> str:
-        m = self.metrics
-        count = f"{int(m['rows']):,} test rows"
         if self.data.classes is not None:
             return (
-                f"{count}: accuracy {m['accuracy']:.4f} (class 1 has "
-                f"{m['share_of_class_1']:.4f}), nll {m['nll']:.4f}, Brier "
-                f"{m['brier']:.4f}"
-            )
+                "accuracy {accuracy:.4f} (class 1 has {share_of_class_1:.4f}), nll "
+                "{nll:.4f}, Brier {brier:.4f}"
+            ).format_map(self.metrics)
         return (
-            f"{count}: RMSE {m['rmse']:.4g} (they scatter by {m['std_of_truth']:.4g}), "
-            f"MAE {m['mae']:.4g}, nll {m['nll']:.4g}; the 68% intervals hold "
-            f"{m['coverage_68']:.3f}, the 95% ones {m['coverage_95']:.3f}"
-        )
-
-
-def _noise_text(found: dict[str, Any]) -> str:
-    if "noise" not in found:
-        return ""
-    degrees = f" (Student-T, ν = {found['degrees']:.3g})" if "degrees" in found else ""
-    return f"; noise {found['noise']:.4g}{degrees}"
+            "RMSE {rmse:.4g} (they scatter by {std_of_truth:.4g}), MAE {mae:.4g}, nll "
+            "{nll:.4g}; the 68% intervals hold {coverage_68:.3f}, the 95% ones "
+            "{coverage_95:.3f}"
+        ).format_map(self.metrics)

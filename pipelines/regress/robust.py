@@ -22,25 +22,24 @@ Noise = TypeVar("Noise", bound=Likelihood)
 
 def fitted_noise(y: Float[Tensor, " n"], latent: LatentMoments, before: Noise) -> Noise:
     """The noise of largest ``Σ_n E_q[log p(y_n | f_n)]``."""
-    start = before.parameters()
-    first = np.log([float(value) for value in start.values()])
+    start = {n: math.log(float(value)) for n, value in before.parameters().items()}
 
     def noise_at(logarithms: Tensor) -> Noise:
         return before.with_parameters(dict(zip(start, logarithms.exp(), strict=True)))
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         free = torch.tensor(theta, dtype=torch.float64, requires_grad=True)
-        total = -noise_at(free).expected(y, latent.mean, latent.variance).mean()
-        total.backward()
-        assert free.grad is not None
-        return float(total.detach()), free.grad.numpy()
+        total = -noise_at(free).expected(y, *latent).mean()
+        (gradient,) = torch.autograd.grad(total, free)
+        return float(total.detach()), gradient.numpy()
 
-    bounds = [(value - _REACH, value + _REACH) for value in first]
-    for number, name in enumerate(start):
-        if name in before.ranges:
-            low, high = before.ranges[name]
-            bounds[number] = math.log(low), math.log(high)
+    bounds = [
+        tuple(map(math.log, before.ranges[name]))
+        if name in before.ranges
+        else (value - _REACH, value + _REACH)
+        for name, value in start.items()
+    ]
     found = scipy.optimize.minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds
+        loss, list(start.values()), jac=True, method="L-BFGS-B", bounds=bounds
     )
     return noise_at(torch.as_tensor(found.x))

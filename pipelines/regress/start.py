@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from dustmap.kernels import KERNELS, Radial
 
 # Rows of the subset, those that the first places are tried on, and how many near
 # neighbours form a group.
-ROWS, _FEW, NEIGHBOURS = 1000, 300, 4
+ROWS, _FEW, _NEIGHBOURS = 1000, 300, 4
 # Rows that refine them where nothing else does.
 MORE_ROWS = 2000
 _SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -31,26 +31,41 @@ _SETTINGS = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 class Start:
     """The better kernel and its hyperparameters, in standardised units.
 
-    ``evidence`` has the largest ``log p(y)`` of every kernel tried on ``rows`` rows.
+    ``why`` is the choice of the kernel, for people.
     """
 
     kernel: Radial
-    name: str
     noise: float
     mean: float
-    evidence: dict[str, float]
-    rows: int
+    why: str
     converged: bool
 
-    @property
-    def why(self) -> str:
-        """The choice of the kernel, for people."""
-        best, *others = sorted(self.evidence, key=lambda n: -self.evidence[n])
-        beaten = ", ".join(f"{KERNELS[n].title} {self.evidence[n]:.1f}" for n in others)
-        return (
-            f"{KERNELS[best].title} (log evidence of {self.rows} rows "
-            f"{self.evidence[best]:.1f}; {beaten})"
+    @classmethod
+    def of(cls, fitted: EvidenceFit[ExactGP], why: str) -> Start:
+        """What was learnt, as a start for other models."""
+        kernel, values = fitted.model.kernel, fitted.model.parameters()
+        assert isinstance(kernel, Radial)
+        return cls(
+            kernel=kernel,
+            noise=float(values["noise"]),
+            mean=float(values["mean"]),
+            why=why,
+            converged=fitted.converged,
         )
+
+    def exact(self, x: Float[Tensor, "n d"], y: Float[Tensor, " n"]) -> ExactGP:
+        """The exact posterior of these rows."""
+        return ExactGP(self.kernel, PointValues(x), y, noise=self.noise, mean=self.mean)
+
+    def refined(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Float[Tensor, " n"],
+        generator: torch.Generator,
+    ) -> Start:
+        """The same kernel's hyperparameters by the evidence of 2,000 of these rows."""
+        more = clustered_subset(x, MORE_ROWS, _NEIGHBOURS, generator)
+        return Start.of(maximise(self.exact(x[more], y[more]), _SETTINGS), self.why)
 
 
 def find_start(
@@ -60,51 +75,23 @@ def find_start(
 
     The search begins at the best of a few lengthscales and noises.
     """
-    chosen = clustered_subset(x, ROWS, NEIGHBOURS, generator)
+    chosen = clustered_subset(x, ROWS, _NEIGHBOURS, generator)
     x, y = x[chosen], y[chosen]
     few = torch.randperm(len(x), generator=generator)[:_FEW]
     found = {}
     for name in _CANDIDATES:
-        kernel = KERNELS[name]
-        first = _first(kernel, x[few], y[few])
-        values = first.parameters()
+        first = _first(KERNELS[name], x[few], y[few])
         model = ExactGP(
-            kernel(lengthscale=values["lengthscale"], variance=values["variance"]),
-            PointValues(x),
-            y,
-            noise=values["noise"],
-            mean=values["mean"],
+            first.kernel, PointValues(x), y, noise=first.noise, mean=first.mean
         )
         found[name] = maximise(model, _SETTINGS)
-    best = max(found, key=lambda n: found[n].log_marginal)
-    evidence = {name: fitted.log_marginal for name, fitted in found.items()}
-    return start_of(found[best], best, evidence)
-
-
-def start_of(
-    fitted: EvidenceFit[ExactGP], name: str, evidence: dict[str, float]
-) -> Start:
-    """What was learnt, as a start for other models."""
-    values = fitted.model.parameters()
-    return Start(
-        kernel=KERNELS[name](
-            lengthscale=values["lengthscale"], variance=values["variance"]
-        ),
-        name=name,
-        noise=float(values["noise"]),
-        mean=float(values["mean"]),
-        evidence=evidence,
-        rows=len(fitted.model),
-        converged=fitted.converged,
+    best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
+    beaten = [f"{KERNELS[n].title} {found[n].log_marginal:.1f}" for n in others]
+    why = (
+        f"{KERNELS[best].title} (log evidence of {len(x)} rows "
+        f"{found[best].log_marginal:.1f}; {', '.join(beaten)})"
     )
-
-
-def refined(start: Start, x: Float[Tensor, "n d"], y: Float[Tensor, " n"]) -> Start:
-    """The same kernel's hyperparameters by the evidence of all these rows."""
-    model = ExactGP(start.kernel, PointValues(x), y, noise=start.noise, mean=start.mean)
-    fitted = maximise(model, _SETTINGS)
-    found = start_of(fitted, start.name, {start.name: fitted.log_marginal})
-    return replace(found, evidence=start.evidence, rows=start.rows)
+    return Start.of(found[best], why)
 
 
 def _first(kernel: type[Radial], x: Tensor, y: Tensor) -> ExactGP:

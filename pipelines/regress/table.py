@@ -1,4 +1,4 @@
-"""A table of any origin as named columns: numbers, or text that is none."""
+"""A table of any origin as named columns of numbers or text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import refuse_duplicates, unreadable
+from pipelines.catalog.source import is_gzipped, refuse_duplicates, unreadable
 
 # What people write where a number is missing.
 _MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")
 _DELIMITERS = (",", ";", "\t", "|")
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ class Table:
                 f"{self.path}: the {role} {name!r} holds neither numbers nor text"
             )
         if name not in self.columns:
-            shown = ", ".join(list(self.columns)[:20])
-            more = " ..." if len(self.columns) > 20 else ""
+            shown = ", ".join(list(self.columns)[:_SHOWN])
+            more = " ..." if len(self.columns) > _SHOWN else ""
             raise InputError(
                 f"{self.path} has no column {name!r} for the {role}: there are "
                 f"{shown}{more}"
@@ -71,10 +72,11 @@ class Table:
         values = self.column(name, role)
         if values.dtype == np.float64:
             return values
-        row, text = _first_text(values)
+        wrong = (r for r, v in enumerate(values) if v is not None and not _is_number(v))
+        row = next(wrong, 0)
         raise InputError(
             f"{self.path}: the {role} {name!r} must hold numbers, but row {row + 1} "
-            f"holds {text!r}: correct or remove it (empty marks a missing value)"
+            f"holds {values[row]!r}: correct or remove it (empty marks a missing value)"
         )
 
 
@@ -86,45 +88,43 @@ def read_any(path: str | Path) -> Table:
     InputError
         If the file is missing, no such table, empty or has two columns of one name.
     """
-    source = Path(path)
+    source, notes = Path(path), []
     if not source.is_file():
         what = "is a folder" if source.is_dir() else "does not exist"
         raise InputError(f"{source} {what}: name a CSV or parquet file")
     try:
-        table, notes = _parquet(source) if _is_parquet(source) else _text(source)
+        with source.open("rb") as stream:
+            is_parquet = stream.read(4) == b"PAR1"
+        parquet = pq.ParquetFile(source) if is_parquet else None
+        table = parquet.read() if parquet else _text(source, notes)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise unreadable(source, error) from error
-    refuse_duplicates(source, [n for n in table.column_names if n.strip()])
-    columns, other = {}, []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not name.strip():
-            notes.append("a column without a name was left out")
-            continue
-        values = _values(column)
-        if values is None:
-            other.append(name)
-        else:
-            columns[name] = values
+    named = [name for name in table.column_names if name.strip()]
+    refuse_duplicates(source, named)
+    if len(named) < table.num_columns:
+        notes.append("a column without a name was left out")
     if not table.num_rows:
         raise InputError(f"{source} has no rows")
+    found = {name: _values(table[name]) for name in named}
     return Table(
         path=source,
         rows=table.num_rows,
-        columns=columns,
-        other=tuple(other),
+        columns={n: values for n, values in found.items() if values is not None},
+        other=tuple(n for n, values in found.items() if values is None),
         notes=tuple(notes),
     )
 
 
-def _parquet(path: Path) -> tuple[pa.Table, list[str]]:
-    return pq.ParquetFile(path).read(), []
-
-
-def _text(path: Path) -> tuple[pa.Table, list[str]]:
-    first = _first_line(path)
+def _text(path: Path, notes: list[str]) -> pa.Table:
+    """CSV; columns of a file that begins with numbers get names."""
+    opener = gzip.open if is_gzipped(path) else open
+    with opener(path, "rt", encoding="utf-8-sig") as stream:
+        first = stream.readline().rstrip("\r\n")
+    if not first:
+        raise InputError(f"{path} is empty: a table with a line of names was expected")
     delimiter = max(_DELIMITERS, key=first.count)
     fields = [field.strip().strip('"') for field in first.split(delimiter)]
-    notes, names = [], None
+    names = None
     if all(_is_number(field) for field in fields):
         names = [f"column_{i + 1}" for i in range(len(fields))]
         notes.append(
@@ -140,21 +140,7 @@ def _text(path: Path) -> tuple[pa.Table, list[str]]:
                 null_values=list(_MISSING), strings_can_be_null=True
             ),
         )
-    return table.rename_columns([n.strip() for n in table.column_names]), notes
-
-
-def _first_line(path: Path) -> str:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8-sig") as stream:
-        line = stream.readline().rstrip("\r\n")
-    if not line:
-        raise InputError(f"{path} is empty: a table with a line of names was expected")
-    return line
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(4) == b"PAR1"
+    return table.rename_columns([n.strip() for n in table.column_names])
 
 
 def _is_number(text: str) -> bool:
@@ -165,24 +151,19 @@ def _is_number(text: str) -> bool:
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Numbers or text; ``None`` if it is neither."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _values(pa.chunked_array([column.combine_chunks().dictionary_decode()]))
-    if pa.types.is_null(kind):
-        return np.full(len(column), np.nan)
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if numeric or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        if pa.types.is_boolean(kind):
-            column = column.cast(pa.int8())
-        numbers = column.cast(pa.float64(), safe=False)
-        return numbers.to_numpy().astype(np.float64)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.to_numpy().astype(object)
-    return None
-
-
-def _first_text(values: np.ndarray) -> tuple[int, str]:
-    for row, text in enumerate(values):
-        if text is not None and not _is_number(text):
-            return row, text
-    return 0, values[0]
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    ):
+        return None
+    return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)

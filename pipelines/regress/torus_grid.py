@@ -67,15 +67,19 @@ def torus_over(
         ratio = max(smaller, _COARSE) if ratio > _COARSE else smaller
 
 
-def bounded(own: Float[Tensor, " d"], torus: Torus) -> list[str]:
-    """Says which axes hold a lengthscale at its limit."""
-    extents = [
-        (n - 1) * h for n, h in zip(torus.grid.shape, torus.grid.spacing, strict=True)
-    ]
+def points_to_a_lengthscale(kernel: Radial, torus: Torus) -> list[float]:
+    """Lengthscale over spacing, axis by axis."""
+    own = kernel.lengthscale.detach().expand(torus.grid.dimension).tolist()
+    return [s / h for s, h in zip(own, torus.grid.spacing, strict=True)]
+
+
+def held_axes(kernel: Radial, torus: Torus) -> list[str]:
+    """A line for people if an axis holds a lengthscale at its limit."""
+    ratios = points_to_a_lengthscale(kernel, torus)
     axes = [
-        str(i + 1)
-        for i, (scale, extent) in enumerate(zip(own.tolist(), extents, strict=True))
-        if scale >= 0.99 * _LONGEST * extent
+        str(number)
+        for number, (ratio, n) in enumerate(zip(ratios, torus.grid.shape), start=1)
+        if ratio >= 0.99 * _LONGEST * (n - 1)
     ]
     if not axes:
         return []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from pipelines.figures import history
-from pipelines.figures.history import has_tolerance
+from pipelines.figures.history import PANELS, history, part_of
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, duration, several, significant, size
@@ -14,52 +12,51 @@ from pipelines.storage.metrics import Record
 
 _PARTS = {
     "read": "reading the catalogue",
-    "plan": "planning",
     "scales": "learning the prior's scales",
-    "inference": "inference",
     "held-out test": "sight lines and held-out stars",
-    "checkpoints": "checkpoints",
 }
-_NUMBERS = ("residual", "misfit", "promised_gain", "bound")
 
 
 def diagnostics(data: ReportData) -> Section:
     """Convergence of the solves, and what the parts of the fit cost."""
     summary = data.run.summary
-    blocks: list[Block] = [Text(paragraphs=(_in_words(data),))]
-    timed = [r for r in data.records if "seconds" in r]
-    if any(r.get(name) is not None for r in timed for name in _NUMBERS):
-        blocks.append(
+    resumed = data.run.provenance.get("taken_up") or []
+    blocks: list[Block] = [Text((_in_words(summary, len(resumed)),))]
+    timed = [record for record in data.records if "seconds" in record]
+    if any(record.get(name) is not None for record in timed for name in PANELS):
+        blocks += [
             picture(
                 history(data.records),
-                alt="Residuals of the solves, misfit of the stars and promised gains "
+                alt="Residuals of the solves, misfit of the stars and expected gains "
                 "against the time since the fit began",
-                caption="Every iteration that was reported"
-                + (
-                    "; a dashed line is the tolerance that was asked for."
-                    if has_tolerance(timed)
-                    else "."
-                ),
-            )
+                caption="Every iteration that was reported; a dashed line is the "
+                "tolerance of a solve that has its own.",
+            ),
+            _stages(timed),
+        ]
+    seconds = summary["seconds"]
+    rows = [(_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()]
+    rows.append(("in all", duration(sum(seconds.values()))))
+    rows.append(("peak memory of the process", size(summary["peak_memory_bytes"])))
+    blocks.append(facts("Time and memory", rows))
+    if resumed:
+        said = (
+            ", ".join(f"{name} {value}" for name, value in entry.items() if value)
+            for entry in resumed
         )
-        blocks.append(_stages(timed))
-    blocks.append(_costs(summary))
-    taken_up = data.run.provenance.get("taken_up") or []
-    if taken_up:
-        blocks.append(_taken_up(taken_up))
+        numbered = [(str(number), text) for number, text in enumerate(said, start=1)]
+        blocks.append(facts("Taken up again", numbered))
     return Section(
         key="convergence", title="Convergence, time, memory", blocks=tuple(blocks)
     )
 
 
-def _in_words(data: ReportData) -> str:
-    summary = data.run.summary
-    taken_up = len(data.run.provenance.get("taken_up") or [])
+def _in_words(summary: dict[str, Any], resumed: int) -> str:
     total = sum(summary["seconds"].values())
     ended = "Its solvers converged" if summary["converged"] else "IT DID NOT CONVERGE"
     often = "never interrupted"
-    if taken_up:
-        often = f"interrupted and taken up again {several(taken_up, 'time')}"
+    if resumed:
+        often = f"interrupted and taken up again {several(resumed, 'time')}"
     return (
         f"The fit took {duration(total)} and at most "
         f"{size(summary['peak_memory_bytes'])} of memory; it was {often}. {ended}."
@@ -67,46 +64,19 @@ def _in_words(data: ReportData) -> str:
 
 
 def _stages(records: list[Record]) -> Table:
+    """Records by part of the fit, and the numbers of the last one."""
     stages: dict[str, list[Record]] = {}
     for record in records:
-        kind = re.sub(r" \d+(-| of )\d+$", "", record["stage"])
-        stages.setdefault(kind, []).append(record)
-    rows = [
-        (
-            name,
-            count(len(own)),
-            f"{significant(own[0]['seconds'])} to {significant(own[-1]['seconds'])} s",
-            _last(own),
-        )
-        for name, own in stages.items()
-    ]
+        stages.setdefault(part_of(record), []).append(record)
+    rows = []
+    for name, own in stages.items():
+        first, last = own[0], own[-1]
+        numbers = [
+            f"{key.replace('_', ' ')} {significant(last[key])}"
+            for key in PANELS
+            if last.get(key) is not None
+        ]
+        when = f"{significant(first['seconds'])} to {significant(last['seconds'])} s"
+        rows.append((name, count(len(own)), when, ", ".join(numbers) or "–"))
     header = ("part", "records", "when", "the last one")
     return Table(caption="Iterations by part", header=header, rows=tuple(rows))
-
-
-def _last(records: list[Record]) -> str:
-    last = records[-1]
-    said = [
-        f"{name.replace('_', ' ')} {significant(last[name])}"
-        for name in _NUMBERS
-        if last.get(name) is not None
-    ]
-    return ", ".join(said) or "–"
-
-
-def _costs(summary: dict[str, Any]) -> Table:
-    seconds = summary["seconds"]
-    rows: list[tuple[str, str]] = [
-        (_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()
-    ]
-    rows.append(("in all", duration(sum(seconds.values()))))
-    rows.append(("peak memory of the process", size(summary["peak_memory_bytes"])))
-    return facts("Time and memory", rows)
-
-
-def _taken_up(entries: list[dict[str, Any]]) -> Table:
-    rows = []
-    for number, entry in enumerate(entries, start=1):
-        said = [f"{name} {value}" for name, value in entry.items() if value]
-        rows.append((str(number), ", ".join(said)))
-    return facts("Taken up again", rows)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pipelines.figures import (
-    compare,
     density_slice,
     edge_on,
     face_on,
     lines_of_sight,
     sky,
 )
-from pipelines.report.blocks import Block, Section, Text, picture
+from pipelines.report.blocks import Section, Text, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import percent, plain, significant
 
@@ -20,64 +19,41 @@ def maps(data: ReportData) -> Section:
     cube = data.cube
     reach = plain(float(data.sky.distances[-1]))
     seen = percent(float((cube.arrays["support"] > 0).mean()))
-    text = Text(
-        paragraphs=(
-            "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
-            f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
-            "by the sight line of some star. In the others the map is its prior.",
-        )
+    text = (
+        "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
+        f"l = 90°, z to the north Galactic pole. {seen} of the cells are crossed "
+        "by the sight line of some star. In the others the map is its prior."
     )
-    blocks: tuple[Block, ...] = (
-        text,
-        picture(
-            face_on(cube, data.columns.get("z")),
-            alt="Map of the extinction through the box seen from the north Galactic "
-            "pole, the Sun at the origin",
-            caption="Face-on: extinction through the whole box along z, and its "
-            "standard deviation.",
+    pictures = (
+        (
+            face_on(cube, data.columns["z"]),
+            "Map of the extinction through the box seen from the north Galactic pole, "
+            "the Sun at the origin",
+            "Face-on: extinction through the whole box along z, and its standard "
+            "deviation.",
         ),
-        picture(
-            edge_on(cube, data.columns.get("y")),
-            alt="Map of the extinction through the box seen along y, the Galactic "
-            "plane horizontal",
-            caption="Edge-on: extinction along y, between the ends that the picture "
-            "names, and its standard deviation.",
+        (
+            edge_on(cube, data.columns["y"]),
+            "Map of the extinction through the box seen along y, the Galactic plane "
+            "horizontal",
+            "Edge-on: extinction along y, between the ends that the picture names, and "
+            "its standard deviation.",
         ),
-        picture(
+        (
             density_slice(cube),
-            alt="Density in the plane of the Sun, and its standard deviation beside it",
-            caption="The density in the plane nearest z = 0, and how uncertain it is.",
+            "Density in the plane of the Sun, and its standard deviation beside it",
+            "The density in the plane nearest z = 0, and how uncertain it is.",
         ),
-        picture(
+        (
             sky(data.sky),
-            alt="Extinction over the whole sky in Galactic coordinates out to several "
+            "Extinction over the whole sky in Galactic coordinates out to several "
             f"distances, the last {reach} pc",
-            caption="The sky: extinction from the Sun to a distance, Galactic "
-            "coordinates, l = 0° in the middle and growing to the left.",
+            "The sky: extinction from the Sun to a distance, Galactic coordinates, "
+            "l = 0° in the middle and growing to the left.",
         ),
     )
-    return Section(key="maps", title="Maps", blocks=blocks)
-
-
-def beside(data: ReportData) -> Section:
-    """Another map, the difference, and that in standard deviations."""
-    other = data.beside
-    assert other is not None
-    drawn = picture(
-        compare(
-            data.cube,
-            other.cube,
-            columns=other.columns,
-            names=("this map", other.name),
-        ),
-        alt=f"This map and {other.name}: extinction, density in a plane, and their "
-        "differences",
-        caption=f"This map and {other.name} where both have cells. The other one's "
-        "units are taken as they are: if it is of another band, a factor is part of "
-        "every difference. Which of the two is right this does not tell; "
-        "`dustmap compare` holds both against stars.",
-    )
-    return Section(key="beside", title=f"Beside {other.name}", blocks=(drawn,))
+    drawn = (picture(one, alt=alt, caption=caption) for one, alt, caption in pictures)
+    return Section(key="maps", title="Maps", blocks=(Text((text,)), *drawn))
 
 
 def sight_lines(data: ReportData) -> Section:

@@ -29,8 +29,8 @@ def limits(data: ReportData) -> Section:
         "Intervals are those of the model. Errors that the catalogue understates, and "
         "stars it selects by their extinction, are not in them.",
     )
-    blocks = (Text(paragraphs=text),)
-    return Section(key="limits", title="What the map cannot say", blocks=blocks)
+    title = "What the map cannot say"
+    return Section(key="limits", title=title, blocks=(Text(text),))
 
 
 def origin(data: ReportData) -> Section:
@@ -38,14 +38,13 @@ def origin(data: ReportData) -> Section:
     run = data.run
     recorded, cited = run.provenance, data.origin["citation"]
     blocks: list[Block] = [
-        facts("The run", _run_rows(data)),
         Table(
             caption="Inputs",
             header=("file", "SHA-256"),
             rows=tuple((i["name"], i["sha256"]) for i in recorded["inputs"]),
         ),
         *_catalogue(recorded.get("catalogue") or {}),
-        Text(paragraphs=(str(cited["message"]),)),
+        Text((str(cited["message"]),)),
         facts("How to cite", _citation_rows(cited)),
         Listing(title="BibTeX", content=to_bibtex(cited)),
         Listing(
@@ -60,19 +59,6 @@ def origin(data: ReportData) -> Section:
         ),
     ]
     return Section(key="origin", title="Where it comes from", blocks=tuple(blocks))
-
-
-def _run_rows(data: ReportData) -> dict[str, str]:
-    recorded = data.run.provenance
-    machine = recorded.get("machine") or {}
-    return {
-        "run": data.run.path.name,
-        "fit": str(recorded.get("fit", "unknown")),
-        "program": f"{recorded['program']} {recorded['version']}",
-        "seed": str(recorded["seed"]),
-        "system": str(machine.get("system", "unknown")),
-        "threads": str(machine.get("threads", "unknown")),
-    }
 
 
 def _catalogue(recorded: dict[str, Any]) -> list[Block]:
@@ -97,9 +83,7 @@ def _catalogue(recorded: dict[str, Any]) -> list[Block]:
 
 def _citation_rows(block: dict[str, Any]) -> list[tuple[str, str]]:
     software = block["software"]
-    rows = [
-        ("software", f"{software['title']}, version {software['version']}"),
-    ]
+    rows = [("software", f"{software['title']}, version {software['version']}")]
     for work in block["references"]:
         who = ", ".join(name["family-names"] for name in work["authors"])
         where = work.get("conference", {}).get("name", "")

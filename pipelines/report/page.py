@@ -1,4 +1,4 @@
-"""One HTML file from sections: no other file, no network."""
+"""A run as one HTML file: no other file, no network."""
 
 from __future__ import annotations
 
@@ -9,19 +9,65 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.report.blocks import Section, View
+from pipelines.report.data import ReportData, gather
+from pipelines.report.diagnostics import diagnostics
+from pipelines.report.maps import maps, sight_lines
+from pipelines.report.numbers import count
+from pipelines.report.origin import limits, origin
+from pipelines.report.summary import summary
+from pipelines.report.validation import validation
+from pipelines.report.view import view
+from pipelines.storage.atomic import atomic_file
 
 _FOLDER = Path(__file__).with_name("templates")
 
 
-def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """The page; every text is escaped.
+def write_report(
+    run: Path,
+    output: Path,
+    *,
+    three_d: bool = True,
+    nside: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the report of a run; with the 3-D view it is some 5 MB larger.
 
     Raises
     ------
     InputError
-        If the optional packages behind it are not installed.
+        If the run is incomplete, the output exists and ``overwrite`` is false, or an
+        optional package is missing.
     """
-    jinja2 = optional("jinja2")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists: choose another output or pass --overwrite")
+    for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
+        _optional(name)
+    page = _compose(gather(run, nside=nside), three_d=three_d)
+    with atomic_file(output, overwrite=overwrite) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return output
+
+
+def _compose(data: ReportData, *, three_d: bool) -> str:
+    """The page of what was gathered."""
+    sections = [summary(data), validation(data), diagnostics(data), maps(data)]
+    if three_d:
+        title, blocks = "In three dimensions", (view(data.cube),)
+        sections.append(Section(key="three-d", title=title, blocks=blocks))
+    sections += [sight_lines(data), limits(data), origin(data)]
+    recorded = data.run.provenance
+    stars = count(data.run.summary["counts"]["fitted"])
+    names = ", ".join(one["name"] for one in recorded["inputs"])
+    subtitle = (
+        f"Run {data.run.path.name}, from {names}, by {recorded['program']} "
+        f"{recorded['version']}"
+    )
+    return render(f"Interstellar dust from {stars} stars", subtitle, sections)
+
+
+def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
+    """The page; every text is escaped."""
+    jinja2 = _optional("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -29,24 +75,22 @@ def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    three_d = any(isinstance(b, View) for s in sections for b in s.blocks)
+    plotly = script = ""
+    if any(isinstance(b, View) for s in sections for b in s.blocks):
+        # plotly.js as it is bundled with plotly, about 4.8 MB.
+        plotly = _optional("plotly.offline").get_plotlyjs()
+        script = (_FOLDER / "view.js").read_text(encoding="utf-8")
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
         sections=sections,
         style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
-        script=(_FOLDER / "view.js").read_text(encoding="utf-8") if three_d else "",
-        plotly=_plotly() if three_d else "",
+        script=script,
+        plotly=plotly,
     )
 
 
-def check_packages(*, three_d: bool) -> None:
-    """Raise before the work rather than after it what `render` would."""
-    for name in ("jinja2", *(["plotly.offline"] if three_d else [])):
-        optional(name)
-
-
-def optional(name: str) -> Any:
+def _optional(name: str) -> Any:
     """Import a package of the extra ``report``."""
     try:
         return importlib.import_module(name)
@@ -57,8 +101,3 @@ def optional(name: str) -> Any:
             f"a report needs {package}, which is not installed: "
             f"pip install 'dustmap[report]'{hint}"
         ) from error
-
-
-def _plotly() -> str:
-    """plotly.js as it is bundled with plotly, about 4.8 MB."""
-    return optional("plotly.offline").get_plotlyjs()

@@ -9,7 +9,6 @@ from pipelines.figures import held_out as drawing
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, percent, significant
-from pipelines.report.summary import levels
 from pipelines.run.held_out import HeldOut
 
 _BINS = 6
@@ -19,18 +18,18 @@ _FEWEST = 25
 
 def validation(data: ReportData) -> Section:
     """Errors, z-scores and coverage of the held-out stars, also by bins."""
-    key, title = "held-out", "Held-out stars"
     stars, judged = data.held_out, data.judged
     if stars is None or judged is None:
-        blocks: list[Block] = [Text(paragraphs=(data.unjudged,))]
-        return Section(key=key, title=title, blocks=tuple(blocks))
-    blocks = [Text(paragraphs=_method(data)), _errors(judged)]
-    if data.z is None:
-        blocks.append(_scatter(stars))
+        blocks: list[Block] = [Text((data.unjudged,))]
     else:
-        blocks += [_held(judged), _scatter(stars), *_calibration(judged, data.z)]
-        blocks += _binned(stars, data.z)
-    return Section(key=key, title=title, blocks=tuple(blocks))
+        blocks = [Text(_method(data)), _errors(judged)]
+        if data.z is None:
+            blocks.append(_scatter(stars))
+        else:
+            blocks += [_coverage(judged), _scatter(stars)]
+            blocks += _calibration(judged, data.z)
+            blocks += _binned(stars, data.z)
+    return Section(key="held-out", title="Held-out stars", blocks=tuple(blocks))
 
 
 def _method(data: ReportData) -> tuple[str, ...]:
@@ -50,20 +49,21 @@ def _method(data: ReportData) -> tuple[str, ...]:
 
 
 def _errors(judged: Calibration) -> Table:
-    rows = {
-        "stars": count(judged.stars),
-        "root mean square": f"{significant(judged.rmse)} mag",
-        "robust scatter (1.4826 × median absolute deviation)": (
-            f"{significant(judged.scatter)} mag"
+    rows = [
+        ("stars", count(judged.stars)),
+        ("root mean square", f"{significant(judged.rmse)} mag"),
+        (
+            "robust scatter (1.4826 × median absolute deviation)",
+            f"{significant(judged.scatter)} mag",
         ),
-        "mean": f"{significant(judged.bias)} mag",
-    }
+        ("mean", f"{significant(judged.bias)} mag"),
+    ]
     if judged.coverage:
-        rows |= {
-            "mean of z": significant(judged.z_mean, 2),
-            "standard deviation of z": significant(judged.z_std),
-            "mean of z² (reduced χ²)": significant(judged.chi2),
-        }
+        rows += [
+            ("mean of z", significant(judged.z_mean, 2)),
+            ("standard deviation of z", significant(judged.z_std)),
+            ("mean of z² (reduced χ²)", significant(judged.chi2)),
+        ]
     return facts("Measured minus predicted extinction", rows)
 
 
@@ -78,11 +78,16 @@ def _scatter(stars: HeldOut) -> Block:
     )
 
 
-def _held(judged: Calibration) -> Table:
+def _coverage(judged: Calibration) -> Table:
+    rows = []
+    for c in judged.coverage:
+        deviation = f"{(c.held - c.level) / c.error:+.1f} σ"
+        deviation = deviation.replace("-", "\N{MINUS SIGN}")
+        rows.append((f"{c.level:.0%}", percent(c.held, c.error), deviation))
     return Table(
         caption="Stars inside central intervals",
         header=("stated", "held", "deviation"),
-        rows=tuple(levels(judged)),
+        rows=tuple(rows),
     )
 
 
@@ -107,15 +112,17 @@ def _calibration(judged: Calibration, z: np.ndarray) -> list[Block]:
 
 
 def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
-    values = {
-        "distance": (stars.distance, "pc"),
-        # Not by the measured one: noise alone would bias what it sorts.
-        "predicted extinction": (stars.predicted["mean"], "mag"),
-    }
+    """Tables and figures by distance and by predicted extinction.
+
+    Not by the measured one: noise alone would bias the bins.
+    """
     tables: list[Block] = []
     pictures: list[Block] = []
     number = min(_BINS, max(1, len(z) // _FEWEST))
-    for name, (value, unit) in values.items():
+    for name, value, unit in (
+        ("distance", stars.distance, "pc"),
+        ("predicted extinction", stars.predicted["mean"], "mag"),
+    ):
         found = by_bins(value, even_edges(value, number), stars.residual, z)
         tables.append(_bin_table(found, name, unit))
         pictures.append(
@@ -132,19 +139,17 @@ def _binned(stars: HeldOut, z: np.ndarray) -> list[Block]:
 
 
 def _bin_table(bins: list[Bin], name: str, unit: str) -> Table:
-    nominal = [f"in {c.level:.0%}" for c in bins[0].calibration.coverage]
-    rows = []
-    for one in bins:
-        c = one.calibration
-        rows.append(
-            (
-                f"{significant(one.low)}–{significant(one.high)}",
-                count(c.stars),
-                significant(c.bias, 2),
-                significant(c.rmse),
-                significant(c.z_std),
-                *(percent(level.held, level.error) for level in c.coverage),
-            )
-        )
+    levels = [f"in {c.level:.0%}" for c in bins[0].calibration.coverage]
     header = (f"{name} [{unit}]", "stars", "mean [mag]", "RMSE [mag]", "std of z")
-    return Table(caption=f"By {name}", header=(*header, *nominal), rows=tuple(rows))
+    rows = [
+        (
+            f"{significant(one.low)}–{significant(one.high)}",
+            count(one.calibration.stars),
+            significant(one.calibration.bias, 2),
+            significant(one.calibration.rmse),
+            significant(one.calibration.z_std),
+            *(percent(c.held, c.error) for c in one.calibration.coverage),
+        )
+        for one in bins
+    ]
+    return Table(caption=f"By {name}", header=(*header, *levels), rows=tuple(rows))

@@ -10,7 +10,7 @@ import torch
 from dustmap.distributed.group import Group
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.catalog.schema import Stars
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 from pipelines.planning.selection import placing_errors
@@ -39,45 +39,37 @@ def sight_line_lengths(
 
     The ranks of a group share out the stars.
     """
-    generator = torch.Generator().manual_seed(0)
-    seen = _counting_plan(plan)
-    model = build_model(
-        seen,
-        rays(seen, torch.as_tensor(stars.positions())),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        generator=generator,
-        group=group,
-    )
-    assert isinstance(model, TorusGaussian)
-    total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))
-    fine = model.whitening.fine_shape
-    step = seen.refinement
-    field_ = total.reshape(fine)
-    block = tuple(slice(0, n * step, step) for n in plan.grid.shape)
-    return field_[block] / float(np.mean(plan.grid.spacing))
-
-
-def crossed(support: torch.Tensor) -> str:
-    """In words, how much of the grid stars look through, by their `support`."""
-    share = float((support > 0).to(torch.float64).mean())
-    told = f"{share:.0%}" if share >= _FEW else f"{share:.1%}"
-    text = f"sight lines cross {told} of the cells, the others show the prior"
-    if share >= _FEW:
-        return text
-    return (
-        f"{text}: with so few stars or narrow fields a smaller map (box.x, box.y, "
-        "box.z or data.max_distance) can be finer"
-    )
-
-
-def _counting_plan(plan: Plan) -> Plan:
-    """The plan on a minimal torus of the box itself, to count sight lines with."""
-    return replace(
+    # On a minimal torus of the box itself.
+    counting = replace(
         plan,
         engine="full-batch",
         density="gaussian",
         torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
         refinement=1,
         residual_refinement=1,
+    )
+    model = build_model(
+        counting,
+        rays(counting, torch.as_tensor(stars.positions())),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        generator=torch.Generator().manual_seed(0),
+        group=group,
+    )
+    assert isinstance(model, TorusGaussian)
+    total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))
+    inside = tuple(slice(n) for n in plan.grid.shape)
+    field = total.reshape(model.whitening.fine_shape)[inside]
+    return field / float(np.mean(plan.grid.spacing))
+
+
+def crossed(support: torch.Tensor) -> str:
+    """In words, how much of the grid stars look through, by their `support`."""
+    share = float((support > 0).to(torch.float64).mean())
+    text = "sight lines cross {} of the cells, the others show the prior"
+    if share >= _FEW:
+        return text.format(f"{share:.0%}")
+    return (
+        f"{text.format(f'{share:.1%}')}: with so few stars or narrow fields a smaller "
+        "map (box.x, box.y, box.z or data.max_distance) can be finer"
     )

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,22 +30,13 @@ from dustmap.posterior import Posterior
 from dustmap.whitening import TorusWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, nearest_cells
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.atomic import check_manifest
+from pipelines.storage.atomic import check_manifest, check_writable
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The numbers of a fit: ``mean`` (P,), ``samples`` (S, P), ``support`` (grid)."""
-
-    mean: Tensor
-    samples: Tensor
-    support: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -85,14 +75,14 @@ class Run:
         return nearest_cells(values, grid.origin, grid.spacing, points)
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
+def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
     """Refuse an output folder before the work rather than after it.
 
     Raises
     ------
     InputError
         If ``path`` exists and ``overwrite`` is false, if overwriting would delete
-        something that is no run, or if its folder cannot be written.
+        something that holds no ``marker`` of a run, or if its folder cannot be written.
     """
     if path.name.endswith(SUFFIX):
         raise InputError(
@@ -102,26 +92,22 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists: choose another output or pass --overwrite")
     is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty and not (path / "run.json").is_file():
+    if path.exists() and not is_empty and not (path / marker).is_file():
         raise InputError(
             f"{path} is no run folder: --overwrite replaces only a run, choose "
             "another output"
         )
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path.parent} is read-only: cannot write {path.name} there")
+    check_writable(path)
 
 
-def write_state(folder: Path, state: State) -> None:
-    """Save the tensors (safetensors: plain numbers, nothing that could run)."""
-    tensors = {
-        "mean": state.mean.cpu().contiguous(),
-        "samples": state.samples.cpu().contiguous(),
-        "support": state.support.cpu().contiguous(),
-    }
+def write_state(folder: Path, **tensors: Tensor) -> None:
+    """Save ``mean`` (P,), ``samples`` (S, P), ``support`` (grid) of a fit.
+
+    The format, safetensors, holds plain numbers and nothing that could run.
+    """
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     # By bytes: safetensors' own writer makes files that nobody else may read.
-    (folder / "posterior.safetensors").write_bytes(save(tensors))
+    (folder / "posterior.safetensors").write_bytes(save(plain))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -138,18 +124,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         If the folder is no run, is incomplete, or was altered.
     """
     folder = Path(path)
-    begun = unfinished(folder)
-    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
-        raise InputError(
-            f"{begun.output}: this fit is not finished: go on with the command it was "
-            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
-            "is)"
-        )
-    if not (folder / "run.json").is_file():
-        raise InputError(
-            f"{folder} is not a run folder: it has no run.json (make one with "
-            "`dustmap fit stars.parquet -o RUN`)"
-        )
+    _require_finished(folder)
     check_manifest(folder, allow_extra=True)
     description = json.loads((folder / "run.json").read_text())
     plan = Plan.from_dict(description["plan"])
@@ -172,6 +147,21 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         summary=description["summary"],
         provenance=description["provenance"],
     )
+
+
+def _require_finished(folder: Path) -> None:
+    begun = unfinished(folder)
+    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
+        raise InputError(
+            f"{begun.output}: this fit is not finished: go on with the command it was "
+            f"begun with and --resume (`dustmap status {begun.output}` says how far it "
+            "is)"
+        )
+    if not (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no run.json (make one with "
+            "`dustmap fit stars.parquet -o RUN`)"
+        )
 
 
 def fit_of(path: Path) -> str:

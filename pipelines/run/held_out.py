@@ -44,17 +44,22 @@ class HeldOut:
     predicted: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
-        """Stars with extinctions, beside the columns that were predicted of them."""
-        assert stars.extinction is not None
+    def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
+        """Of the columns of the file."""
         return cls(
-            l=stars.l,
-            b=stars.b,
-            distance=stars.distance,
-            observed=stars.extinction,
-            noise=observation_noise(stars, plan, columns["density_mean"]),
+            l=columns["l"],
+            b=columns["b"],
+            distance=columns["distance"],
+            observed=columns["extinction"],
+            noise=columns["noise"],
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
         )
+
+    @classmethod
+    def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
+        """Stars with extinctions, beside the columns that were predicted of them."""
+        places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
+        return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
 
     def __len__(self) -> int:
         return len(self.l)
@@ -76,13 +81,21 @@ class HeldOut:
         )
 
 
+def _observed(
+    stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The columns of the observation; ``noise`` is its whole standard error."""
+    assert stars.extinction is not None
+    assert stars.extinction_error is not None
+    noise = observation_noise(stars, plan, predictions["density_mean"])
+    columns = (stars.extinction, stars.extinction_error, noise)
+    return dict(zip(_OBSERVED, columns, strict=True))
+
+
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Error and coverage of the noisy extinctions of the held-out stars.
-
-    Coverage is that of `pipelines.base.calibration`, as reports have it.
-    """
+    """Error and coverage of the noisy extinctions of the held-out stars."""
     if not len(stars):
         return {}
     held = HeldOut.of(stars, plan, predictions)
@@ -93,20 +106,16 @@ def held_out_score(
     }
     # Without posterior samples there is no standard deviation to judge.
     if held.has_uncertainty:
-        z = held.z_scores(positive=plan.density == "lognormal")
-        for found in coverage(z, _LEVELS):
-            score[f"coverage_{found.level:.0%}".rstrip("%")] = found.held
+        for found in coverage(held.z_scores(positive=plan.is_lognormal), _LEVELS):
+            score[f"coverage_{100 * found.level:.0f}"] = found.held
     return score
 
 
 def write_held_out(
     path: Path, stars: Stars, plan: Plan, predictions: dict[str, np.ndarray]
 ) -> None:
-    """Predictions beside what was observed; ``noise`` is its whole standard error."""
-    assert stars.extinction_error is not None
-    held = HeldOut.of(stars, plan, predictions)
-    columns = (held.observed, stars.extinction_error, held.noise)
-    observed = dict(zip(_OBSERVED, columns, strict=True))
+    """Predictions beside what was observed."""
+    observed = _observed(stars, plan, predictions)
     write_predictions(path, stars, {**observed, **predictions}, {})
 
 
@@ -118,17 +127,7 @@ def read_held_out(run: Path) -> HeldOut | None:
     if not (run / FILE).is_file():
         return None
     columns, _, _ = read_table(run / FILE)
-    if not {*_OBSERVED} <= set(columns):
-        return None
     inside = columns["inside"].astype(bool)
-    if not inside.any():
+    if not inside.any() or not set(_OBSERVED) <= columns.keys():
         return None
-    kept = {name: column[inside] for name, column in columns.items()}
-    return HeldOut(
-        l=kept["l"],
-        b=kept["b"],
-        distance=kept["distance"],
-        observed=kept["extinction"],
-        noise=kept["noise"],
-        predicted={name: kept[f"extinction_{name}"] for name in KINDS},
-    )
+    return HeldOut.of_columns({name: c[inside] for name, c in columns.items()})

@@ -30,24 +30,16 @@ class GridField:
     """
 
     def __init__(self, plan: Plan, model: ForwardModel) -> None:
-        rowwise = isinstance(model, RowwiseGaussian)
-        refinement = 1 if rowwise else plan.refinement
+        grid, rowwise = plan.grid, isinstance(model, RowwiseGaussian)
+        fine = 1 if rowwise else plan.refinement
         margin = 1 if not rowwise and plan.interpolation == "cubic" else 0
-        last = [refinement * (n - 1) for n in plan.grid.shape]
+        last = [fine * (n - 1) for n in grid.shape]
         self._index = [np.arange(-margin, n + 1 + margin) for n in last]
-        self.at_grid = tuple(slice(margin, margin + n + 1, refinement) for n in last)
-        self.cells = np.ix_(
-            *(
-                np.rint(index / refinement).astype(int).clip(0, n - 1)
-                for index, n in zip(self._index, plan.grid.shape, strict=True)
-            )
-        )
-        self.axes = [
-            start + h / refinement * index
-            for start, h, index in zip(
-                plan.grid.origin, plan.grid.spacing, self._index, strict=True
-            )
-        ]
+        self.at_grid = tuple(slice(margin, margin + n + 1, fine) for n in last)
+        nearest = [np.rint(index / fine).astype(int) for index in self._index]
+        self.cells = np.ix_(*(i.clip(0, n - 1) for i, n in zip(nearest, grid.shape)))
+        scales = zip(grid.origin, grid.spacing, self._index, strict=True)
+        self.axes = [start + h / fine * index for start, h, index in scales]
         points = np.stack(np.meshgrid(*self.axes, indexing="ij"), axis=-1)
         mean = plan.mean.build()(torch.from_numpy(points.reshape(-1, 3)))
         self.name = "log_density" if model.positive else "density"

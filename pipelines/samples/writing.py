@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from torch import Tensor
 from zarr.codecs import BloscCodec
 
 from pipelines.base.errors import InputError
@@ -85,7 +86,7 @@ def write_samples(
             f"a tolerance lies between {_FINEST:g} and {_COARSEST:g} of the prior's "
             f"standard deviation, got {tolerance:g}"
         )
-    posterior = run.posterior
+    posterior, support = run.posterior, run.support.reshape(run.plan.grid.shape)
     # A power of two, so that multiples of it end in zeros.
     step = 2.0 ** math.floor(math.log2(math.sqrt(12) * tolerance * run.plan.std))
     field = GridField(run.plan, posterior.model)
@@ -97,14 +98,29 @@ def write_samples(
         "summary": run.summary,
         "fit": run.provenance,
     }
-    count = _checked_count(run, None)
-    with _store(output, run, field.name, record, overwrite=overwrite) as group:
-        _write_axes(group, field.axes, count)
-        _write_fields(group, run, field, step)
+
+    def rounded(eps: Tensor) -> np.ndarray:
+        return np.rint(field.values(posterior.model, eps).T / step) * step
+
+    units, title = _ABOUT[field.name]
+    with _store(output, run, field.name, field.axes, None, record, overwrite) as group:
+        for number, eps in enumerate(posterior.samples):
+            group[field.name][number] = rounded(eps)
+        for name, cube, unit, about in (
+            (
+                f"central_{field.name}",
+                rounded(posterior.mean).astype(np.float32),
+                units,
+                f"{title}, of the mean or mode",
+            ),
+            ("support", support.numpy()[field.cells].T, "1", field_title("support")),
+        ):
+            attributes = {"units": unit, "long_name": about}
+            write_array(group, name, cube, dimensions=AXES[::-1], attributes=attributes)
     tensors = (posterior.mean, posterior.samples, run.support)
     return SamplesReport(
         output=output,
-        samples=count,
+        samples=len(posterior.samples),
         size=sum(item.stat().st_size for item in output.rglob("*") if item.is_file()),
         before=sum(t.numel() * t.element_size() for t in tensors),
         step=step,
@@ -125,64 +141,15 @@ def write_sample_cubes(
     InputError
         If there are no samples or fewer than ``count``, or ``path`` exists.
     """
-    wanted = _checked_count(run, count)
     model = run.posterior.model
     field = GridField(run.plan, model)
     axes = [axis[some] for axis, some in zip(field.axes, field.at_grid, strict=True)]
-    with _store(path, run, "density", {}, overwrite=overwrite) as group:
-        _write_axes(group, axes, wanted)
-        array = _cubes(group, "density", wanted, run.plan.grid.shape)
-        for number, eps in enumerate(run.posterior.samples[:wanted]):
+    samples = run.posterior.samples[:count]
+    with _store(path, run, "density", axes, count, {}, overwrite) as group:
+        for number, eps in enumerate(samples):
             values = field.values(model, eps)[field.at_grid]
-            array[number] = (np.exp(values) if model.positive else values).T
-    return wanted
-
-
-def _checked_count(run: Run, count: int | None) -> int:
-    held = len(run.posterior.samples)
-    if not held:
-        raise InputError(
-            f"{run.path} has no posterior samples: fit with --set inference.samples=32"
-        )
-    if count is not None and not 1 <= count <= held:
-        raise InputError(f"{run.path} holds {held} samples; {count} cannot be written")
-    return held if count is None else count
-
-
-def _write_axes(group: zarr.Group, axes: list[np.ndarray], count: int) -> None:
-    number = {"long_name": "posterior sample"}
-    write_array(
-        group, "sample", np.arange(count), dimensions=("sample",), attributes=number
-    )
-    for name, axis in zip(AXES, axes, strict=True):
-        about = {"units": "pc", "long_name": FRAME["axes"][name]}
-        write_array(group, name, axis, dimensions=(name,), attributes=about)
-
-
-def _write_fields(group: zarr.Group, run: Run, field: GridField, step: float) -> None:
-    posterior = run.posterior
-    shape = tuple(len(axis) for axis in field.axes)
-    cubes = _cubes(group, field.name, len(posterior.samples), shape)
-    units, title = _ABOUT[field.name]
-    for row, eps in enumerate([posterior.mean, *posterior.samples]):
-        values = np.rint(field.values(posterior.model, eps) / step) * step
-        if row:
-            cubes[row - 1] = values.T
-            continue
-        write_array(
-            group,
-            f"central_{field.name}",
-            values.T.astype(np.float32),
-            dimensions=AXES[::-1],
-            attributes={"units": units, "long_name": f"{title}, of the mean or mode"},
-        )
-    write_array(
-        group,
-        "support",
-        run.support.numpy().reshape(run.plan.grid.shape)[field.cells].T,
-        dimensions=AXES[::-1],
-        attributes={"units": "1", "long_name": field_title("support")},
-    )
+            group["density"][number] = (np.exp(values) if model.positive else values).T
+    return len(samples)
 
 
 @contextmanager
@@ -190,19 +157,28 @@ def _store(
     path: Path,
     run: Run,
     name: str,
+    axes: list[np.ndarray],
+    count: int | None,
     record: dict[str, Any],
-    *,
     overwrite: bool,
-) -> Iterator[zarr.Group]:
-    """A group with coordinates, which appears under its name when it is whole."""
+) -> Iterator[Any]:
+    """A group with room for samples ``name``, which appears when it is whole."""
+    held = len(run.posterior.samples)
+    if not held:
+        raise InputError(
+            f"{run.path} has no posterior samples: fit with --set inference.samples=32"
+        )
+    count = held if count is None else count
+    if not 1 <= count <= held:
+        raise InputError(f"{run.path} holds {held} samples; {count} cannot be written")
     if path.is_dir() and any(path.iterdir()) and not (path / "zarr.json").is_file():
         raise InputError(f"{path} is a folder and no zarr store: choose another path")
-    origin = provenance(run)
+    origin, (units, title) = provenance(run), _ABOUT[name]
     attributes: Any = {
         "kind": SAMPLES,
         "version": VERSION,
         "title": "Posterior samples of a three-dimensional map of interstellar dust",
-        "unit": _ABOUT[name][0],
+        "unit": units,
         "arrays": [name],
         "frame": FRAME,
         "band": origin["extinction_band"],
@@ -210,27 +186,30 @@ def _store(
         "provenance": origin,
         **record,
     }
+    shape = (count, *(len(axis) for axis in reversed(axes)))
     with atomic_directory(path, overwrite=overwrite) as temporary:
         group = zarr.create_group(store=temporary, zarr_format=3, attributes=attributes)
+        numbers = {"long_name": "posterior sample"}
+        for axis, values, about in (
+            ("sample", np.arange(count), numbers),
+            *(
+                (n, axis, {"units": "pc", "long_name": FRAME["axes"][n]})
+                for n, axis in zip(AXES, axes, strict=True)
+            ),
+        ):
+            write_array(group, axis, values, dimensions=(axis,), attributes=about)
+        group.create_array(
+            name,
+            shape=shape,
+            # Of one sample each.
+            chunks=(1, *(min(_CHUNK, n) for n in shape[1:])),
+            dtype=np.float32,
+            dimension_names=("sample", *AXES[::-1]),
+            attributes={"units": units, "long_name": title},
+            fill_value=np.nan,
+            config={"write_empty_chunks": True},
+            compressors=_COMPRESSION,
+        )
         yield group
         consolidate(temporary)
         write_manifest(temporary)
-
-
-def _cubes(
-    group: zarr.Group, name: str, count: int, shape: tuple[int, ...]
-) -> zarr.Array:
-    """An array ``sample z y x``, whose chunks are of one sample each."""
-    units, title = _ABOUT[name]
-    sizes = shape[::-1]
-    return group.create_array(
-        name,
-        shape=(count, *sizes),
-        chunks=(1, *(min(_CHUNK, n) for n in sizes)),
-        dtype=np.float32,
-        dimension_names=("sample", *AXES[::-1]),
-        attributes={"units": units, "long_name": title},
-        fill_value=np.nan,
-        config={"write_empty_chunks": True},
-        compressors=_COMPRESSION,
-    )

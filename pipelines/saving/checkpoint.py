@@ -23,42 +23,30 @@ from pipelines.storage.atomic import (
     atomic_directory,
     check_manifest,
     remove_directory,
-    remove_parts,
     replace_text,
     write_manifest,
 )
 
 RECORD, TENSORS, POINTER = "checkpoint.json", "state.safetensors", "latest"
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One that was read: what its writer gave, ``written`` at this Unix time."""
+    """One that was read: tensors and plain values, ``written`` at this Unix time."""
 
     path: Path
     written: float
-    tensors: dict[str, Tensor]
     content: dict[str, Any]
 
 
 def write_checkpoint(
-    folder: Path,
-    tensors: dict[str, Tensor],
-    content: dict[str, Any],
-    *,
-    before: Path | None,
+    folder: Path, content: dict[str, Any], *, before: Path | None
 ) -> Path:
     """Write the next checkpoint of a folder; only it and the one ``before`` are kept.
 
-    Parameters
-    ----------
-    tensors
-        Zero-dimensional and empty ones may be among them.
-    content
-        Plain JSON, without NaN or infinity.
-    before
-        The newest that is known to be whole; there may be newer ones that are not.
+    ``content`` is tensors, and plain JSON without NaN or infinity; ``before`` is the
+    newest that is known to be whole: there may be newer ones that are not.
 
     Raises
     ------
@@ -69,8 +57,10 @@ def write_checkpoint(
     present = checkpoints(folder)
     number = 1 + (int(present[-1].name) if present else 0)
     path = folder / f"{number:06d}"
+    tensors = {n: value for n, value in content.items() if isinstance(value, Tensor)}
+    plain = {n: value for n, value in content.items() if n not in tensors}
     with atomic_directory(path, overwrite=False) as part:
-        record = {"format": _FORMAT, "written": time.time(), **content}
+        record = {"format": _FORMAT, "written": time.time(), **plain}
         (part / RECORD).write_text(json.dumps(record, allow_nan=False) + "\n")
         _save(tensors, part / TENSORS)
         write_manifest(part)
@@ -107,12 +97,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         version, written = content.pop("format"), float(content.pop("written"))
         # In memory that is aligned as torch's own is: some products round by it.
         loaded = load_file(path / TENSORS)
-        tensors = {name: tensor.clone() for name, tensor in loaded.items()}
+        content |= {name: tensor.clone() for name, tensor in loaded.items()}
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise InputError(f"{path} is no checkpoint of this program: {error}") from error
     if version != _FORMAT:
         raise InputError(f"{path} has format {version}; this version reads {_FORMAT}")
-    return Checkpoint(path=path, written=written, tensors=tensors, content=content)
+    return Checkpoint(path=path, written=written, content=content)
 
 
 def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -129,12 +119,12 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
             return read_checkpoint(path), faults
         except InputError as error:
             faults.append(str(error))
-    if faults:
-        raise InputError(
-            f"{folder}: no checkpoint can be used. {' '.join(faults)}. Restore one, or "
-            "begin anew with --overwrite"
-        )
-    return None, []
+    if not faults:
+        return None, []
+    raise InputError(
+        f"{folder}: no checkpoint can be used. {' '.join(faults)}. Restore one, or "
+        "begin anew with --overwrite"
+    )
 
 
 def check_checkpoints(folder: Path) -> list[str]:
@@ -145,49 +135,30 @@ def check_checkpoints(folder: Path) -> list[str]:
     InputError
         If any is damaged, or the one that was named last is missing.
     """
-    faults, lines = _missing(folder), []
-    for path in checkpoints(folder):
-        try:
-            lines.append(check_checkpoint(path))
-        except InputError as error:
-            faults.append(str(error))
-    if faults:
-        raise InputError(" ".join(faults))
-    return lines
+    missing = _missing(folder)
+    if missing:
+        raise InputError(missing[0])
+    return [check_checkpoint(path) for path in checkpoints(folder)]
 
 
 def check_checkpoint(path: Path) -> str:
-    """Read a checkpoint in full, and say what it is.
-
-    Raises
-    ------
-    InputError
-        As `read_checkpoint`.
-    """
-    found = read_checkpoint(path)
-    size = sum(item.stat().st_size for item in path.iterdir())
+    """Read a checkpoint in full, and say what it is; raises as `read_checkpoint`."""
+    found = read_checkpoint(path).content
+    count = sum(isinstance(value, Tensor) for value in found.values())
     return (
-        f"{path}: checkpoint of stage {found.content.get('stage')}, "
-        f"{len(found.tensors)} tensors, {size} bytes; all match their SHA-256"
+        f"{path}: checkpoint of stage {found.get('stage')}, {count} tensors, "
+        f"{size_of(path)} bytes; all match their SHA-256"
     )
 
 
-def clear_checkpoints(folder: Path) -> None:
-    """Remove all of them, and what killed writers left."""
-    if folder.is_dir():
-        remove_directory(folder)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers left."""
-    if folder.is_dir():
-        remove_parts(folder)
+def size_of(path: Path) -> int:
+    """Bytes of a checkpoint's files."""
+    return sum(item.stat().st_size for item in path.iterdir())
 
 
 def _missing(folder: Path) -> list[str]:
     """What the pointer says should be here and is not."""
-    pointer = folder / POINTER
-    present = checkpoints(folder)
+    pointer, present = folder / POINTER, checkpoints(folder)
     if not pointer.is_file():
         # The first of all may have been renamed and not yet named.
         return [f"{pointer} is missing"] if len(present) > 1 else []

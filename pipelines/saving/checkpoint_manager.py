@@ -26,23 +26,14 @@ from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace
 from pipelines.storage.metrics import Metrics
 
-_PART = "checkpoints"
-
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointManager:
     """Writes a fit's states, and raises `Stopped` after a signal.
 
-    Parameters
-    ----------
-    work
-        Where checkpoints go.
-    last
-        The newest checkpoint that is known to be whole.
-    history
-        When and from what the fit was resumed.
-    group
-        Its ranks agree on what is due; the first one writes.
+    ``last`` is the newest checkpoint that is known to be whole, ``history`` when and
+    from what the fit was resumed. The ranks of ``group`` agree on what is due; the
+    first one writes.
     """
 
     work: Workspace
@@ -65,14 +56,9 @@ class CheckpointManager:
         self._since = self.now()
 
     def save(self, state: FitState) -> None:
-        """Write the state after a stage of the fit.
+        """Write the state after a stage of the fit, and end after a signal.
 
         A checkpoint that cannot be written is reported, and those before it stay.
-
-        Raises
-        ------
-        Stopped
-            If a signal came on any rank.
         """
         self._latest = None
         self._write(state, len(self.metrics), "")
@@ -81,19 +67,13 @@ class CheckpointManager:
     def offer(self, state: Callable[[], FitState]) -> None:
         """Write the state after a step of the inference if that is due.
 
-        Otherwise the last one offered is written when a signal comes.
-
-        Raises
-        ------
-        Stopped
-            If a signal came on any rank.
+        Otherwise the last one offered is written when a signal comes, which ends it.
         """
         self._latest = state, len(self.metrics)
         self._steps += 1
         often = self.settings.iterations
         passed = self.now() - self._since >= 60 * self.settings.minutes
-        counted = often is not None and self._steps >= often
-        if self.group.agree(passed or counted):
+        if self.group.agree(passed or (often is not None and self._steps >= often)):
             self._write_latest()
         self.stop_if_asked()
 
@@ -124,16 +104,18 @@ class CheckpointManager:
     def _write(self, state: FitState, records: int, stage: str) -> None:
         """Write a checkpoint of the fit, whose clock is in ``stage``."""
         if self.group.first:
+            start = time.perf_counter()
             self._write_here(state, records, stage)
+            self.clock.aside("checkpoints", time.perf_counter() - start)
         self.group.meet()
         self._since, self._steps = self.now(), 0
 
     def _write_here(self, state: FitState, records: int, stage: str) -> None:
-        start = time.perf_counter()
-        tensors = state.tensors()
+        entries = state.entries()
+        tensors = {n: v for n, v in entries.items() if torch.is_tensor(v)}
         require_finite(f"the state of a fit, {state.stage}", **tensors)
         content = {
-            **state.content(),
+            **entries,
             "identity": asdict(self.identity),
             "seconds": self.clock.so_far(stage),
             "records": records,
@@ -143,39 +125,24 @@ class CheckpointManager:
         try:
             self.metrics.sync()
             self.last = write_checkpoint(
-                self.work.checkpoints, tensors, content, before=self.last
+                self.work.checkpoints, content, before=self.last
             )
         except OSError as error:
             kept = f"{self.last.name} stays" if self.last else "there is none before it"
             say(f"a checkpoint could not be written, {kept}; the fit goes on: {error}")
-            return
-        finally:
-            self.clock.aside(_PART, time.perf_counter() - start)
-        self.heart.tell(
-            checkpoint={
-                "name": self.last.name,
-                "stage": state.stage,
-                "written": time.time(),
-                "seconds": round(time.perf_counter() - start, 3),
-                "bytes": sum(item.stat().st_size for item in self.last.iterdir()),
-            }
-        )
 
 
 @dataclass(slots=True, kw_only=True)
 class InferenceCheckpointer:
     """The `dustmap.checkpoint.Checkpointer` of the inference of a fit.
 
-    Parameters
-    ----------
-    state
-        The fit before its inference; its ``inference`` is what this goes on from.
-    slabs
-        How the ranks share out the grid, if they do: states are saved whole.
+    ``state`` is the fit before its inference, ``inference`` what this resumes. Of a
+    grid in ``slabs`` states are saved whole.
     """
 
     manager: CheckpointManager
     state: FitState
+    inference: State | None
     slabs: Slabs | None
 
     def save(self, state: State) -> None:
@@ -189,8 +156,7 @@ class InferenceCheckpointer:
 
     def restore(self) -> State | None:
         """What the fit had saved, once."""
-        found = self.state.inference
-        self.state = replace(self.state, inference=None)
+        found, self.inference = self.inference, None
         return found if found is None or self.slabs is None else cut(found, self.slabs)
 
 

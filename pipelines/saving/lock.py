@@ -46,15 +46,16 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def is_held(path: Path) -> bool | None:
-    """Whether a process has this lock; ``None`` where the system cannot tell."""
+def is_held(path: Path) -> bool:
+    """Whether a process has this lock."""
     try:
         with path.open("r") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except OSError as error:
-        return None if error.errno in _UNSUPPORTED else True
+        # No fit begins on a file system without locks.
+        return error.errno not in _UNSUPPORTED
     return False
 
 
@@ -69,12 +70,12 @@ def _taken(path: Path) -> TextIO | None:
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            raise InputError(
-                f"{path.parent} is on a file system without locks, where two runs "
-                "could write at once: choose another place for the output"
-            ) from None
-        raise
+        if error.errno not in _UNSUPPORTED:
+            raise
+        raise InputError(
+            f"{path.parent} is on a file system without locks, where two runs could "
+            "write at once: choose another place for the output"
+        ) from None
     stream.close()
     return None
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
@@ -17,13 +16,12 @@ from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import say
 from pipelines.base.timing import StageClock
 from pipelines.config import FitConfig
+from pipelines.model.problem import Place, place_of
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.saving.checkpoint_manager import CheckpointManager, machine
-from pipelines.saving.command import command_of
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import Heartbeat
-from pipelines.saving.identity import Identity
-from pipelines.saving.place import Place, place_of
+from pipelines.saving.identity import Identity, command_of
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
 from pipelines.storage.metrics import Metrics
@@ -50,43 +48,38 @@ class Session:
     config: FitConfig
     place: Place
     manager: CheckpointManager
-    clock: StageClock
-    metrics: Metrics
-    group: Group
     state: FitState | None = None
     inference: State | None = None
 
-    def resume_from(self, state: FitState) -> None:
-        """Go on from what an earlier process saved."""
-        self.place["generator"].set_state(state.generator)
-        self.state, self.inference = replace(state, inference=None), state.inference
-        self.manager.heart.tell(state=_NEXT[state.stage])
+    @property
+    def group(self) -> Group:
+        """The processes that make it together."""
+        return self.manager.group
 
-    def reached(self, state: FitState) -> None:
-        """A stage is done: say so and save it.
+    def begin_from(self, found: Checkpoint | None) -> None:
+        """Go on from what an earlier process saved, if it did."""
+        heart = self.manager.heart
+        heart.tell(state="planning")
+        if self.group.size == 1:
+            heart.tell(command=command_of(self.source, self.output, self.config))
+        if found is not None:
+            state = FitState.restore(found, self.place["device"])
+            self.place["generator"].set_state(state.generator)
+            self.state = replace(state, inference=None)
+            self.inference = state.inference
+            heart.tell(state=_NEXT[state.stage])
+
+    def reached(self, state: FitState, part: str) -> None:
+        """A stage is done, which the clock calls ``part``: report and save it.
 
         Raises
         ------
         Stopped
             If a signal asked for it.
         """
+        self.manager.clock.lap(part)
         self.manager.heart.tell(state=_NEXT[state.stage])
         self.manager.save(state)
-
-    def take_inference(self) -> State | None:
-        """The inference under way, once: whoever goes on lets its tensors go."""
-        inference, self.inference = self.inference, None
-        return inference
-
-    def splitter(self) -> torch.Generator:
-        """For keeping stars back: the same draws as at the beginning."""
-        if self.state is None:
-            return self.place["generator"]
-        return torch.Generator().manual_seed(self.config.inference.seed)
-
-    def generator_state(self) -> torch.Tensor:
-        """To be kept with a stage that is done."""
-        return self.place["generator"].get_state()
 
 
 @contextmanager
@@ -111,72 +104,53 @@ def opened(
         process, has no whole checkpoint, or (unless ``anyway``) was one of another
         configuration, catalogue or code.
     """
-    place = place_of(config, torch.Generator().manual_seed(config.inference.seed))
+    place = place_of(config)
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         if group.first:
-            work = stack.enter_context(
-                claimed(output, overwrite=overwrite, resume=resume)
-            )
+            claim = claimed(output, overwrite=overwrite, resume=resume)
+            work = stack.enter_context(claim)
         group.meet()
         if not group.first:
             work = _joined(output)
         # The first rank alone reads the whole catalogue for its hash.
         told = group.from_first(lambda: json.dumps(asdict(Identity.of(source, config))))
         identity = Identity(**json.loads(told))
-        found = _found(work, identity, anyway=anyway)
-        manager = _manager(stack, work, identity, found, config, stop, group)
-        session = Session(
-            source=source,
-            output=output,
-            config=config,
-            place=place,
-            manager=manager,
-            clock=manager.clock,
-            metrics=manager.metrics,
+        found, history = _found(work, identity, anyway=anyway)
+        manager = CheckpointManager(
+            work=work,
+            identity=identity,
+            settings=config.checkpoint,
+            stop=stop,
+            clock=StageClock({} if found is None else found.content["seconds"]),
+            metrics=_metrics(stack, work if group.first else None, found),
+            heart=stack.enter_context(Heartbeat(work.status if group.first else None)),
             group=group,
+            last=None if found is None else found.path,
+            history=history,
         )
-        manager.heart.tell(state="planning")
-        if found is not None:
-            session.resume_from(FitState.restore(found, place["device"]))
+        # The first rank writes the next checkpoint only after all have read this one.
+        group.meet()
+        session = Session(
+            source=source, output=output, config=config, place=place, manager=manager
+        )
+        session.begin_from(found)
         # The session has its tensors, and lets them go.
         del found
-        if group.size == 1:
-            manager.heart.tell(command=command_of(source, output, config))
         with _ending(manager):
             yield session
         if group.first:
             finish(work)
 
 
-def _manager(
-    stack: ExitStack,
-    work: Workspace,
-    identity: Identity,
-    found: Checkpoint | None,
-    config: FitConfig,
-    stop: StopFlag,
-    group: Group,
-) -> CheckpointManager:
-    """The manager from here on, with the time and the history the fit has had."""
-    known = {} if found is None else found.content
-    heart = stack.enter_context(Heartbeat(work.status if group.first else None))
-    metrics = Metrics(work.metrics if group.first else None, known.get("records", 0))
+def _metrics(
+    stack: ExitStack, work: Workspace | None, found: Checkpoint | None
+) -> Metrics:
+    """The iterations, with those before the checkpoint; in memory without a folder."""
+    known = 0 if found is None else found.content["records"]
+    metrics = Metrics(None if work is None else work.metrics, known)
     stack.callback(metrics.close)
-    # The first rank writes the next only after all have read this one.
-    group.meet()
-    return CheckpointManager(
-        work=work,
-        identity=identity,
-        settings=config.checkpoint,
-        stop=stop,
-        clock=StageClock(dict(known.get("seconds", {}))),
-        metrics=metrics,
-        heart=heart,
-        group=group,
-        last=None if found is None else found.path,
-        history=[] if found is None else _history(found, identity),
-    )
+    return metrics
 
 
 @contextmanager
@@ -210,14 +184,17 @@ def _joined(output: Path) -> Workspace:
     return work
 
 
-def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint | None:
-    """The checkpoint to go on from, of the same fit; differences are reported."""
+def _found(
+    work: Workspace, identity: Identity, *, anyway: bool
+) -> tuple[Checkpoint | None, list[dict[str, Any]]]:
+    """The checkpoint to resume, and when and from what this fit was resumed so far."""
     found, faults = newest_checkpoint(work.checkpoints)
     for fault in faults:
         say(f"warning: {fault}")
     if found is None:
-        return None
-    differences = identity.differences(Identity(**found.content["identity"]))
+        return None, []
+    content = found.content
+    differences = identity.differences(Identity(**content["identity"]))
     if differences and not anyway:
         raise InputError(
             f"{found.path} is of another fit:\n  "
@@ -227,20 +204,15 @@ def _found(work: Workspace, identity: Identity, *, anyway: bool) -> Checkpoint |
         )
     for line in differences:
         say(f"warning: resumed all the same, {line}")
-    before, now = found.content["machine"], machine()
+    before, now = content["machine"], machine()
     if before != now:
         say(f"note: the last digits may differ: saved with {before}, now {now}")
     age = time.time() - found.written
-    say(f"resumed from {found.path} ({found.content['stage']}, {age:.0f} s old)")
-    return found
-
-
-def _history(found: Checkpoint, identity: Identity) -> list[dict[str, object]]:
-    """When this fit was resumed, from what, and what had changed."""
+    say(f"resumed from {found.path} ({content['stage']}, {age:.0f} s old)")
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "checkpoint": found.path.name,
-        "stage": found.content["stage"],
-        "differences": identity.differences(Identity(**found.content["identity"])),
+        "stage": content["stage"],
+        "differences": differences,
     }
-    return [*found.content["history"], once]
+    return found, [*content["history"], once]

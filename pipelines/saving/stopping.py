@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -21,23 +20,17 @@ class StopFlag:
         self.name: str | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> StopFlag:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for asking in _ASKING:
                 self._before[asking] = signal.signal(asking, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for asking, handler in self._before.items():
             signal.signal(asking, handler)
-        self._before = {}
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _: object) -> None:
         if self.name is not None:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name

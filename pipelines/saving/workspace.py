@@ -19,11 +19,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.base.errors import InputError
-from pipelines.saving.checkpoint import checkpoints, remove_unfinished
+from pipelines.saving.checkpoint import checkpoints
 from pipelines.saving.lock import locked
 from pipelines.storage.atomic import (
     remove_directory,
@@ -40,24 +40,19 @@ _BEGUN, _LOCK = "begun.json", "lock"
 class Workspace:
     """Where an unfinished fit keeps what is its own.
 
-    Parameters
-    ----------
-    output
-        The run it will be.
-    identifier
-        Of this fit, also in its run: a finished one is known by it.
-    overwrite
-        Whether a run that stands there may be replaced.
+    ``output`` is the run it will be, an absolute path; ``identifier`` names this fit,
+    also in its run, and is empty if the fit was killed before it was written;
+    ``overwrite`` says whether a run that stands there may be replaced.
     """
 
     output: Path
-    identifier: str
-    overwrite: bool
+    identifier: str = ""
+    overwrite: bool = False
 
     @property
     def folder(self) -> Path:
-        """The folder itself."""
-        return workspace_of(self.output)
+        """The folder beside the run."""
+        return self.output.with_name(self.output.name + SUFFIX)
 
     @property
     def checkpoints(self) -> Path:
@@ -79,27 +74,24 @@ class Workspace:
         """Held by the process that works here."""
         return self.folder / _LOCK
 
-
-def workspace_of(output: Path) -> Path:
-    """The folder beside a run in which it is made."""
-    whole = Path(os.path.abspath(output))
-    return whole.with_name(whole.name + SUFFIX)
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to resume."""
+        return bool(self.identifier or checkpoints(self.checkpoints))
 
 
 def unfinished(path: Path) -> Workspace | None:
     """The unfinished fit of a run, also if its own folder is named; or ``None``."""
     whole = Path(os.path.abspath(path))
-    if whole.name.endswith(SUFFIX):
-        whole = whole.with_name(whole.name.removesuffix(SUFFIX))
-    if not workspace_of(whole).is_dir():
+    work = Workspace(output=whole.with_name(whole.name.removesuffix(SUFFIX)))
+    if not work.folder.is_dir():
         return None
     try:
-        begun = json.loads((workspace_of(whole) / _BEGUN).read_text())
+        begun = json.loads((work.folder / _BEGUN).read_text())
         identifier, overwrite = str(begun["fit"]), bool(begun["overwrite"])
     except (OSError, ValueError, KeyError, TypeError):
-        # Killed before it had said which it is: nothing of it counts yet.
-        identifier, overwrite = "", False
-    return Workspace(output=whole, identifier=identifier, overwrite=overwrite)
+        return work
+    return replace(work, identifier=identifier, overwrite=overwrite)
 
 
 @contextmanager
@@ -114,24 +106,24 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         If another process works there, or a fit was begun there and neither
         ``resume`` nor ``overwrite`` is true.
     """
-    folder = workspace_of(output)
+    work = Workspace(output=Path(os.path.abspath(output)))
+    folder = work.folder
     folder.mkdir(exist_ok=True)
-    with locked(folder / _LOCK):
-        restore_retired(folder, Path(os.path.abspath(output)))
-        found = unfinished(output)
-        assert found is not None
-        is_begun = bool(found.identifier or checkpoints(found.checkpoints))
-        if is_begun and not (overwrite or resume):
+    with locked(work.lock):
+        restore_retired(folder, work.output)
+        work = unfinished(folder) or work
+        if work.is_begun and not (overwrite or resume):
             raise InputError(
                 f"a fit into {output} was begun and is not finished ({folder}): go on "
                 "with --resume, or begin anew with --overwrite"
             )
-        if not (is_begun and resume):
+        if not (work.is_begun and resume):
             _clear(folder)
-        work = found
-        if not work.identifier or not resume:
-            work = _begin(output, overwrite=overwrite)
-        _put_in_order(work)
+        if not (work.identifier and resume):
+            work = _begin(work, overwrite=overwrite)
+        # What a killed process had only half written.
+        for place in (folder, work.checkpoints):
+            remove_parts(place)
         try:
             yield work
         except BaseException:
@@ -153,15 +145,8 @@ def _clear(folder: Path) -> None:
             item.unlink()
 
 
-def _begin(output: Path, *, overwrite: bool) -> Workspace:
+def _begin(work: Workspace, *, overwrite: bool) -> Workspace:
     identifier = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
     begun = {"fit": identifier, "since": time.time(), "overwrite": overwrite}
-    whole = Path(os.path.abspath(output))
-    replace_text(workspace_of(whole) / _BEGUN, json.dumps(begun, indent=1) + "\n")
-    return Workspace(output=whole, identifier=identifier, overwrite=overwrite)
-
-
-def _put_in_order(work: Workspace) -> None:
-    """Remove what a killed process had only half written."""
-    remove_parts(work.folder)
-    remove_unfinished(work.checkpoints)
+    replace_text(work.folder / _BEGUN, json.dumps(begun, indent=1) + "\n")
+    return replace(work, identifier=identifier, overwrite=overwrite)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import laplace
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
@@ -13,23 +14,12 @@ from pipelines.maps.cube import Cube
 from pipelines.maps.truth import truth_density, truth_extinction
 
 _BATCH = 200_000
+# Batches without a single star after which the galaxy counts as dark.
 _BARREN = 200
-"""Batches without a single star after which the galaxy counts as dark."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Stars as they are: one row each.
-
-    ``positions`` [pc] of shape ``(N, 3)``; ``distance`` [pc]; apparent ``magnitude``,
-    dust included, and ``extinction`` (A_V) [mag]; ``parallax`` as observed [mas].
-    """
-
-    positions: np.ndarray
-    distance: np.ndarray
-    magnitude: np.ndarray
-    extinction: np.ndarray
-    parallax: np.ndarray
+Sample = dict[str, np.ndarray]
+"""True ``position`` [pc] ``(N, 3)``, ``distance`` [pc] and ``extinction`` (A_V) [mag];
+apparent ``magnitude``, dust included [mag]; ``parallax`` as observed [mas]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +36,13 @@ class Losses:
     poor_parallax: int
     surplus: int
 
+    def __str__(self) -> str:
+        return (
+            f"not seen of {self.drawn} drawn: {self.too_faint} too faint, "
+            f"{self.poor_parallax} with a poor parallax, {self.dimmed} behind dust; "
+            f"{self.surplus} seen but not wanted"
+        )
+
 
 def draw_sample(
     config: SimulateConfig, cube: Cube, rng: np.random.Generator
@@ -61,31 +58,29 @@ def draw_sample(
         If next to no star is bright enough to be seen.
     """
     batches: list[Sample] = []
-    losses = np.zeros(4, dtype=int)
+    counts = np.zeros(4, dtype=int)
     found = barren = 0
     with Progress(description="stars", total=config.stars, unit="seen") as progress:
         while found < config.stars:
             batch, lost = _draw_batch(config, cube, rng)
             batches.append(batch)
-            losses += lost
-            seen = len(batch.distance)
-            progress.update(min(seen, config.stars - found), drawn=int(losses[0]))
+            counts += lost
+            seen = len(batch["distance"])
+            progress.update(min(seen, config.stars - found), drawn=int(counts[0]))
             found += seen
             barren = 0 if seen else barren + 1
             if barren == _BARREN:
                 raise InputError(
                     f"only {found} of {config.stars} stars are seen among "
-                    f"{losses[0]} drawn: raise tracers.magnitude_limit, or lower "
+                    f"{counts[0]} drawn: raise tracers.magnitude_limit, or lower "
                     "errors.parallax or dust.density"
                 )
-    columns = {
-        name: np.concatenate([getattr(batch, name) for batch in batches])[
-            : config.stars
-        ]
-        for name in Sample.__slots__
+    sample = {
+        name: np.concatenate([batch[name] for batch in batches])[: config.stars]
+        for name in batches[0]
     }
-    drawn, too_faint, dimmed, poor = map(int, losses)
-    return Sample(**columns), Losses(
+    drawn, too_faint, poor, dimmed = map(int, counts)
+    return sample, Losses(
         drawn=drawn,
         too_faint=too_faint,
         dimmed=dimmed,
@@ -104,73 +99,70 @@ def measure(
     The distance is the inverse of the observed parallax and its error is propagated
     to first order; without parallax errors there is no ``distance_error``.
     """
-    errors = config.errors
-    count = len(sample.distance)
-    faintness = sample.magnitude - np.median(sample.magnitude)
-    sigma = errors.extinction * 10 ** (errors.growth * faintness)
+    errors, magnitude = config.errors, sample["magnitude"]
+    count = len(magnitude)
+    sigma = errors.extinction * 10 ** (
+        errors.growth * (magnitude - np.median(magnitude))
+    )
     sigma = sigma * np.exp(errors.scatter * rng.standard_normal(count))
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)
-    x, y, z = sample.positions.T
+    noise = noise * np.where(outlier, errors.outlier_scale, 1.0)
+    longitude, latitude = _directions(sample["position"])
     columns = {
         "source_id": np.arange(1, count + 1),
-        "l": np.degrees(np.arctan2(y, x)) % 360,
-        "b": np.degrees(np.arctan2(z, np.hypot(x, y))),
-        "distance": 1000 / sample.parallax,
-        "extinction": sample.extinction
-        + noise * np.where(outlier, errors.outlier_scale, 1.0),
+        "l": longitude % 360,
+        "b": latitude,
+        "distance": 1000 / sample["parallax"],
+        "extinction": sample["extinction"] + noise,
         "extinction_error": sigma,
-        "extinction_true": sample.extinction,
-        "density_true": truth_density(cube, sample.positions),
-        "distance_true": sample.distance,
-        "magnitude": sample.magnitude,
+        "extinction_true": sample["extinction"],
+        "density_true": truth_density(cube, sample["position"]),
+        "distance_true": sample["distance"],
+        "magnitude": magnitude,
         "outlier": outlier,
     }
     if errors.parallax:
-        columns["distance_error"] = 1000 * errors.parallax / sample.parallax**2
+        columns["distance_error"] = 1000 * errors.parallax / sample["parallax"] ** 2
     return columns
 
 
 def _draw_batch(
     config: SimulateConfig, cube: Cube, rng: np.random.Generator
-) -> tuple[Sample, np.ndarray]:
-    """Return the stars seen among a batch: and (drawn, too faint, dimmed, poor)."""
+) -> tuple[Sample, list[int]]:
+    """Stars seen among a batch; numbers drawn, too faint, of poor parallax, dimmed."""
     tracers, errors = config.tracers, config.errors
-    positions = _draw_positions(config, rng)
-    distance = np.linalg.norm(positions, axis=1)
+    position = _draw_positions(config, rng)
+    distance = np.linalg.norm(position, axis=1)
     drawn = len(distance)
     magnitude = _draw_absolute_magnitudes(config, drawn, rng)
-    magnitude += 5 * np.log10(distance / 10)
-    parallax = 1000 / distance + errors.parallax * rng.standard_normal(drawn)
+    stars = {
+        "position": position,
+        "distance": distance,
+        "magnitude": magnitude + 5 * np.log10(distance / 10),
+        "parallax": 1000 / distance + errors.parallax * rng.standard_normal(drawn),
+    }
+    counts = [drawn]
 
-    def keep(seen: np.ndarray) -> int:
-        nonlocal positions, distance, magnitude, parallax
-        positions, distance = positions[seen], distance[seen]
-        magnitude, parallax = magnitude[seen], parallax[seen]
-        return int((~seen).sum())
+    def keep(stars: Sample, seen: np.ndarray) -> Sample:
+        counts.append(int((~seen).sum()))
+        return {name: values[seen] for name, values in stars.items()}
 
-    too_faint = keep(magnitude < tracers.magnitude_limit)
-    signal = (parallax > 0) & (parallax >= errors.parallax_over_error * errors.parallax)
-    poor = keep(signal)
-    x, y, z = positions.T
-    extinction = truth_extinction(
-        cube,
-        np.degrees(np.arctan2(y, x)),
-        np.degrees(np.arctan2(z, np.hypot(x, y))),
-        distance,
-    )
-    magnitude += tracers.dimming * extinction
-    seen = magnitude < tracers.magnitude_limit
-    extinction = extinction[seen]
-    dimmed = keep(seen)
-    sample = Sample(
-        positions=positions,
-        distance=distance,
-        magnitude=magnitude,
-        extinction=extinction,
-        parallax=parallax,
-    )
-    return sample, np.array([drawn, too_faint, dimmed, poor])
+    stars = keep(stars, stars["magnitude"] < tracers.magnitude_limit)
+    parallax = stars["parallax"]
+    least = errors.parallax_over_error * errors.parallax
+    stars = keep(stars, (parallax > 0) & (parallax >= least))
+    directions = _directions(stars["position"])
+    extinction = truth_extinction(cube, *directions, stars["distance"])
+    stars["extinction"] = extinction
+    stars["magnitude"] = stars["magnitude"] + tracers.dimming * extinction
+    return keep(stars, stars["magnitude"] < tracers.magnitude_limit), counts
+
+
+def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Galactic longitude and latitude [deg]."""
+    x, y, z = position.T
+    return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
 
 
 def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndarray:
@@ -183,25 +175,10 @@ def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndar
     innermost = max(dust.centre_distance - truth.half_x, 0.0)
     chance = np.exp(-(radius - innermost) / tracers.scale_length)
     accepted = rng.random(_BATCH) < chance
-    z = _draw_heights(truth.half_z, dust.sun_height, tracers.scale_height, rng)
+    vertical = laplace(loc=-dust.sun_height, scale=tracers.scale_height)
+    low, high = vertical.cdf([-truth.half_z, truth.half_z])
+    z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
     return np.stack((x, y, z), axis=1)[accepted]
-
-
-def _draw_heights(
-    half: float, sun_height: float, scale: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Draw z [pc] in ±half from exp(-|z + sun_height| / scale) by inversion."""
-
-    def cumulative(z: np.ndarray | float) -> np.ndarray:
-        u = (np.asarray(z) + sun_height) / scale
-        return np.where(
-            u < 0, 0.5 * np.exp(np.minimum(u, 0)), 1 - 0.5 * np.exp(-np.maximum(u, 0))
-        )
-
-    low, high = cumulative(-half), cumulative(half)
-    p = low + (high - low) * rng.random(_BATCH)
-    u = np.where(p < 0.5, np.log(2 * p), -np.log(2 * (1 - p)))
-    return scale * u - sun_height
 
 
 def _draw_absolute_magnitudes(

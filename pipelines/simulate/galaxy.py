@@ -37,8 +37,7 @@ def make_galaxy(config: SimulateConfig, rng: np.random.Generator) -> Galaxy:
     diffuse dust. The same generator state gives the same galaxy.
     """
     dust = config.dust
-    axes = _axes(config.truth)
-    x, y, z = axes
+    x, y, z = axes = _axes(config.truth)
     disc = exponential_disc(axes, dust)
     density = disc.copy()
     if dust.turbulence:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+# Standard deviations after which a cloud's Gaussian profile is cut (3e-4 of it).
 _REACH = 4.0
-"""Standard deviations after which a cloud's Gaussian profile is cut (3e-4 of it)."""
-_INSIDE = 0.08
-"""Dust left in a cavity, relative to what was there."""
-_SHELL = 1.5
-"""Dust swept into a cavity's shell, relative to what was there."""
+# Dust left in a cavity, and swept into its shell, relative to what was there.
+_INSIDE, _SHELL = 0.08, 1.5
+# Least and largest number of beads of a filament.
 _BEADS = (6, 20)
-"""Least and largest number of beads of a filament."""
 
 Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
 Point = tuple[float, float, float]
@@ -45,10 +42,6 @@ class Cloud:
         # Beads one radius apart add up to sqrt(2 pi) times one of them.
         return across if len(self.beads) == 1 else across / np.sqrt(2 * np.pi)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cloud as JSON-serialisable values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cavity:
@@ -56,10 +49,6 @@ class Cavity:
 
     centre: Point
     radius: float
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cavity as JSON-serialisable values."""
-        return asdict(self)
 
 
 def draw_clouds(
@@ -71,38 +60,31 @@ def draw_clouds(
     extinction: float,
     rng: np.random.Generator,
 ) -> list[Cloud]:
-    """Draw clouds where the dust is dense, every second one a filament.
+    """Draw clouds in proportion to ``density``, every second one a filament.
+
+    That keeps them to the plane and to the dense patches.
 
     Parameters
     ----------
     density
-        Diffuse dust, shape ``(z, y, x)``; clouds are found in proportion to it,
-        which keeps them to the plane and to the dense patches.
+        Diffuse dust, shape ``(z, y, x)``.
     axes
         Coordinates ``x, y, z`` [pc].
-    count
-        Number of clouds.
     radius
         Least and largest standard deviation [pc].
     extinction
         Median A_V through a cloud [mag].
-    rng
-        Source of randomness.
     """
     clouds = []
     for index, centre in enumerate(_draw_positions(density, axes, count, rng)):
-        size = float(np.exp(rng.uniform(*np.log(radius))))
+        size = _draw_radius(radius, rng)
         beads = [centre]
         if index % 2:
             size = radius[0]
             beads = _draw_filament(centre, size, rng)
-        clouds.append(
-            Cloud(
-                beads=tuple(_point(bead) for bead in beads),
-                radius=size,
-                extinction=float(extinction * np.exp(0.5 * rng.standard_normal())),
-            )
-        )
+        strength = float(extinction * np.exp(0.5 * rng.standard_normal()))
+        points = tuple(map(_point, beads))
+        clouds.append(Cloud(beads=points, radius=size, extinction=strength))
     return clouds
 
 
@@ -118,10 +100,7 @@ def draw_cavities(
     centres = _draw_positions(density, axes, max(count - 1, 0), rng)
     local = [np.zeros(3)] if count else []
     return [
-        Cavity(
-            centre=_point(centre),
-            radius=float(np.exp(rng.uniform(*np.log(radius)))),
-        )
+        Cavity(centre=_point(centre), radius=_draw_radius(radius, rng))
         for centre in [*local, *centres]
     ]
 
@@ -171,6 +150,10 @@ def _draw_filament(
         bead = bead + step * heading
         heading = heading + 0.35 * rng.standard_normal(3) * flatten
     return beads
+
+
+def _draw_radius(limits: tuple[float, float], rng: np.random.Generator) -> float:
+    return float(np.exp(rng.uniform(*np.log(limits))))
 
 
 def _point(coordinates: np.ndarray) -> Point:

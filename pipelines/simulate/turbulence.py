@@ -8,10 +8,10 @@ import numpy as np
 from scipy import fft
 from scipy.ndimage import map_coordinates
 
+# Correlation lengths between opposite faces: the correlation left is under 1%.
 _PADDING = 5
-"""Correlation lengths between opposite faces: the correlation left is under 1%."""
+# Fall of the displacement's spectrum: smooth at the scale of the turbulence.
 _FLOW_SLOPE = 6.0
-"""Fall of the displacement's spectrum: smooth at the scale of the turbulence."""
 
 
 def draw_turbulence(
@@ -37,10 +37,8 @@ def draw_turbulence(
 
     Parameters
     ----------
-    shape
-        Points along each axis.
-    spacing
-        Their distances along the same axes [pc].
+    shape, spacing
+        Points along each axis, and their distances [pc].
     correlation_length
         L [pc].
     slope
@@ -48,18 +46,12 @@ def draw_turbulence(
     stirring
         Standard deviation of each component of the displacement, in units of L;
         without it the field is Gaussian.
-    rng
-        Source of the white noise.
-
-    Returns
-    -------
-    The field, float64, of the given shape.
     """
     pad = [int(np.ceil(_PADDING * correlation_length / step)) for step in spacing]
-    torus = tuple(
+    torus = [
         cast(int, fft.next_fast_len(n + extra, real=True))
         for n, extra in zip(shape, pad, strict=True)
-    )
+    ]
     window = tuple(slice(n) for n in shape)
     k2 = _wavenumbers_squared(torus, spacing)
     cut = np.exp(-k2 * max(spacing) ** 2)
@@ -67,7 +59,7 @@ def draw_turbulence(
     field = _draw(torus, cut * scaled ** (-slope / 2), rng)
     if not stirring:
         return np.ascontiguousarray(field[window])
-    index = np.indices(shape, dtype=float, sparse=False)
+    index = np.indices(shape, dtype=float)
     for axis, step in enumerate(spacing):
         flow = _draw(torus, cut * scaled ** (-_FLOW_SLOPE / 2), rng)[window]
         index[axis] += stirring * correlation_length / step * flow
@@ -75,9 +67,7 @@ def draw_turbulence(
     return map_coordinates(field, index, order=3, mode="grid-wrap")
 
 
-def _draw(
-    torus: tuple[int, ...], power: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _draw(torus: list[int], power: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw a field of unit variance with a (half) power spectrum on a torus."""
     # The half spectrum holds most modes for two; the inverse transform knows which.
     variance = np.asarray(fft.irfftn(power, s=torus)).flat[0]
@@ -86,7 +76,7 @@ def _draw(
 
 
 def _wavenumbers_squared(
-    shape: tuple[int, ...], spacing: tuple[float, float, float]
+    shape: list[int], spacing: tuple[float, float, float]
 ) -> np.ndarray:
     """Return |k|^2 [pc^-2] of the modes of a real FFT over the last axis."""
     axes = [fft.fftfreq(n, step) for n, step in zip(shape, spacing, strict=True)]

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from pipelines.base.errors import InputError
@@ -70,9 +71,8 @@ def atomic_directory(
     retired = temporary.with_name(temporary.name + _OLD)
     try:
         yield temporary
-        for item in sorted(temporary.rglob("*")):
+        for item in (*temporary.rglob("*"), temporary):
             _fsync(item)
-        _fsync(temporary)
         if target.exists():
             os.replace(target, retired)
         os.replace(temporary, target)
@@ -80,20 +80,14 @@ def atomic_directory(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if retired.exists():
-            if not target.exists():
-                os.replace(retired, target)
-            elif retired.is_dir():
-                shutil.rmtree(retired)
+            if target.exists():
+                _remove(retired)
             else:
-                retired.unlink()
+                os.replace(retired, target)
 
 
 def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Put a text in place of a file, so that readers see the old or the new one.
-
-    ``durable`` waits until it is on the disk; what is written every few seconds need
-    not.
-    """
+    """Replace a file's text atomically; ``durable`` waits until it is on the disk."""
     temporary = _temporary_beside(path, overwrite=True)
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -123,13 +117,17 @@ def restore_retired(folder: Path, target: Path) -> None:
 def remove_parts(folder: Path) -> None:
     """Remove what killed writers left half-written in a folder that nobody writes."""
     for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink()
+        _remove(part)
 
 
-def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def write_manifest(directory: str | os.PathLike[str]) -> None:
     """Record every file under ``directory``, then mark the directory complete.
 
     ``manifest.json`` holds the SHA-256 and size of each file by its relative path;
@@ -141,17 +139,11 @@ def write_manifest(directory: str | os.PathLike[str]) -> dict[str, FileDigest]:
     digests = {name: digest_of(folder / name) for name in _file_names(folder)}
     for name in digests:
         _fsync(folder / name)
-    record = {
-        "format": _FORMAT,
-        "files": {
-            name: {"sha256": digest.sha256, "size": digest.size}
-            for name, digest in digests.items()
-        },
-    }
+    files = {name: asdict(digest) for name, digest in digests.items()}
+    record = {"format": _FORMAT, "files": files}
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
     replace_text(folder / MANIFEST, text)
     replace_text(folder / MARKER, hashlib.sha256(text.encode()).hexdigest() + "\n")
-    return digests
 
 
 def check_manifest(
@@ -162,12 +154,8 @@ def check_manifest(
 ) -> dict[str, FileDigest]:
     """Compare a directory with its manifest and return what the manifest lists.
 
-    Parameters
-    ----------
-    allow_extra
-        Accept files that the manifest does not list.
-    hashes
-        Compare contents; otherwise only presence and size.
+    ``allow_extra`` accepts files that it does not list; without ``hashes`` only
+    presence and size are compared.
 
     Raises
     ------
@@ -178,28 +166,26 @@ def check_manifest(
     folder = Path(directory)
     listed = _read_manifest(folder)
     present = set(_file_names(folder))
-    missing = sorted(set(listed) - present)
-    extra = [] if allow_extra else sorted(present - set(listed))
-    altered = [
-        name
-        for name in sorted(set(listed) & present)
-        if not _matches(folder / name, listed[name], hashes=hashes)
-    ]
-    faults = [
-        _name_some(kind, names)
-        for kind, names in (
-            ("missing", missing),
-            ("altered", altered),
-            ("not in the manifest", extra),
-        )
-        if names
-    ]
-    if faults:
-        raise InputError(
-            f"{folder} is not what was written: {'; '.join(faults)}. "
-            "Restore it from a copy or write it again"
-        )
+    faults = {
+        "missing": sorted(listed.keys() - present),
+        "altered": [
+            name
+            for name in sorted(listed.keys() & present)
+            if not _matches(folder / name, listed[name], hashes=hashes)
+        ],
+        "not in the manifest": [] if allow_extra else sorted(present - listed.keys()),
+    }
+    found = [_name_some(kind, names) for kind, names in faults.items() if names]
+    if found:
+        raise _altered(folder, "; ".join(found))
     return listed
+
+
+def _altered(folder: Path, how: str) -> InputError:
+    return InputError(
+        f"{folder} is not what was written: {how}. Restore it from a copy or write it "
+        "again"
+    )
 
 
 def _read_manifest(folder: Path) -> dict[str, FileDigest]:
@@ -214,25 +200,16 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
             )
     content = manifest.read_bytes()
     if marker.read_bytes() != f"{hashlib.sha256(content).hexdigest()}\n".encode():
-        raise InputError(
-            f"{folder} is not what was written: altered: {MANIFEST} or {MARKER} "
-            "(they disagree). Restore it from a copy or write it again"
-        )
+        raise _altered(folder, f"altered: {MANIFEST} or {MARKER} (they disagree)")
     try:
         record = json.loads(content)
-        if record["format"] != _FORMAT:
-            raise InputError(
-                f"{manifest} has format {record['format']}; this version reads "
-                f"{_FORMAT}"
-            )
-        return {
-            str(name): FileDigest(sha256=str(entry["sha256"]), size=int(entry["size"]))
-            for name, entry in record["files"].items()
-        }
+        version = record["format"]
+        listed = {name: FileDigest(**entry) for name, entry in record["files"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{manifest} is no manifest of this program") from error
+    if version != _FORMAT:
+        raise InputError(f"{manifest} has format {version}, expected {_FORMAT}")
+    return listed
 
 
 def _file_names(folder: Path) -> list[str]:
@@ -256,16 +233,27 @@ def _name_some(kind: str, names: list[str]) -> str:
     return f"{kind}: {shown}{more}"
 
 
-def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
+def check_output(target: Path, *, overwrite: bool) -> None:
+    """Raise an `InputError` if a file or folder cannot be written at ``target``."""
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists: choose another output or pass --overwrite")
+    check_writable(target)
+
+
+def check_writable(target: Path) -> None:
+    """Raise `InputError` if nothing can be written beside a file or folder."""
     folder = target.parent
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: make it first (output {target})")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is read-only: cannot write {target.name} there")
-    name = tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=folder)
-    return Path(name)
+
+
+def _temporary_beside(target: Path, *, overwrite: bool) -> Path:
+    check_output(target, overwrite=overwrite)
+    return Path(
+        tempfile.mktemp(prefix=f".{target.name}.", suffix=_PART, dir=target.parent)
+    )
 
 
 def _fsync(path: Path) -> None:

@@ -37,10 +37,9 @@ class Metrics(UserList[Record]):
             self.data = read_metrics(path)[:known]
         if len(self.data) < known:
             say(
-                f"{path}: of {known} records before the checkpoint {len(self.data)} "
-                "are left"
+                f"{path}: of {known} records before the checkpoint {len(self)} are left"
             )
-        replace_text(path, "".join(_line(record) for record in self.data))
+        replace_text(path, _lines(self.data))
         # Without a buffer: what cannot be written is not tried again on closing.
         self._stream = path.open("ab", buffering=0)
 
@@ -50,7 +49,7 @@ class Metrics(UserList[Record]):
         if self._stream is None:
             return
         try:
-            line = _line(item).encode()
+            line = _lines([item]).encode()
             if self._stream.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -90,8 +89,8 @@ def read_metrics(path: Path) -> list[Record]:
 
 def write_metrics(path: Path, records: list[Record]) -> None:
     """Write records all at once."""
-    path.write_text("".join(_line(record) for record in records))
+    path.write_text(_lines(records))
 
 
-def _line(record: Record) -> str:
-    return json.dumps(record) + "\n"
+def _lines(records: list[Record]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)

@@ -22,7 +22,7 @@ from verbs import Fitted, fit_and_predict
 from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import EmbeddingPlan, MeanPlan, Plan
 

@@ -39,7 +39,7 @@ from dustmap.inference.svi import (
     fit_svgp,
     fit_svi,
 )
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.inference.svi.settings import Family
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
@@ -389,9 +389,9 @@ def rowwise(device: torch.device) -> RowwiseGaussian:
     return RowwiseGaussian(whitening, seen, mean=MEAN)
 
 
-def _white_data(model: RowwiseGaussian) -> GaussianData:
+def _white_data(model: RowwiseGaussian) -> Observations:
     count = len(model.functionals)
-    return GaussianData.of(
+    return Observations.of(
         model,
         torch.randn(count, generator=rng(6), dtype=torch.float64),
         torch.full((count,), 0.1, dtype=torch.float64),
@@ -448,7 +448,7 @@ def _findings(result: SvgpResult) -> dict[str, Tensor]:
     return {
         "the mean of q": result.q.mean,
         "a draw from q": result.q.sample(1, rng(7)),
-        "the bound": torch.tensor(result.bound.value, dtype=torch.float64),
+        "the bound": torch.tensor(result.bound, dtype=torch.float64),
         "predictions": torch.stack(moments),
         **result.hyperparameter_trace,
     }

@@ -22,15 +22,15 @@ from simulated import BOX, simulated
 from torch import Tensor
 from verbs import Fitted, fit_and_predict
 
-from dustmap.inference.full_batch import Precision
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import NoiseState, Precision
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
+from pipelines.base.geometry import Box
 from pipelines.catalog.schema import read_stars
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, noise_of, sight_lines
-from pipelines.planning.selection import distance_errors, stars_inside
+from pipelines.planning.selection import distance_errors
 from pipelines.run.folder import read_run
 
 RESIDUALS = (1e-1, 1e-2, 1e-3)
@@ -49,7 +49,9 @@ class Problem(NamedTuple):
 def problem(run: Path, stars: Path, columns: int, seed: int) -> Problem:
     """A fit's last linear problem, made anew from its folder and its stars."""
     fitted = read_run(run)
-    inside, _ = stars_inside(read_stars(stars), fitted.plan)
+    everything = read_stars(stars)
+    box = Box(lower=fitted.plan.grid.lower, upper=fitted.plan.grid.upper)
+    inside = everything.select(box.contains(everything.positions()))
     assert inside.extinction is not None
     assert inside.extinction_error is not None
     exact = inside.distance_error is None

@@ -28,7 +28,6 @@ from pipelines.formats.zarr import write_zarr
 from pipelines.maps.cube import Cube
 from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
-from pipelines.query.posterior import PosteriorAnswers
 from pipelines.run.folder import read_run
 from pipelines.run.predict import predict_columns
 
@@ -119,7 +118,7 @@ def measured(path: Path, task: str, count: int, seed: int) -> Row:
 def against_run(run: Path, store: Path, count: int, seed: int) -> dict[str, np.ndarray]:
     """Answers of both at random places, ``store_`` and ``run_`` by column."""
     fitted = read_run(run)
-    stars, coords = places_in(PosteriorAnswers(fitted).box, count, seed)
+    stars, coords = places_in(fitted.box, count, seed)
     predicted = predict_columns(fitted.plan, fitted.posterior, stars)
     columns = {"distance": stars.distance}
     for what, integrated in (("extinction", True), ("density", False)):

@@ -10,10 +10,10 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.base.geometry import Box
 from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars
 from pipelines.query import open_map
-from pipelines.query.store import Box
 
 
 def places_in(box: Box, count: int, seed: int) -> tuple[Stars, SkyCoord]:

@@ -39,7 +39,7 @@ from dustmap.inference.svi import (
     fit_svi,
     solve_mean,
 )
-from dustmap.inference.svi.bound import GaussianData, elbo, predict
+from dustmap.inference.svi.bound import Observations, elbo, predict
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.inference.svi.gaussian import Gaussian
 from dustmap.kernels import Radial
@@ -253,7 +253,7 @@ class HierarchicalMap(Engine):
         }
 
     def predict(self, values: Tensor, variance: Tensor) -> dict[str, Prediction]:
-        data = GaussianData.of(self._model, values, variance)
+        data = Observations.of(self._model, values, variance)
         predictions = {
             "svi, full rank, optimum": self._optimum(data, "full"),
             "svi, blocks, optimum": self._optimum(data, "block"),
@@ -264,7 +264,7 @@ class HierarchicalMap(Engine):
         return predictions
 
     def _optimum(
-        self, data: GaussianData, family: Literal["block", "full"]
+        self, data: Observations, family: Literal["block", "full"]
     ) -> Prediction:
         with _stopwatch() as taken:
             optimum = direct_optimum(self._model, data, family=family, block=2)
@@ -275,14 +275,14 @@ class HierarchicalMap(Engine):
         std = moments.variance.sqrt()
         return _prediction(moments.mean, std, taken[0], facts)
 
-    def _minibatches(self, data: GaussianData) -> dict[str, Prediction]:
+    def _minibatches(self, data: Observations) -> dict[str, Prediction]:
         settings = HipSettings(
             family="block", block=2, epochs=self._problem.epochs, solve_mean=False
         )
         with _stopwatch() as taken:
             generator = torch.Generator().manual_seed(3)
             run = fit_svi(self._model, data, settings, generator=generator)
-        facts = {"bound": run.bound.value, "cut_steps": run.steps.limited}
+        facts = {"bound": run.bound, "cut_steps": run.steps.limited}
         with _stopwatch() as finish:
             mean = solve_mean(
                 self._model, data, solver=_MEAN_SOLVER, start=run.q.mean

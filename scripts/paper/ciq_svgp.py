@@ -228,7 +228,7 @@ def training_row(data: Split, method: str, fit: Fitted) -> Row:
         "NLL": fit.nll,
         "RMSE": None if classes else fit.error,
         "wrong classes": fit.error if classes else None,
-        "bound / N": fit.result.bound.value / len(data.values),
+        "bound / N": fit.result.bound / len(data.values),
         NOISE: noise,
         NU: nu,
         "lengthscale": float(scales["lengthscale"].log().mean().exp()),

@@ -19,7 +19,7 @@ from dustmap.gp.exact import ExactGP
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.svi import HipSettings, SvgpSettings, fit_svgp, fit_svi
-from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.bound import Observations, predict
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian as Normal
@@ -138,7 +138,7 @@ def hipgp(
         solver=ConjugateGradients(rtol=1e-10, max_steps=ITERATIONS),
     )
     model = RowwiseGaussian(whitening, functionals)
-    seen = GaussianData.of(model, values, noise)
+    seen = Observations.of(model, values, noise)
     if settings is not None:
         q = fit_svi(model, seen, settings, generator=torch.Generator()).q
     else:

@@ -21,7 +21,7 @@ from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.bound import Observations, predict
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Kernel, Matern32
 from dustmap.linalg.cg import ConjugateGradients
@@ -142,7 +142,7 @@ def rowwise(
     with stopwatch() as taken:
         whitening = _whitening(engine, kernel, grid, _TRAINING)
         model = RowwiseGaussian(whitening, LineIntegrals(sky.positions, rule))
-        data = GaussianData.of(
+        data = Observations.of(
             model,
             sky.values,
             sky.variance,

@@ -246,7 +246,7 @@ def svgp(
             "M": len(points),
             "kernel": kernel_name(start.kernel),
             "solver": f"{steps} steps of {batch} rows",
-            "bound": result.bound.value,
+            "bound": result.bound,
         },
     )
 

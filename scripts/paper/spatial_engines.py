@@ -19,7 +19,7 @@ from dustmap.functionals import PointValues
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -126,7 +126,7 @@ def svi(
     """Natural-gradient steps with blocks of 10 × 10, and the exact mean after them."""
     whitening = whitening_of(data, model, side, training)
     rows = RowwiseGaussian(whitening, PointValues(data.train))
-    seen = GaussianData.of(rows, data.values, torch.full_like(data.values, model.noise))
+    seen = Observations.of(rows, data.values, torch.full_like(data.values, model.noise))
     with stopwatch() as solving:
         if rows.kept_bytes <= _ROWS:
             rows.keep_rows()
@@ -182,7 +182,7 @@ def stopped_early(data: Spatial, model: Model, side: int, iterations: int) -> Fi
     """The optimal mean with all rows, of training and test, stopped after so many."""
     whitening = whitening_of(data, model, side, iterations)
     rows = RowwiseGaussian(whitening, PointValues(data.train))
-    seen = GaussianData.of(rows, data.values, torch.full_like(data.values, model.noise))
+    seen = Observations.of(rows, data.values, torch.full_like(data.values, model.noise))
     with stopwatch() as taken:
         rows.keep_rows()
         solution = solve_mean(rows, seen, solver=_MEAN)

@@ -20,15 +20,15 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.gp.inducing import kmeans_points
 from dustmap.grid import Grid
-from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp, initial_family
+from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
 from dustmap.inference.svi.bound import Observations
-from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.training import Trainer
 from dustmap.kernels import Kernel, Matern52
 from dustmap.likelihoods import Bernoulli, Likelihood
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.ciq import CIQ, RootWarning
 from dustmap.linalg.minres import MultiShiftMinres
+from dustmap.models.means import ConstantMean
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
@@ -180,16 +180,16 @@ def step_row(
     )
     settings = settings_of(method, settings)
     whitening = whitening_of(method, start.kernel, points)
-    forward = RowwiseGaussian(whitening, PointValues(few.train), tolerance=TOLERANCE)
-    trainer = Trainer(
-        forward,
-        Observations(values=few.values, likelihood=start.likelihood),
-        initial_family(forward, settings),
-        Hyperparameters(whitening, start.likelihood, settings, start.mean),
-        settings,
-        torch.Generator().manual_seed(0),
-        estimates=torch.Generator().manual_seed(1),
+    forward = RowwiseGaussian(
+        whitening,
+        PointValues(few.train),
+        mean=ConstantMean(value=start.mean),
+        tolerance=TOLERANCE,
     )
+    observed = Observations(
+        values=few.values, likelihood=start.likelihood, offset=forward.offset
+    )
+    trainer = Trainer(forward, observed, settings, torch.Generator().manual_seed(0))
     index, seconds = torch.arange(len(few.values)), []
     # The very first step is recorded, which takes time of its own.
     trainer.steps = 1

@@ -29,8 +29,8 @@ def draw(shape, seed):
     return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
 
 
-def mixed(dimension, *, slopes=True):
-    """Points, slopes, rays of unlike numbers of nodes, and sums of all three."""
+def mixed(dimension, *, derivatives=True):
+    """Points, derivatives, rays of unlike numbers of nodes, and sums of all three."""
     end = draw((3, dimension), 1)
     parts = [
         PointValues(draw((2, dimension), 2)),
@@ -41,11 +41,11 @@ def mixed(dimension, *, slopes=True):
         ),
         LineIntegrals(draw((3, dimension), 3), FixedStep(step=0.4)),
     ]
-    if slopes:
+    if derivatives:
         axes = torch.arange(3) % dimension
-        slope = Derivatives(draw((3, dimension), 4), axes)
+        derivative = Derivatives(draw((3, dimension), 4), axes)
         rays = LineIntegrals(end, GaussLegendre(count=3))
-        parts += [slope, Combination([rays, slope], [0.5, -2.0])]
+        parts += [derivative, Combination([rays, derivative], [0.5, -2.0])]
     return Stack(parts)
 
 
@@ -59,7 +59,7 @@ def pair(name, dimension):
 @pytest.mark.parametrize("name", KERNELS)
 def test_covariances_of_mixed_functionals_equal_double_loops(name, dimension):
     kernel, oracle = pair(name, dimension)
-    stack = mixed(dimension, slopes=name != "matern12")
+    stack = mixed(dimension, derivatives=name != "matern12")
     rows = rows_of(stack)
     points = draw((4, dimension), 8)
     exact = functional_covariance(oracle, rows, rows)
@@ -153,11 +153,11 @@ def test_gradients_by_the_hyperparameters_run_through(generator):
 
 
 def test_derivative_data_under_a_rough_kernel_are_refused():
-    slopes = Derivatives(draw((3, 2), 1), 0)
+    derivatives = Derivatives(draw((3, 2), 1), 0)
     for call in (
-        lambda k: subject.functional_covariance(k, slopes, slopes),
-        lambda k: subject.functional_variance(k, slopes),
-        lambda k: subject.inducing_covariance(k, slopes, draw((2, 2), 1)),
+        lambda k: subject.functional_covariance(k, derivatives, derivatives),
+        lambda k: subject.functional_variance(k, derivatives),
+        lambda k: subject.inducing_covariance(k, derivatives, draw((2, 2), 1)),
     ):
         with pytest.raises(ValueError, match="no derivative"):
             call(Matern12(lengthscale=1.0))

@@ -250,6 +250,7 @@ def test_derivative_nodes_survive_in_a_combination():
     assert nodes.weights.tolist() == [2.0, 3.0] * 3
 
 
+@pytest.mark.wrong_shapes
 def test_what_makes_no_sense_is_refused(generator):
     end = draw_ends(3)
     with pytest.raises(ValueError, match="not finite"):
@@ -385,7 +386,7 @@ def test_an_uncertain_ray_without_length_sees_nothing():
 @pytest.mark.parametrize(("spread", "reach"), [(-0.1, 2.0), (0.1, 0.5)])
 def test_uncertain_distances_that_cannot_be_are_refused(spread, reach):
     end = torch.tensor([[1.0, 0.0, 0.0]])
-    with pytest.raises(ValueError, match="spread must not be negative, reach not"):
+    with pytest.raises(ValueError, match="spread"):
         DistanceMarginalizedIntegrals(
             end, torch.tensor([spread]), torch.tensor([reach]), FixedStep(step=0.1)
         )

@@ -44,7 +44,7 @@ def test_refinement_keeps_the_box_and_the_points():
     ("change", "message"),
     [
         ({"shape": (4, 3, 1)}, "at least 2"),
-        ({"shape": (4, 3)}, "one entry per axis"),
+        ({"shape": (4, 3)}, "axes"),
         ({"spacing": (1.0, 0.0, 1.0)}, "spacing"),
         ({"spacing": (1.0, math.nan, 1.0)}, "spacing"),
         ({"origin": (0.0, math.nan, 1.0)}, "origin"),

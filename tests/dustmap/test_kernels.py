@@ -10,6 +10,9 @@ import pytest
 import torch
 from reference import Covariance
 
+from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.grid import Grid
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.kernels import (
     KERNELS,
     Constant,
@@ -22,7 +25,10 @@ from dustmap.kernels import (
     SquaredExponential,
     Sum,
 )
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
 from dustmap.testing import check_kernel
+from dustmap.whitening import TorusWhitening, padded_torus
 
 SCALES = (0.7, 1.3, 0.9)
 
@@ -89,9 +95,9 @@ def test_the_rough_kernel_refuses_derivatives_and_says_what_to_use():
     rough = Matern12(lengthscale=1.0)
     for kernel in (rough, rough + Matern52(lengthscale=1.0), rough.periodised((4, 4))):
         assert kernel.derivatives == 0
-        with pytest.raises(ValueError, match="no derivative: use Matern32"):
+        with pytest.raises(ValueError, match="Matern32"):
             kernel.covariance(lag, 0, None)
-        with pytest.raises(ValueError, match="no derivative"):
+        with pytest.raises(ValueError, match="derivative"):
             kernel.covariance(lag, 0, 1)
 
 
@@ -158,7 +164,7 @@ def test_a_constant_is_its_own_image_sum():
 def test_a_second_period_is_refused():
     periodic = Matern32(lengthscale=1.0).periodised((4.0,))
     assert periodic.periodised((4.0,)) is periodic
-    with pytest.raises(ValueError, match="already has periods"):
+    with pytest.raises(ValueError, match="periods"):
         periodic.periodised((5.0,))
 
 
@@ -172,10 +178,45 @@ def test_decay_is_where_the_kernel_has_fallen_to_the_tolerance(name, tolerance):
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf, [1.0, 0.0]])
 def test_hyperparameters_that_are_not_positive_are_refused(wrong):
-    with pytest.raises(ValueError, match="lengthscale must be positive"):
+    with pytest.raises(ValueError, match="lengthscale"):
         Matern32(lengthscale=wrong)
     if np.isscalar(wrong):
-        with pytest.raises(ValueError, match="variance must be positive"):
+        with pytest.raises(ValueError, match="variance"):
             Matern32(lengthscale=1.0, variance=wrong)
-        with pytest.raises(ValueError, match="variance must be positive"):
+        with pytest.raises(ValueError, match="variance"):
             Constant(variance=wrong)
+
+
+class RationalQuadratic(Radial):
+    """``φ(r) = 1/(1 + r²)²``: no kernel of ours."""
+
+    __slots__ = ()
+    title = "rational quadratic"
+
+    @staticmethod
+    def radial(r):
+        return (1 + r**2) ** -2
+
+
+def test_a_new_kernel_is_one_class_and_one_entry(monkeypatch, generator):
+    monkeypatch.setitem(KERNELS, "rational-quadratic", RationalQuadratic)
+    kernel = KERNELS["rational-quadratic"](lengthscale=2.0, variance=0.3)
+    grid = Grid(shape=(6, 5), spacing=(1.0, 1.0), origin=(-3.0, -2.0))
+    torus = padded_torus(grid, kernel, wrap_tolerance=0.1)
+    ends = torch.rand(40, 2, generator=generator, dtype=torch.float64) * 3 - 1.5
+    rays = LineIntegrals(ends, GaussLegendre(count=6))
+    whitening = TorusWhitening(kernel, torus, image_tolerance=1e-4)
+    model = LogNormal(whitening, rays, mean=ConstantMean(value=0.5))
+    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    y = model.apply(truth)
+    result = infer(
+        model,
+        y,
+        torch.full_like(y, 1e-4),
+        settings=FullBatch(samples=2),
+        generator=generator,
+    )
+    assert result.converged
+    assert float((result.prediction - y).abs().mean()) < 0.02
+    learnt = model.with_parameters({"lengthscale": torch.tensor(1.5)})
+    assert isinstance(learnt.kernel, RationalQuadratic)

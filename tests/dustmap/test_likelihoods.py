@@ -10,7 +10,18 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from dustmap.likelihoods import Bernoulli, Gaussian, Likelihood, StudentT
+from dustmap.functionals import PointValues
+from dustmap.inference.svi import SvgpSettings, fit_svgp
+from dustmap.kernels import Matern32
+from dustmap.likelihoods import (
+    LIKELIHOODS,
+    Bernoulli,
+    Gaussian,
+    Likelihood,
+    StudentT,
+)
+from dustmap.likelihoods.base import Initial, PredictiveMoments
+from dustmap.whitening import CholeskyWhitening
 
 # (mean, variance) of the latent: next to, far from, narrower and wider than the noise.
 LATENTS = ((0.3, 1.0), (3.0, 0.01), (0.0, 100.0), (30.0, 1.0), (0.2, 1e-6), (-2.0, 1e3))
@@ -180,12 +191,14 @@ def test_derivatives_are_those_of_the_values(kind):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_slope_by_variance_is_half_the_mean_curvature(kind):
+def test_the_gradient_by_variance_is_half_the_mean_curvature(kind):
     likelihood = MAKERS[kind](torch.tensor(0.7, dtype=torch.float64))
     y, mean, variance = one(1.0), one(0.4).requires_grad_(), one(0.6).requires_grad_()
     value = likelihood.expected(y, mean, variance).sum()
-    slope, by_variance = torch.autograd.grad(value, (mean, variance), create_graph=True)
-    (curvature,) = torch.autograd.grad(slope.sum(), mean)
+    gradient, by_variance = torch.autograd.grad(
+        value, (mean, variance), create_graph=True
+    )
+    (curvature,) = torch.autograd.grad(gradient.sum(), mean)
     torch.testing.assert_close(by_variance, curvature / 2)
 
 
@@ -198,8 +211,8 @@ def test_known_variances_add_to_the_common_one():
     np.testing.assert_allclose(likelihood.log_density(y, zero), exact)
     some = likelihood.select(torch.tensor([2, 0]))
     np.testing.assert_allclose(some.log_density(y[[2, 0]], zero[:2]), exact[[2, 0]])
-    moved = some.with_parameters({"variance": torch.tensor(1.0).double()})
-    assert moved.noise.tolist() == pytest.approx([1.4, 1.1])
+    changed = some.with_parameters({"variance": torch.tensor(1.0).double()})
+    assert changed.noise.tolist() == pytest.approx([1.4, 1.1])
 
 
 def test_a_common_variance_of_nothing_is_no_parameter():
@@ -225,11 +238,11 @@ def test_parameters_go_there_and_back(likelihood):
         (lambda: Gaussian(known=torch.tensor([1.0, 0.0])), "1 of 2"),
         (lambda: StudentT(scale=0.0), "scale must be"),
         (lambda: StudentT(scale=1.0, degrees=math.nan), "degrees must be"),
-        (lambda: Bernoulli().check(torch.tensor([0.0, 2.0])), "code the two classes"),
+        (lambda: Bernoulli().check(torch.tensor([0.0, 2.0])), "classes"),
         (lambda: Bernoulli().check(torch.tensor([0.0, math.nan])), "not finite"),
         (
             lambda: Gaussian(known=torch.ones(3)).check(torch.ones(2)),
-            "noise for 3 observations, got 2",
+            "observations",
         ),
         (lambda: StudentT(scale=1.0).quantile(1.0, one(0.0), one(1.0)), "between"),
     ],
@@ -240,13 +253,13 @@ def test_what_cannot_be_is_refused(make, message):
 
 
 @pytest.mark.parametrize("likelihood", ALL, ids=name)
-def test_conjugate_is_who_has_slopes_without_the_variance(likelihood):
-    slopes = []
+def test_conjugate_is_who_has_gradients_without_the_variance(likelihood):
+    gradients = []
     for variance in (0.1, 2.0):
         mean, spread = one(0.4).requires_grad_(), one(variance).requires_grad_()
         value = likelihood.expected(one(1.0), mean, spread).sum()
-        slopes.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
-    same = bool(torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=0.0))
+        gradients.append(torch.cat(torch.autograd.grad(value, (mean, spread))))
+    same = bool(torch.allclose(gradients[0], gradients[1], rtol=1e-9, atol=0.0))
     assert same == likelihood.conjugate
 
 
@@ -284,3 +297,50 @@ def test_series_for_many_degrees_join_without_a_step():
                 )
             )
         torch.testing.assert_close(values[0], values[1], rtol=0.0, atol=1e-10)
+
+
+class Poisson(Likelihood):
+    """Counts, ``ln p(y | f) = y f − e^f − ln y!``: no likelihood of ours."""
+
+    name = "poisson"
+
+    @classmethod
+    def start(cls, y, noise, variance, mean):
+        return Initial(cls(), variance, mean.clamp(min=0.1).log())
+
+    def log_density(self, y, f):
+        return y * f - f.exp() - torch.lgamma(y + 1)
+
+    def expected(self, y, mean, variance):
+        return y * mean - torch.exp(mean + variance / 2) - torch.lgamma(y + 1)
+
+    def predictive_log_density(self, y, mean, variance):
+        raise NotImplementedError
+
+    def predictive_moments(self, mean, variance):
+        rate = torch.exp(mean + variance / 2)
+        return PredictiveMoments(rate, rate + rate**2 * torch.expm1(variance))
+
+    def _quantile(self, probability, mean, variance):
+        raise NotImplementedError
+
+
+def test_a_new_likelihood_is_one_class_and_one_entry(monkeypatch, generator):
+    monkeypatch.setitem(LIKELIHOODS, Poisson.name, Poisson)
+    x = torch.linspace(0, 4, 60, dtype=torch.float64)[:, None]
+    rate = torch.exp(1.5 + torch.sin(2 * x[:, 0]))
+    y = torch.poisson(rate, generator=generator)
+    unit = torch.tensor(1.0, dtype=torch.float64)
+    likelihood, variance, mean = LIKELIHOODS["poisson"].start(y, unit, unit, y.mean())
+    result = fit_svgp(
+        PointValues(x),
+        y,
+        CholeskyWhitening(Matern32(lengthscale=1.0, variance=variance), x[::5]),
+        likelihood,
+        generator=generator,
+        mean=float(mean),
+        settings=SvgpSettings(steps=40, batch_size=60, natural_rate=0.5, learn=()),
+    )
+    found = likelihood.predictive_moments(*result.model.predict(PointValues(x)))
+    assert float((found.mean / rate).log().abs().mean()) < 0.2
+    assert float(((y - found.mean) ** 2 / found.variance).mean()) < 1.5

@@ -12,13 +12,14 @@ import dense_torus
 import numpy as np
 import pytest
 import torch
-from dense_box import Box, box, fresh_model
+from dense_box import Box, box, fresh_model, known
 from reference import conditional_features, exact_posterior, woodbury_posterior
 
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi
-from dustmap.inference.svi.bound import GaussianData, LatentMoments, elbo, predict
+from dustmap.inference.svi.bound import LatentMoments, Observations, elbo, predict
 from dustmap.inference.svi.direct import direct_optimum
+from dustmap.likelihoods import Gaussian
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
@@ -42,21 +43,21 @@ def drawn(covariance: np.ndarray, noise: np.ndarray, seed: int) -> np.ndarray:
     return np.linalg.cholesky(covariance + np.diag(noise)) @ white
 
 
-def on_a_box(dimension: int) -> tuple[Box, GaussianData]:
+def on_a_box(dimension: int) -> tuple[Box, Observations]:
     problem = box(dimension, *CASES[dimension])
     noise = noise_of({"values": 5, "integrals": 5, "slopes": 5})
-    data = GaussianData(
-        residual=torch.as_tensor(drawn(problem.K_nn, noise, dimension)),
-        noise=torch.as_tensor(noise),
+    residual = torch.as_tensor(drawn(problem.K_nn, noise, dimension))
+    data = Observations.of(
+        problem.model, problem.model.offset + residual, torch.as_tensor(noise)
     )
     return problem, data
 
 
-def dense_svgp(problem: Box, data: GaussianData) -> tuple[np.ndarray, np.ndarray]:
+def dense_svgp(problem: Box, data: Observations) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the targets less their prior mean, by features."""
     features = conditional_features(problem.K_nu, problem.K_uu)
     seen = conditional_features(problem.K_su, problem.K_uu)
-    m, S = woodbury_posterior(features, data.residual.numpy(), data.noise.numpy())
+    m, S = woodbury_posterior(features, data.residual.numpy(), known(data).numpy())
     left = problem.K_ss.diagonal() - (seen**2).sum(axis=1)
     return seen @ m, (seen @ S * seen).sum(axis=1) + left
 
@@ -74,7 +75,7 @@ MODELS = {"toeplitz": fresh_model, "cholesky": free_points}
 
 
 def by_svi(
-    problem: Box, data: GaussianData, end: str, generator, root: str = "toeplitz"
+    problem: Box, data: Observations, end: str, generator, root: str = "toeplitz"
 ) -> LatentMoments:
     model = MODELS[root](problem)
     if end == "direct":
@@ -102,7 +103,7 @@ def test_the_published_engine_is_dense_algebra(dimension, end, root, generator):
     np.testing.assert_allclose(ours.variance.sqrt(), np.sqrt(variance), rtol=1e-6)
     # Were nothing learnt, or the noises of two kinds swapped, the above would be idle.
     assert (variance < 0.9 * prior**2).sum() >= 3
-    swapped = replace(data, noise=data.noise.flip(0))
+    swapped = replace(data, likelihood=Gaussian(known=known(data).flip(0)))
     other = by_svi(problem, swapped, "direct", generator)
     assert np.abs((other.mean.numpy() - mean) / prior).max() > 1e-2
 
@@ -113,7 +114,7 @@ def test_hyperparameters_are_learnt_by_either_whitening(root, generator):
     fixed = HipSettings(family="full", batch_size=4, epochs=12, rate=0.05)
     learning = replace(fixed, learn=("kernel", "likelihood"))
     bounds = [
-        fit_svi(MODELS[root](problem), data, chosen, generator=generator).bound.value
+        fit_svi(MODELS[root](problem), data, chosen, generator=generator).bound
         for chosen in (fixed, learning)
     ]
     assert bounds[1] > bounds[0] + 1
@@ -125,7 +126,7 @@ def test_the_order_of_the_rows_is_of_no_account(dimension, generator):
     order = torch.randperm(len(data), generator=generator)
     model = fresh_model(problem)
     mixed = model.at(model.functionals.select(order))
-    turned = replace(data, residual=data.residual[order], noise=data.noise[order])
+    turned = data.select(order)
     one, other = direct_optimum(model, data), direct_optimum(mixed, turned)
     assert one.collapsed_bound == pytest.approx(other.collapsed_bound, rel=1e-9)
     bounds = elbo(model, data, one.q), elbo(mixed, turned, other.q)
@@ -144,7 +145,7 @@ def test_every_kind_tells_something_that_the_others_do_not(dimension, kind):
     rows = torch.arange(len(data))
     others = rows[rows // 5 != kind]
     fewer = model.at(model.functionals.select(others))
-    less = replace(data, residual=data.residual[others], noise=data.noise[others])
+    less = data.select(others)
     own = model.at(model.functionals.select(rows[rows // 5 == kind]))
     without = predict(own, direct_optimum(fewer, less).q).variance
     with_all = predict(own, direct_optimum(model, data).q).variance

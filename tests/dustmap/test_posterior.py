@@ -205,10 +205,10 @@ def test_nothing_asked_for_gives_nothing():
 @pytest.mark.parametrize(
     ("mean", "samples", "message"),
     [
-        ((210,), (1, 210), "at least two"),
-        ((209,), (4, 210), r"mean must have shape \(210,\), got \(209,\)"),
-        ((210,), (4, 211), r"samples must have shape \(s, 210\), got \(4, 211\)"),
-        ((210,), (210,), r"samples must have shape"),
+        ((210,), (1, 210), "two"),
+        ((209,), (4, 210), "mean"),
+        ((210,), (4, 211), "samples"),
+        ((210,), (210,), "samples"),
     ],
 )
 def test_parameters_of_another_model_are_refused(mean, samples, message):

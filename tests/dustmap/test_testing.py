@@ -115,7 +115,7 @@ class Box(Matern32):
         return (r < 1.0).double()
 
 
-class WrongSlope(Matern32):
+class WrongGradient(Matern32):
     __slots__ = ()
 
     @staticmethod
@@ -134,8 +134,10 @@ class WrongCurvature(Matern32):
 class WrongAtZero(Matern32):
     __slots__ = ()
 
-    def second_derivative(self, lag, axis, other):
-        value = super().second_derivative(lag, axis, other)
+    def __call__(self, lag, *axes):
+        value = super().__call__(lag, *axes)
+        if len(axes) < 2:
+            return value
         at_zero = (lag == 0).all(dim=-1)
         return torch.where(at_zero, torch.zeros_like(value), value)
 
@@ -151,22 +153,26 @@ class WrongSign(Matern32):
 class Lopsided(SquaredExponential):
     __slots__ = ()
 
-    def __call__(self, lag):
-        return super().__call__(lag) * (1 + 1e-6 * torch.tanh(lag[..., 0]))
+    def __call__(self, lag, *axes):
+        value = super().__call__(lag, *axes)
+        return value if axes else value * (1 + 1e-6 * torch.tanh(lag[..., 0]))
 
 
 class Unrefused(Matern12):
     __slots__ = ()
 
-    def first_derivative(self, lag, axis):
-        return torch.zeros_like(lag[..., axis])
+    def __call__(self, lag, *axes):
+        return (
+            super().__call__(lag) if len(axes) != 1 else torch.zeros_like(lag[..., 0])
+        )
 
 
 class DeafToVariance(Matern32):
     __slots__ = ()
 
-    def __call__(self, lag):
-        return super().__call__(lag) / self.variance * self.variance.detach()
+    def __call__(self, lag, *axes):
+        value = super().__call__(lag, *axes)
+        return value if axes else value / self.variance * self.variance.detach()
 
 
 class FewImages(SquaredExponential):
@@ -178,7 +184,7 @@ class FewImages(SquaredExponential):
 
 class OneImage(Periodised):
     def _images(self):
-        return [(0.0,) * len(self.periods)]
+        return torch.zeros(1, len(self.periods))
 
 
 class NoPeriod(SquaredExponential):
@@ -192,7 +198,7 @@ class NoPeriod(SquaredExponential):
     ("kind", "message"),
     [
         (Box, "not positive semi-definite"),
-        (WrongSlope, "∂k/∂Δ_0: off"),
+        (WrongGradient, "∂k/∂Δ_0: off"),
         (WrongCurvature, "∂²k/∂Δ_0∂Δ_0"),
         (WrongAtZero, "at 0|positive"),
         (WrongSign, "symmetry|Cov"),

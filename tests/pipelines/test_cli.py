@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
     "fit stars.parquet -o x --set inference.search=false --set box.spacing=0.1": (
-        "meant to be that, and in pc?"
+        "in a box of"
     ),
     "fit stars.parquet": "Missing option '-o'",
     "fit stars.parquet -o x --colour red": "No such option",

@@ -9,8 +9,8 @@ import torch
 
 from dustmap.models.gaussian import TorusGaussian
 from pipelines.config import FitConfig
-from pipelines.engines import build_model
 from pipelines.model import cost
+from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import work_of
 

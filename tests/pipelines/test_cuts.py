@@ -1,5 +1,7 @@
 """What a cut shows is the number that belongs to its direction and distance."""
 
+from pathlib import Path
+
 import healpy
 import numpy as np
 import one_cloud
@@ -8,9 +10,10 @@ from ray_moments import cumulative
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.figures.cut_panels import Rows, compared_panels, cut_panels
-from pipelines.figures.cuts import Cut, cut_sky, density_at
-from pipelines.figures.sources import CubeSource, MissingError, RunSource, SkySource
+from pipelines.figures.cut_panels import compared_panels, cut_panels
+from pipelines.figures.cuts import Cut, cut_sky
+from pipelines.figures.rays import extinction_at
+from pipelines.figures.sources import MissingError, Source
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated
 
@@ -28,14 +31,15 @@ def make_cube(**arrays):
     )
 
 
-def make_integrated(positive):
+def make_maps(positive):
     nside, distance = 8, np.array([50.0, 100.0, 300.0])
     pixels = np.arange(12 * nside**2)
     rise = np.outer(1.0 + pixels / len(pixels), distance) * 1e-3
     arrays = {"mean": rise, "std": 0.1 * rise}
     if positive:
         arrays |= {"p16": 0.8 * rise, "p50": 0.9 * rise, "p84": 1.2 * rise}
-    return Integrated(distance=distance, arrays=arrays, last_star=200.0 + 0 * pixels)
+    last = 200.0 + 0 * pixels
+    return SkyMaps.of(Integrated(distance=distance, arrays=arrays, last_star=last), {})
 
 
 def test_extinction_is_interpolated_from_zero_at_the_sun():
@@ -43,18 +47,20 @@ def test_extinction_is_interpolated_from_zero_at_the_sun():
     mean[:, 5] = np.nan
     distances = np.array([100.0, 300.0])
     maps = SkyMaps(distances=distances, mean=mean, std=mean)
-    source = SkySource("maps", maps)
-    found = source.rays.at("mean", np.array([50.0, 100.0, 150.0]))
+    source = Source(path="maps", maps=maps)
+    found = extinction_at(maps, "mean", np.array([50.0, 100.0, 150.0]))
     np.testing.assert_allclose(found[0], mean[0] / 2)
     np.testing.assert_array_equal(found[1], mean[0])
     np.testing.assert_allclose(found[2], 0.75 * mean[0] + 0.25 * mean[1])
     cut = Cut(quantity="extinction", show="value", distance=300.0, near=100.0)
     l, b = healpy.pix2ang(1, np.arange(12), nest=True, lonlat=True)  # noqa: E741
-    np.testing.assert_allclose(cut_sky(source, cut)(l, b), mean[1] - mean[0])
+    np.testing.assert_allclose(cut_sky(source, cut)[0](l, b), mean[1] - mean[0])
 
 
 def test_density_is_that_of_the_place_on_the_sphere():
-    values = density_at(make_cube(mean=1e-5), 200.0)
+    cut = Cut(quantity="density", distance=200.0)
+    values, what = cut_sky(Source(path="c", density=make_cube(mean=1e-5)), cut)
+    assert what == "mean"
     expected = [2e-3, 0, 200 * 0.25 * 1e-5, 0]
     np.testing.assert_allclose(values(L, B), expected, atol=1e-15)
 
@@ -63,9 +69,9 @@ def test_density_is_that_of_the_place_on_the_sphere():
 @pytest.mark.parametrize("quantity", ["density", "extinction"])
 def test_a_cube_is_integrated_between_two_distances(near, quantity):
     # Its density rises linearly towards l = 90: the integral is that of the distance.
-    source = CubeSource("cube", make_cube(mean=1e-5), None)
-    cut = Cut(quantity=quantity, show="value", distance=250.0, near=near)
-    seen = cut_sky(source, cut, 128)(L, B)
+    source = Source(path="c", density=make_cube(mean=1e-5))
+    cut = Cut(quantity=quantity, distance=250.0, near=near, nside=128)
+    seen = cut_sky(source, cut)[0](L, B)
     if quantity == "density" and not near:
         expected = 250.0 * 1e-5
     else:
@@ -77,20 +83,20 @@ def test_a_cube_is_integrated_between_two_distances(near, quantity):
 
 def test_relative_errors_are_those_of_the_logarithm_where_there_are_quantiles():
     cut = Cut(quantity="density", show="relative-error", distance=200.0)
-    normal = CubeSource("c", make_cube(mean=1e-5, std=3e-6), None)
-    assert cut_sky(normal, cut)(L, B)[0] == pytest.approx(0.3)
+    normal = Source(path="c", density=make_cube(mean=1e-5, std=3e-6))
+    assert cut_sky(normal, cut)[0](L, B)[0] == pytest.approx(0.3)
     cube = make_cube(mean=2e-5, std=3e-5, p16=5e-6, p50=1e-5, p84=2e-5)
-    positive = CubeSource("c", cube, None)
-    assert cut_sky(positive, cut)(L, B)[0] == pytest.approx(np.log(4) / 2)
+    positive = Source(path="c", density=cube)
+    assert cut_sky(positive, cut)[0](L, B)[0] == pytest.approx(np.log(4) / 2)
 
 
 @pytest.mark.parametrize("positive", [False, True])
 def test_stored_integrals_are_read_along_their_pixels(positive):
-    source = CubeSource("c", make_cube(mean=1e-5), make_integrated(positive))
+    source = Source(path="c", density=make_cube(mean=1e-5), maps=make_maps(positive))
     pixel = healpy.ang2pix(8, L, B, lonlat=True, nest=True)
     rise = (1.0 + pixel / 768) * 0.075
     shown = {
-        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=75.0))
+        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=75.0))[0]
         for show in ("value", "std", "relative-error")
     }
     value = 0.9 * rise if positive else rise
@@ -105,9 +111,9 @@ def test_stored_integrals_are_read_along_their_pixels(positive):
 
 
 def test_a_stored_ray_ends_where_the_map_does():
-    stored = make_integrated(True)
-    stored.arrays["mean"][:, 2] = np.nan
-    source = CubeSource("c", make_cube(mean=1e-5), stored)
+    stored = make_maps(True)
+    stored.mean[2] = np.nan
+    source = Source(path="c", density=make_cube(mean=1e-5), maps=stored)
     (line,) = source.lines([(90.0, 0.0)])
     assert line.distance.tolist() == [50.0, 100.0]
     assert line.last_star == 200.0
@@ -116,13 +122,13 @@ def test_a_stored_ray_ends_where_the_map_does():
 
 
 def test_a_run_shows_its_own_moments_and_samples(cloud_run):
-    source = RunSource(cloud_run.path, cloud_run)
+    source = Source(path=cloud_run.path, run=cloud_run)
     pixel = healpy.ang2pix(64, [18.4, 60.0], [-9.0, 5.0], lonlat=True, nest=True)
     l, b = healpy.pix2ang(64, pixel, lonlat=True, nest=True)  # noqa: E741
     towards = unit_vectors(l, b)
     mean, std = cumulative(cloud_run, towards, np.array([150.0, 300.0]))
     shown = {
-        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=300.0))
+        show: cut_sky(source, Cut(quantity="extinction", show=show, distance=300.0))[0]
         for show in ("value", "std", "sample")
     }
     assert shown["value"](l, b) == pytest.approx(mean[1], rel=0.02)
@@ -133,9 +139,9 @@ def test_a_run_shows_its_own_moments_and_samples(cloud_run):
     sample = shown["sample"](l, b) - mean[1]
     assert (np.abs(sample) < 6 * std[1]).all() and (sample != 0).all()
     part = Cut(quantity="extinction", show="value", distance=300.0, near=150.0)
-    assert cut_sky(source, part)(l, b) == pytest.approx(mean[1] - mean[0], rel=0.02)
+    assert cut_sky(source, part)[0](l, b) == pytest.approx(mean[1] - mean[0], rel=0.02)
     beyond = Cut(quantity="density", show="value", distance=5000.0)
-    assert np.isnan(cut_sky(source, beyond)(l, b)).all()
+    assert np.isnan(cut_sky(source, beyond)[0](l, b)).all()
     with pytest.raises(InputError, match="24 samples"):
         cut_sky(
             source,
@@ -144,11 +150,12 @@ def test_a_run_shows_its_own_moments_and_samples(cloud_run):
 
 
 def test_rows_have_the_std_beside_the_value_where_it_is_known():
-    rows = Rows(quantity="density", distances=(100.0, 200.0))
-    panels, count = cut_panels(CubeSource("c", make_cube(mean=1e-5), None), rows)
+    cut, rows = Cut(quantity="density", distance=100.0), (100.0, 200.0)
+    bare = Source(path="c", density=make_cube(mean=1e-5))
+    panels, count = cut_panels(bare, cut, rows)
     assert (len(panels), count) == (2, 1)
-    known = CubeSource("c", make_cube(mean=1e-5, std=1e-6), None)
-    panels, count = cut_panels(known, rows)
+    known = Source(path="c", density=make_cube(mean=1e-5, std=1e-6))
+    panels, count = cut_panels(known, cut, rows)
     assert [panel.kind for panel in panels] == ["value", "error"] * 2
     assert count == 2
     # Shown in mag/kpc, and the labels say so.
@@ -158,7 +165,6 @@ def test_rows_have_the_std_beside_the_value_where_it_is_known():
 
 
 def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
-    rows = Rows(quantity="density", distances=(200.0,))
     cube = make_cube(mean=1e-5, std=1e-6)
     other = Cube(
         x=cube.x,
@@ -167,11 +173,10 @@ def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
         arrays={"density": cube.arrays["mean"] * 1000 / 3.1},
         unit="mag kpc-1",
     )
-    from pathlib import Path
-
-    panels, _ = compared_panels(
-        CubeSource(Path("a"), cube, None), CubeSource(Path("b"), other, None), rows, 3.1
-    )
+    first = Source(path=Path("a"), density=cube)
+    second = Source(path=Path("b"), density=other)
+    cut = Cut(quantity="density", distance=200.0)
+    panels, _ = compared_panels(first, second, cut, [200.0], factor=3.1)
     first, second, difference, deviation = (p.values(L, B)[0] for p in panels)
     assert first == pytest.approx(2.0)
     assert second == pytest.approx(2.0)
@@ -181,7 +186,7 @@ def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
 
 
 def test_what_a_map_cannot_know_is_said():
-    source = CubeSource("c", make_cube(mean=1e-5, std=1e-6), None)
+    source = Source(path="c", density=make_cube(mean=1e-5, std=1e-6))
     for quantity, show in (("extinction", "std"), ("density", "sample")):
         with pytest.raises(MissingError, match="name a run"):
             cut_sky(source, Cut(quantity=quantity, show=show, distance=100.0))

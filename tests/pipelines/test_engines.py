@@ -16,9 +16,11 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.engines import build_model, run_engine
+from pipelines.model.engines import run_engine
+from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, rays
 from pipelines.model.plan import EmbeddingPlan
+from pipelines.model.problem import Place, Problem
 from pipelines.planning.planner import Catalogue, make_plan
 
 CPU = torch.device("cpu")
@@ -59,16 +61,18 @@ def plan_for(config, observed):
 
 def run(config, observed, plan=None):
     seen = []
-    result = run_engine(
-        plan_for(config, observed) if plan is None else plan,
-        observed,
-        config,
-        dtype=torch.float64,
-        device=CPU,
-        generator=torch.Generator().manual_seed(0),
+    problem = Problem(
+        plan=plan_for(config, observed) if plan is None else plan,
+        data=observed,
+        config=config,
+        place=Place(
+            dtype=torch.float64,
+            device=CPU,
+            generator=torch.Generator().manual_seed(0),
+        ),
         on_step=lambda *step: seen.append(step),
     )
-    return result, seen
+    return run_engine(problem), seen
 
 
 def field_mean(result, ends):
@@ -157,7 +161,7 @@ def test_a_low_rank_covariance_has_the_columns_asked_for(monkeypatch):
         seen.append(result.q)
         return result
 
-    monkeypatch.setattr("pipelines.engines.fit_svi", noted)
+    monkeypatch.setattr("pipelines.model.svi.fit_svi", noted)
     observed = data(40)
     bounds = []
     for rank in (1, 40):

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import LogNorm
 
 from pipelines.figures import compare, density_slice, edge_on, face_on
-from pipelines.figures.integrals import Through, near_the_sun
+from pipelines.figures.integrals import integral, near_the_sun
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
 
@@ -21,10 +21,6 @@ def make_cube(density=1e-3):
     values[:, ::3, -3:] = std[:, ::3, -3:] = 1.0
     arrays = {"mean": values, "std": std, "support": support}
     return Cube(x=X, y=Y, z=Z, arrays=arrays)
-
-
-def bars(figure):
-    return [axes for axes in figure.axes if axes.get_label().startswith("bar")]
 
 
 @pytest.mark.parametrize("draw", [face_on, density_slice])
@@ -53,13 +49,13 @@ def test_a_cube_and_columns_end_at_the_same_places():
     columns = Columns(along="z", low=Z[0], high=Z[-1], arrays=arrays)
     notes = [face_on(cube, given).texts[0].get_text() for given in (columns, None)]
     assert notes[0].split(";")[0] == notes[1].split(";")[0]
-    assert Through.of(cube, "z", None).integral("mean")[5, 12] == pytest.approx(3.0)
+    assert integral(cube, "mean", "z")[5, 12] == pytest.approx(3.0)
 
 
 def test_part_of_a_column_is_integrated_with_a_linear_density_between_cells():
     values = np.broadcast_to(Y[None, :, None], (len(Z), len(Y), len(X))) * 1e-6
     cube = Cube(x=X, y=Y, z=Z, arrays={"mean": values})
-    part = Through.of(cube, "y", (-100.0, 700.0)).integral("mean")
+    part = integral(cube, "mean", "y", (-100.0, 700.0))
     np.testing.assert_allclose(part, 1e-6 * (700.0**2 - 100.0**2) / 2)
 
 

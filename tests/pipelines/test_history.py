@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.figures.history import has_tolerance, history
+from pipelines.figures.history import history
 
 
 def residuals(stage, seconds, tolerance=None):
@@ -38,7 +38,6 @@ def test_a_tolerance_is_drawn_only_over_the_solves_that_were_asked_for_it():
     assert labels == named
     (without,) = history(records[:3]).axes
     assert dashed(without) == []
-    assert has_tolerance(records) and not has_tolerance(records[:3])
 
 
 def test_every_kind_of_number_has_a_panel_and_none_is_refused():

@@ -1,6 +1,5 @@
 """Integrated extinction by pixel and distance: right between them, and whose error."""
 
-import sys
 from dataclasses import replace
 
 import healpy
@@ -15,7 +14,8 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.maps.integrated import Integrated
 from pipelines.model.observations import rays
-from pipelines.products import integrated
+from pipelines.products import cumulative as outwards
+from pipelines.products import integrated, segments
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.products.reach import pixel_directions, ray_distances, ray_nside
@@ -134,11 +134,15 @@ def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
     assert (np.diff(middle, axis=1)[seen[:, 1:]] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["_SEGMENTS", "_DENSITIES"])
-def test_how_the_work_is_cut_up_does_not_matter(monkeypatch, positive_run, name):
+@pytest.mark.parametrize(
+    ("module", "name"), [(outwards, "_SEGMENTS"), (segments, "_DENSITIES")]
+)
+def test_how_the_work_is_cut_up_does_not_matter(
+    monkeypatch, positive_run, module, name
+):
     directions, edges = pixel_directions(2), np.array([100.0, 200.0])
     expected = RayIntegrals(positive_run, directions, edges).moments(slice(None))
-    monkeypatch.setattr(sys.modules[RayIntegrals.__module__], name, 60)
+    monkeypatch.setattr(module, name, 60)
     asked = RayIntegrals(positive_run, directions, edges)
     parts = list(asked.parts())
     assert np.concatenate([np.arange(48)[part] for part in parts]).tolist() == [

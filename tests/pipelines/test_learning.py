@@ -9,7 +9,7 @@ import torch
 
 from dustmap.grid import Grid
 from pipelines.config import FitConfig
-from pipelines.engines import build_model
+from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, rays
 from pipelines.model.plan import MeanPlan, Plan
 from pipelines.planning.learning import learn_plan, open_names

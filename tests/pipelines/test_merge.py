@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.merging import Cells, merge_rows, parse_cells
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.fit.sample import data_of
-from pipelines.merge import Cells, merge_rows, parse_cells
-from pipelines.planning.selection import planning_view
+from pipelines.planning.selection import data_of, planning_view
 
 Columns = dict[str, np.ndarray]
 

@@ -24,7 +24,7 @@ from pipelines.model.plan import (
     finest_spacing,
     make_grid,
     memory_limit,
-    resolution_note,
+    resolution_notes,
     round_spacing,
     svi_spacing,
     work_of,
@@ -236,6 +236,6 @@ def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
 
 
 def test_a_lengthscale_outside_the_window_is_noted_with_the_remedy():
-    assert resolution_note(plan()) is None
-    assert "finer grid" in str(resolution_note(plan(lengthscale=(30.0, 12.0, 60.0))))
-    assert "coarser grid" in str(resolution_note(plan(lengthscale=(30.0, 60.0, 60.0))))
+    assert resolution_notes(plan()) == []
+    assert "finer grid" in str(resolution_notes(plan(lengthscale=(30.0, 12.0, 60.0))))
+    assert "coarser grid" in str(resolution_notes(plan(lengthscale=(30.0, 60.0, 60.0))))

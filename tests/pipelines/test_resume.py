@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import interrupted
 import numpy as np
@@ -30,6 +31,8 @@ from pipelines.saving.checkpoint import checkpoints, read_checkpoint
 from pipelines.saving.fit_state import FitState
 from pipelines.verify import verify
 
+SOURCES = Path(str(pipelines.__file__)).parent.parent
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
@@ -38,7 +41,7 @@ def whole(tmp_path_factory):
     written, count = pipelines.saving.checkpoint_manager.write_checkpoint, []
 
     def write(*args, **named):
-        count.append(args[2]["stage"])
+        count.append(args[1]["stage"])
         return written(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -213,9 +216,9 @@ def another(case, kind, monkeypatch):
     if kind == "version":
         monkeypatch.setattr(pipelines.saving.identity.dustmap, "__version__", "9.9")
         return r"version was .*, is \"9.9\""
-    sources = pipelines.saving.identity._sources()
-    changed = {**sources, "pipelines/fit.py": "0" * 64}
-    monkeypatch.setattr(pipelines.saving.identity, "_sources", lambda: changed)
+    code = {**pipelines.saving.identity.code_digests(SOURCES)}
+    code["pipelines/fit.py"] = "0" * 64
+    monkeypatch.setattr(pipelines.saving.identity, "code_digests", lambda _: code)
     return "code: pipelines/fit.py was"
 
 
@@ -335,7 +338,7 @@ def test_a_full_disk_at_the_end_leaves_the_posterior_to_go_on_with(
     shutil.copy(whole[0].source, tmp_path / "stars.parquet")
     own = interrupted.case_in(tmp_path)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
-from pipelines.run.folder import State, check_output, read_run, write_json, write_state
+from pipelines.run.folder import check_output, read_run, write_json, write_state
 from pipelines.run.predict import predict_columns
 
 FILES = [
@@ -86,15 +86,13 @@ def test_the_posterior_read_back_predicts_the_held_out_stars_alike(cloud_run):
 def test_tensors_come_back_bit_by_bit(tmp_path):
 
     generator = torch.Generator().manual_seed(0)
-    state = State(
-        mean=torch.randn(6, generator=generator),
-        samples=torch.randn(6, 3, generator=generator).T,
-        support=torch.zeros(1, 2, 3),
-    )
-    write_state(tmp_path, state)
+    mean = torch.randn(6, generator=generator)
+    samples = torch.randn(6, 3, generator=generator).T
+    support = torch.zeros(1, 2, 3)
+    write_state(tmp_path, mean=mean, samples=samples, support=support)
     loaded = load_file(tmp_path / "posterior.safetensors")
-    assert torch.equal(loaded["samples"], state.samples)
-    assert torch.equal(loaded["mean"], state.mean)
+    assert torch.equal(loaded["samples"], samples)
+    assert torch.equal(loaded["mean"], mean)
     assert loaded["support"].shape == (1, 2, 3)
 
 

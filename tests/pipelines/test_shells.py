@@ -13,8 +13,8 @@ from ray_moments import cumulative
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.figures.sources import open_source
-from pipelines.formats.shells import read_shells, write_shells
-from pipelines.maps.shells import ShellMaps
+from pipelines.formats.healpix import read_shells, write_shells
+from pipelines.maps.integrated import ShellMaps
 from pipelines.model.observations import rays
 from pipelines.products.shells import rays_across, shell_maps
 

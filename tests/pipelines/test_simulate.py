@@ -450,7 +450,7 @@ def test_one_path_for_two_outputs_is_refused(tmp_path, monkeypatch):
 
 def test_a_missing_folder_is_refused_before_any_work(tmp_path, monkeypatch):
     forbid_work(monkeypatch)
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match="not a folder"):
         simulate(
             configure(), tmp_path / "no" / "s.parquet", truth=None, overwrite=False
         )

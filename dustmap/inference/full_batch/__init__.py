@@ -5,13 +5,14 @@
 
 from dustmap.inference.full_batch.engine import infer
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
-from dustmap.inference.full_batch.noise import Noise
+from dustmap.inference.full_batch.noise import Noise, NoiseState
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
 
 __all__ = [
     "FullBatch",
     "FullBatchResult",
     "Noise",
+    "NoiseState",
     "OnStep",
     "Precision",
     "infer",

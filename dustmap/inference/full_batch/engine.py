@@ -15,21 +15,24 @@ exact.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.checkpoint import Checkpointer, NoCheckpoints
+from dustmap.checkpoint import Checkpointer, NoCheckpoints, require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import OnStep
-from dustmap.inference.full_batch.inference import FullBatchInference
-from dustmap.inference.full_batch.noise import Noise
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
+from dustmap.inference.full_batch.mode import DECREMENT_LIMIT, find_mode, refined_mode
+from dustmap.inference.full_batch.noise import Noise, NoiseState
+from dustmap.inference.full_batch.progress import Mode, Samples
+from dustmap.inference.full_batch.randomized_map import SampleRounds, white_noise
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
 from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
-from dustmap.models.base import ForwardModel
+from dustmap.linalg.cg import Solution
+from dustmap.models.base import ForwardModel, Linearisation
 
 
 def infer(
@@ -83,12 +86,106 @@ def infer(
     state = NoiseState(model, observations, noise, subgrid_noise=settings.subgrid_noise)
     if noise.learn_share:
         state.held_out = hold_out(len(observations), generator).to(model.device)
+    fit = Fit(
+        model,
+        state,
+        settings,
+        generator,
+        on_step=on_step or quiet,
+        checkpointer=checkpointer or NoCheckpoints(),
+    )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-    if start is not None:
-        eps = start.to(eps)
-    fit = Fit(model, state, settings, generator, on_step=on_step)
-    inference = FullBatchInference(fit, checkpointer or NoCheckpoints())
-    return inference.run(eps)
+    return _run(fit, eps if start is None else start.to(eps))
+
+
+def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
+    """The stages that a restored fit has not finished: the mode, then samples."""
+    if fit.mode is None:
+        fit.save(mode=find_mode(fit, start))
+    assert fit.mode is not None
+    mode = fit.mode
+    if not fit.settings.samples:
+        mode = mode if fit.model.linear else refined_mode(fit, mode)
+        total = fit.tangent(mode.eps)[1]
+        return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
+    if fit.seed < 0:
+        fit.seed = int(torch.randint(2**62, (1,), generator=fit.generator))
+    if fit.model.linear:
+        tangent, total = fit.tangent(mode.eps)
+        solved = _linear_samples(fit, tangent, total, mode.eps)
+        return _result(fit, mode, solved.value, total, solved)
+    last = SampleRounds(fit, mode.eps).run()
+    if fit.noise.given.learn_share:
+        # The mode excluded the held-out observations and had other weights.
+        again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
+        mode = replace(again, steps=mode.steps + again.steps)
+    samples = Samples.of(fit.samples, last.decrement, DECREMENT_LIMIT * fit.enough)
+    return _result(fit, mode, samples.value, last.total, samples)
+
+
+def _linear_samples(
+    fit: Fit,
+    tangent: Linearisation,
+    total: Float[Tensor, " n"],
+    mean: Float[Tensor, " p"],
+) -> Solution:
+    """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
+
+    The fit is saved after every block.
+
+    Raises
+    ------
+    FloatingPointError
+        If a solve is not finite.
+    """
+    settings, root = fit.settings, total.sqrt()
+    precision = Precision(tangent.operator, total)
+
+    def right_side(number: int) -> Float[Tensor, " p"]:
+        eta, xi = white_noise(fit.seed, number, len(root), len(mean), precision.domain)
+        return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)
+
+    while fit.blocks is None or len(fit.blocks.value) < settings.samples:
+        first = 0 if fit.blocks is None else len(fit.blocks.value)
+        last = min(first + settings.block, settings.samples)
+        name = f"samples {first + 1}-{last}"
+        block = settings.sample_solver.solve(
+            precision.matvec,
+            torch.stack([right_side(number) for number in range(first, last)]),
+            preconditioner=fit.cache.preconditioner,
+            on_step=functools.partial(fit.on_step, name),
+            space=precision.domain,
+        )
+        require_finite(name, residual=block.residual)
+        if fit.blocks is not None:
+            block = Solution.joined([fit.blocks, block])
+        fit.save(blocks=block)
+    return replace(fit.blocks, value=mean + fit.blocks.value)
+
+
+def _result(
+    fit: Fit,
+    mode: Mode,
+    samples: Float[Tensor, "s p"],
+    total: Float[Tensor, " n"],
+    solved: Solution | Samples | None,
+) -> FullBatchResult:
+    sampled = solved is None or bool(solved.converged.all())
+    return FullBatchResult(
+        mean=mode.eps,
+        samples=samples,
+        noise_variance=total,
+        prediction=fit.model.linearise(mode.eps).prediction,
+        newton_steps=mode.steps,
+        mean_solution=mode.solution,
+        sample_solution=solved,
+        converged=mode.converged and sampled,
+        weights=fit.noise.weights,
+        degrees=fit.noise.degrees,
+        common_noise=fit.noise.common,
+        subgrid_share=fit.model.subgrid_share,
+        share_settled=fit.share_settled,
+    )
 
 
 def _learns_share(model: ForwardModel, noise: Noise, settings: FullBatch) -> bool:

@@ -1,24 +1,50 @@
-"""The state that the stages of one full-batch inference share."""
+"""All that changes during one full-batch inference, and its checkpoints."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.checkpoint import State, part_of, scoped
-from dustmap.inference.full_batch.gauss_newton import OnStep
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.checkpoint import (
+    Checkpointer,
+    State,
+    check_state,
+    flatten,
+    part_of,
+    rebuild,
+    schema_of,
+    scoped,
+)
+from dustmap.inference.full_batch.gauss_newton import GaussNewton, OnStep, Target
+from dustmap.inference.full_batch.noise import NoiseState
 from dustmap.inference.full_batch.preconditioner_cache import (
     Origin,
     PreconditionerCache,
 )
+from dustmap.inference.full_batch.progress import Fitted, Iterate, Mode, Round
 from dustmap.inference.full_batch.settings import FullBatch
+from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 
 
 class Fit:
-    """Current model, noise, preconditioner and generator of one inference."""
+    """Model, noise, preconditioner, generator and progress of one inference.
+
+    Its stages in order: ``search`` is the current iterate of the mode or of a sample;
+    ``seed`` that of the samples' white noise, negative before they begin; ``blocks``
+    finished samples of a linear model; ``round`` and ``samples`` those of a non-linear
+    one, followed by the samples of the round before.
+    """
+
+    search: Iterate | None = None
+    mode: Mode | None = None
+    seed: int = -1
+    blocks: Solution | None = None
+    round: Round | None = None
+    share_settled: bool = True
 
     def __init__(
         self,
@@ -27,7 +53,8 @@ class Fit:
         settings: FullBatch,
         generator: torch.Generator,
         *,
-        on_step: OnStep | None,
+        on_step: OnStep,
+        checkpointer: Checkpointer,
     ) -> None:
         self.model = model
         self.noise = noise
@@ -37,12 +64,16 @@ class Fit:
         self.cache = PreconditionerCache(
             settings.preconditioner_rank, generator, on_step
         )
-        self.share_settled = True
+        self.samples: list[Fitted] = []
+        self._checkpointer = checkpointer
+        state = checkpointer.restore()
+        if state is not None:
+            self._restore(state)
 
     @property
-    def count(self) -> int:
-        """The number of observations."""
-        return len(self.noise.observations)
+    def enough(self) -> float:
+        """The expected decrease at which steps end [nats]."""
+        return self.settings.newton_tolerance * len(self.noise.observations)
 
     @property
     def inexact(self) -> bool:
@@ -54,33 +85,94 @@ class Fit:
         tangent = self.model.linearise(eps)
         return tangent, self.noise.total(eps[None], tangent.variance)
 
-    def state(self) -> State:
-        """Everything that does not follow from ε."""
+    def target(self, total: Float[Tensor, " n"]) -> Target:
+        """The objective of the mode for this Σ."""
+        space = self.model.latent_space
+        return Target(y=self.noise.observations, total=total, space=space)
+
+    def newton(self, target: Target, **options: Any) -> GaussNewton:
+        """Steps towards a target, with the current preconditioner."""
+        return GaussNewton(
+            model=self.model,
+            target=target,
+            preconditioner=self.cache.preconditioner,
+            on_step=self.on_step,
+            **options,
+        )
+
+    def save(self, **progress: Any) -> None:
+        """Record progress by name, and save the state."""
+        for name, value in progress.items():
+            setattr(self, name, value)
+        state = self._values()
+        for name, part in self._parts().items():
+            state |= {} if part is None else flatten(name, part)
+        self._checkpointer.save(state)
+
+    def _values(self) -> State:
+        """The entries of every state, without copies."""
         return {
             "generator": self.generator.get_state(),
             "share": float(self.model.subgrid_share),
             "share_settled": self.share_settled,
-            "samples": self.settings.samples,
+            "count": self.settings.samples,
+            "seed": self.seed,
+            "iterations": self.cache.iterations,
             **scoped("noise", self.noise.state()),
-            **self.cache.state(),
         }
 
-    def restore(self, state: State, origin: Origin | None) -> None:
-        """Restore a checked state; ``origin`` is the preconditioner's.
+    def _parts(self) -> dict[str, Any]:
+        """The entries of some states."""
+        names = ("search", "mode", "blocks", "round")
+        parts = {"origin": self.cache.origin, **{n: getattr(self, n) for n in names}}
+        return parts | {f"sample {i}": each for i, each in enumerate(self.samples)}
 
-        Raises
-        ------
-        ValueError
-            If the state has another number of samples.
-        """
-        if state["samples"] != self.settings.samples:
+    def _restore(self, state: State) -> None:
+        """Go on from a state, or raise a ValueError if it belongs to another fit."""
+        examples = self._examples()
+        schemas = {}
+        for name, example in examples.items():
+            entries = part_of(flatten(name, example), name)
+            free = entries if name == "blocks" else ()
+            schemas[name] = schema_of(entries, any_length=free)
+        check_state(state, schema_of(self._values()), schemas)
+        if state["count"] != self.settings.samples:
             raise ValueError(
-                f"the saved state does not fit: it has {state['samples']} samples, "
+                f"the saved state does not fit: it has {state['count']} samples, "
                 f"expected {self.settings.samples}"
             )
-        self.generator.set_state(state["generator"])
+        found = {
+            name: rebuild(name, example, state)
+            for name, example in examples.items()
+            if part_of(state, name)
+        }
         if state["share"] != self.model.subgrid_share:
             self.model = self.model.with_subgrid_share(state["share"])
-        self.share_settled = state["share_settled"]
+        self.generator.set_state(state["generator"])
+        self.share_settled, self.seed = state["share_settled"], state["seed"]
         self.noise.restore(part_of(state, "noise"))
-        self.cache.restore(self.model, state["iterations"], origin)
+        if "origin" in found:
+            self.cache.restore(self.model, found.pop("origin"))
+        self.cache.iterations = state["iterations"]
+        for name in [each for each in found if not each.startswith("sample ")]:
+            setattr(self, name, found.pop(name))
+        self.samples = list(found.values())
+
+    def _examples(self) -> dict[str, Any]:
+        """An example of every part of a state of this fit."""
+        place = {"dtype": self.model.dtype, "device": self.model.device}
+        p = torch.zeros(self.model.latent_size, **place)
+        n = torch.zeros(len(self.noise.observations), **place)
+        zero = torch.zeros(1, dtype=torch.float64, device=p.device)
+        solution = Solution(
+            value=p[None], residual=zero, iterations=zero.long(), converged=zero.bool()
+        )
+        fitted = Fitted(eps=p, expected_decrease=0.0, iterations=0, converged=False)
+        return {
+            "origin": Origin(eps=p, total=n, generator=self.generator.get_state()),
+            "search": Iterate(eps=p, total=n),
+            "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
+            "blocks": solution,
+            "round": Round(total=n),
+            **{f"sample {i}": fitted for i in range(self.settings.samples)},
+        }

@@ -1,7 +1,9 @@
-r"""One Gauss–Newton step on ``½|ε|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n``."""
+r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n``."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -20,6 +22,12 @@ OnStep = Callable[[str, int, float], None]
 
 # Limit on halvings of a step.
 _HALVINGS = 30
+# Relative tolerance of the solve for the Newton decrement.
+_ACCURATE = 0.01
+
+
+def quiet(stage: str, step: int, value: float) -> None:
+    """Progress callback that reports nothing."""
 
 
 class Precision(LinearOperator):
@@ -38,7 +46,7 @@ class Precision(LinearOperator):
         return self._features.gram(x, self._weights)
 
     def matvec(self, x: Tensor) -> Tensor:
-        return x + self.data_term(x)
+        return x + self._features.gram(x, self._weights)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)
@@ -80,6 +88,12 @@ class Target:
         pull = tangent.operator.rmatvec((self.y - tangent.prediction) / self.total)
         return pull - self.beside(eps)
 
+    def right_side(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
+        """``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
+        shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
+        rhs = tangent.operator.rmatvec(shifted / self.total)
+        return rhs if self.centre is None else rhs + self.centre
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -95,107 +109,100 @@ class Step:
     solution: Solution
 
 
-def gauss_newton_step(
-    model: ForwardModel,
-    tangent: Linearisation,
-    target: Target,
-    eps: Float[Tensor, " p"],
-    *,
-    solver: ConjugateGradients,
-    forcing: float,
-    preconditioner: NystromPreconditioner | None,
-    on_step: OnStep | None,
-    stage: str,
-    where: str,
-) -> Step:
-    """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``, and move towards m.
-
-    The solve starts at ε. Its relative tolerance is the solver's, or ``forcing`` times
-    the relative gradient at ε if this is larger: far from the optimum the tangent does
-    not merit an accurate solve (Eisenstat & Walker 1996).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussNewton:
+    """Gauss–Newton steps towards the minimum of one target.
 
     Parameters
     ----------
-    stage
-        Reported to ``on_step``.
-    where
-        Named in errors.
-
-    Raises
-    ------
-    FloatingPointError
-        If the solve or the objective is not finite.
+    forcing
+        The relative tolerance of a solve is the solver's, or ``forcing`` times the
+        relative gradient if this is larger: far from the optimum the tangent does not
+        merit an accurate solve (Eisenstat & Walker 1996).
+    on_step, stage
+        Called with the stage, iteration and worst relative residual of a solve.
     """
-    shifted = target.y - tangent.prediction + tangent.operator.matvec(eps)
-    rhs = tangent.operator.rmatvec(shifted / target.total)
-    if target.centre is not None:
-        rhs = rhs + target.centre
-    space = tangent.operator.domain
-    if forcing:
-        gradient = target.gradient(tangent, eps)
-        size = float((space.inner(gradient, gradient) / space.inner(rhs, rhs)).sqrt())
-        # At a residual of 1 a solve would not start.
-        solver = replace(solver, rtol=max(solver.rtol, min(forcing * size, 0.5)))
-    solution = solver.solve(
-        Precision(tangent.operator, target.total).matvec,
-        rhs[None],
-        preconditioner=preconditioner,
-        start=eps[None] if space.any(eps) else None,
-        on_step=named(on_step, stage),
-        space=space,
-    )
-    require_finite(where, residual=solution.residual)
-    return _backtrack(model, tangent, target, eps, solution, where)
 
+    model: ForwardModel
+    target: Target
+    solver: ConjugateGradients
+    preconditioner: NystromPreconditioner | None = None
+    forcing: float = 0.0
+    on_step: OnStep = quiet
+    stage: str = "mean"
 
-def _backtrack(
-    model: ForwardModel,
-    tangent: Linearisation,
-    target: Target,
-    eps: Float[Tensor, " p"],
-    solution: Solution,
-    where: str,
-) -> Step:
-    """The longest of the step's halvings that decreases the objective sufficiently.
+    def step(
+        self, tangent: Linearisation, eps: Float[Tensor, " p"], where: str
+    ) -> Step:
+        """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ`` from ε; move towards m.
 
-    Sufficient is a quarter of the decrease predicted by the gradient (Armijo 1966), up
-    to rounding: a linear model, with half of it, takes the full step. Only at the
-    shortest step must the objective be finite, since a density may overflow.
-    """
-    proposal = solution.value[0]
-    step = proposal - eps
-    along = tangent.operator.matvec(step)
-    misfit = (target.y - tangent.prediction) / target.total
-    beside = tangent.operator.domain.inner(target.beside(eps), step)
-    change = float(beside - inner(misfit, along))
-    before = target.value(eps, tangent.prediction)
-    require_finite(f"{where}, before it", objective=before, directional_change=change)
-    allowed = before + 100 * torch.finfo(eps.dtype).eps * before
-    after = before
-    for halvings in range(_HALVINGS):
-        length = 0.5**halvings
-        point = model.retract(eps, step, length) if halvings else proposal
-        after = target.value(point, model.apply(point))
-        if after <= allowed + 0.25 * length * change:
-            return Step(
-                eps=point,
-                gain=before - after,
-                expected_decrease=-change / 2,
-                solution=solution,
-            )
-    require_finite(f"{where}, at its shortest", objective=after)
-    return Step(eps=eps, gain=None, expected_decrease=-change / 2, solution=solution)
+        Errors name ``where``.
 
+        Raises
+        ------
+        FloatingPointError
+            If the solve or the objective is not finite.
+        """
+        space, solver = tangent.operator.domain, self.solver
+        rhs = self.target.right_side(tangent, eps)
+        if self.forcing:
+            gradient = self.target.gradient(tangent, eps)
+            squared = space.inner(gradient, gradient) / space.inner(rhs, rhs)
+            # At a residual of 1 a solve would not start.
+            enough = min(self.forcing * float(squared.sqrt()), 0.5)
+            solver = replace(solver, rtol=max(solver.rtol, enough))
+        solution = solver.solve(
+            Precision(tangent.operator, self.target.total).matvec,
+            rhs[None],
+            preconditioner=self.preconditioner,
+            start=eps[None] if space.any(eps) else None,
+            on_step=functools.partial(self.on_step, self.stage),
+            space=space,
+        )
+        require_finite(where, residual=solution.residual)
+        return self._backtrack(tangent, eps, solution, where)
 
-def named(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
-    """A solver's progress callback that reports the stage."""
-    if on_step is None:
-        return None
-    return lambda step, residual: on_step(stage, step, residual)
+    def _backtrack(
+        self, tangent: Linearisation, eps: Tensor, solution: Solution, where: str
+    ) -> Step:
+        """The longest of the step's halvings that decreases the objective sufficiently.
 
+        Sufficient is a quarter of the decrease predicted by the gradient (Armijo 1966),
+        up to rounding: a linear model, with half of it, takes the full step. Only at
+        the shortest step must the objective be finite, since a density may overflow.
+        """
+        target, proposal = self.target, solution.value[0]
+        step = proposal - eps
+        along = tangent.operator.matvec(step)
+        misfit = (target.y - tangent.prediction) / target.total
+        beside = tangent.operator.domain.inner(target.beside(eps), step)
+        change = float(beside - inner(misfit, along))
+        before = after = target.value(eps, tangent.prediction)
+        require_finite(
+            f"{where}, before it", objective=before, directional_change=change
+        )
+        end = Step(eps=eps, gain=None, expected_decrease=-change / 2, solution=solution)
+        allowed = before + 100 * torch.finfo(eps.dtype).eps * before
+        for halvings in range(_HALVINGS):
+            length = 0.5**halvings
+            point = self.model.retract(eps, step, length) if halvings else proposal
+            after = target.value(point, self.model.apply(point))
+            if after <= allowed + 0.25 * length * change:
+                return replace(end, eps=point, gain=before - after)
+        require_finite(f"{where}, at its shortest", objective=after)
+        return end
 
-def silent(on_step: OnStep | None, stage: str) -> Callable[[int, float], None] | None:
-    """The same without the residual, which is then not recorded."""
-    if on_step is None:
-        return None
-    return lambda step, _: on_step(stage, step, float("nan"))
+    def decrement(self, eps: Float[Tensor, " p"]) -> float:
+        """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
+        tangent = self.model.linearise(eps)
+        gradient, space = self.target.gradient(tangent, eps), tangent.operator.domain
+        solution = replace(self.solver, rtol=_ACCURATE).solve(
+            Precision(tangent.operator, self.target.total).matvec,
+            gradient[None],
+            preconditioner=self.preconditioner,
+            # Without the residual, which is not part of the fit's record.
+            on_step=lambda step, _: self.on_step("decrement", step, math.nan),
+            space=space,
+        )
+        require_finite("Newton decrement", residual=solution.residual)
+        return float(space.inner(gradient, solution.value[0])) / 2

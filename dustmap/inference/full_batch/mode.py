@@ -2,174 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
-from dustmap.inference.full_batch.gauss_newton import Step, Target, gauss_newton_step
-from dustmap.linalg.cg import Solution
+from dustmap.inference.full_batch.gauss_newton import Step
+from dustmap.inference.full_batch.progress import Iterate, Mode
 from dustmap.models.base import Linearisation
 
-# Tolerance of a solve relative to the gradient, far from the optimum.
-FORCING = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iterate:
-    """A search for the mode between two steps: ε, its Σ, and the number of steps."""
-
-    eps: Float[Tensor, " p"]
-    total: Float[Tensor, " n"]
-    steps: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
-    """The end of the Gauss–Newton steps: their number, status and last solve.
-
-    ``refinements`` counts searches with finer solves.
-    """
-
-    eps: Float[Tensor, " p"]
-    steps: int
-    converged: bool
-    solution: Solution
-    refinements: int = 0
+# Tolerances of a solve relative to the gradient: of the first search, and of another
+# if the Newton decrement exceeds its limit, in units of the tolerance (rough solves
+# underestimate it by a factor of 2–3).
+_FORCING, _FINER = 0.1, 0.03
+DECREMENT_LIMIT = 5.0
 
 
 def find_mode(
     fit: Fit,
-    eps: Float[Tensor, " p"],
+    start: Float[Tensor, " p"],
     *,
     fixed: Float[Tensor, " n"] | None = None,
-    forcing: float = FORCING,
+    forcing: float = _FORCING,
     name: str = "mode",
-    save: Callable[[Iterate], None],
-    restored: Iterate | None = None,
 ) -> Mode:
-    """Gauss–Newton steps to the mode, from ε or from a restored iterate.
+    """Gauss–Newton steps to the mode, from ``start`` or from a restored iterate.
 
-    Σ is updated between steps unless ``fixed``. ``name`` appears in errors.
+    They end when the gradient or the gain is small, or at their limit. Σ is updated
+    between steps unless ``fixed``. ``name`` appears in errors.
 
     Raises
     ------
     FloatingPointError
         If a prediction, Σ, the objective or a solve is not finite.
     """
-    if restored is not None:
-        tangent = fit.model.linearise(restored.eps)
-        at = restored
-    else:
-        tangent, total = fit.tangent(eps)
-        at = Iterate(eps=eps, total=total if fixed is None else fixed)
-    loop = GaussNewtonLoop(fit, tangent, at, forcing=forcing, name=name)
-    return loop.run(save, reweigh=fixed is None)
+    settings, at = fit.settings, fit.search
+    if at is None:
+        total = fit.tangent(start)[1] if fixed is None else fixed
+        at = Iterate(eps=start, total=total)
+    tangent = fit.model.linearise(at.eps)
+    _require_finite(f"{name}, step {at.steps}", tangent, at.total)
+    while True:
+        step = _step(fit, tangent, at, forcing, f"{name}, step {at.steps}")
+        tangent, steps = fit.model.linearise(step.eps), at.steps + 1
+        at = Iterate(eps=step.eps, total=at.total, steps=steps)
+        if fixed is None:
+            total, misfit = fit.noise.update_at(at.eps, tangent)
+            fit.on_step("misfit", steps, misfit)
+            at = replace(at, total=total)
+        _require_finite(f"{name}, step {steps}", tangent, at.total)
+        solved = fit.inexact or bool(step.solution.converged.all())
+        reached = solved and _stationary(fit, tangent, at, step)
+        little = fit.inexact and step.gain is not None and step.gain < fit.enough
+        converged = reached or (little and steps > 2)
+        stuck = step.gain is None or not solved
+        if converged or stuck or steps >= settings.newton_steps:
+            fit.search = None
+            return Mode(
+                eps=at.eps, steps=steps, converged=converged, solution=step.solution
+            )
+        fit.save(search=at)
 
 
-class GaussNewtonLoop:
-    """Gauss–Newton steps: the current iterate and its tangent."""
+def refined_mode(fit: Fit, mode: Mode) -> Mode:
+    """Refine the mode to the samples' tolerance when none are drawn.
 
-    def __init__(
-        self,
-        fit: Fit,
-        tangent: Linearisation,
-        at: Iterate,
-        *,
-        forcing: float,
-        name: str,
-    ) -> None:
-        self.fit = fit
-        self.tangent = tangent
-        self.at = at
-        self._forcing = forcing
-        self._name = name
+    Its steps stop when rough solves gain little; the Newton decrement of an accurate
+    solve decides whether finer solves follow.
+    """
+    allowed = DECREMENT_LIMIT * fit.enough
+    # At zero tolerance only the gradient decides.
+    if not allowed or not (mode.converged or mode.refined):
+        return mode
 
-    def run(self, save: Callable[[Iterate], None], *, reweigh: bool) -> Mode:
-        """Step until the gradient or the gain is small, or the limit is reached."""
-        fit = self.fit
-        self._require_finite()
-        while True:
-            step = self._step()
-            if reweigh:
-                self._reweigh()
-            self._require_finite()
-            if not fit.inexact and not bool(step.solution.converged.all()):
-                return self._mode(step, converged=False)
-            converged = self._stationary(step.solution)
-            if step.gain is None:
-                return self._mode(step, converged=converged)
-            enough = fit.settings.newton_tolerance * fit.count
-            little = fit.inexact and step.gain < enough and self.at.steps > 2
-            if converged or little or self.at.steps >= fit.settings.newton_steps:
-                return self._mode(step, converged=converged or little)
-            save(self.at)
-
-    def _step(self) -> Step:
-        fit, at = self.fit, self.at
-        if fit.cache.worth_it(linear=fit.model.linear):
-            fit.cache.make(self.tangent, at.eps, at.total)
-        target = Target(
-            y=fit.noise.observations, total=at.total, space=fit.model.latent_space
+    def small(mode: Mode) -> bool:
+        newton = fit.newton(
+            fit.target(fit.tangent(mode.eps)[1]), solver=fit.settings.solver
         )
-        step = gauss_newton_step(
-            fit.model,
-            self.tangent,
-            target,
-            at.eps,
-            solver=fit.settings.solver,
-            forcing=self._forcing if fit.inexact else 0.0,
-            preconditioner=fit.cache.preconditioner,
-            on_step=fit.on_step,
-            stage="mean",
-            where=f"{self._name}, step {at.steps}",
-        )
-        fit.cache.iterations += int(step.solution.iterations.max())
-        self.at = Iterate(eps=step.eps, total=at.total, steps=at.steps + 1)
-        self.tangent = fit.model.linearise(step.eps)
-        return step
+        return newton.decrement(mode.eps) <= allowed
 
-    def _reweigh(self) -> None:
-        """Σ at the new ε."""
-        fit, at = self.fit, self.at
-        total, misfit = fit.noise.update_at(at.eps, self.tangent)
-        if fit.on_step is not None:
-            fit.on_step("misfit", at.steps, misfit)
-        self.at = Iterate(eps=at.eps, total=total, steps=at.steps)
+    if not mode.refined:
+        if fit.search is None and small(mode):
+            return mode
+        again = find_mode(fit, mode.eps, name="refined mode", forcing=_FINER)
+        mode = replace(again, steps=mode.steps + again.steps, refined=True)
+        fit.save(mode=mode)
+    return replace(mode, converged=mode.converged and small(mode))
 
-    def _stationary(self, solution: Solution) -> bool:
-        """Whether the gradient is within the solver's tolerance.
 
-        Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a
-        factor of two allows for the change of the tangent.
-        """
-        fit, at, tangent = self.fit, self.at, self.tangent
-        y = fit.noise.observations
-        gradient = Target(y=y, total=at.total).gradient(tangent, at.eps)
-        shifted = y - tangent.prediction + tangent.operator.matvec(at.eps)
-        rhs = tangent.operator.rmatvec(shifted / at.total)
-        space = fit.model.latent_space
-        scale = space.inner(rhs, rhs).sqrt()
-        residual = space.inner(gradient, gradient).sqrt()
-        reached = fit.settings.solver.rtol
-        # If Σ depends on the field, solves stop early by design.
-        if not fit.inexact and bool(solution.converged.all()):
-            reached = max(reached, float(solution.residual.max()))
-        return float(residual) <= 2 * reached * float(scale)
+def _step(
+    fit: Fit, tangent: Linearisation, at: Iterate, forcing: float, where: str
+) -> Step:
+    if fit.cache.worth_it(linear=fit.model.linear):
+        fit.cache.make(tangent, at.eps, at.total)
+    newton = fit.newton(
+        fit.target(at.total),
+        solver=fit.settings.solver,
+        forcing=forcing if fit.inexact else 0.0,
+    )
+    step = newton.step(tangent, at.eps, where)
+    fit.cache.iterations += int(step.solution.iterations.max())
+    return step
 
-    def _require_finite(self) -> None:
-        require_finite(
-            f"{self._name}, step {self.at.steps}",
-            prediction=self.tangent.prediction,
-            unresolved_variance=self.tangent.variance,
-            noise_variance=self.at.total,
-        )
 
-    def _mode(self, step: Step, *, converged: bool) -> Mode:
-        at = self.at
-        return Mode(
-            eps=at.eps, steps=at.steps, converged=converged, solution=step.solution
-        )
+def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bool:
+    """Whether the gradient is within the solver's tolerance.
+
+    Like the solver's residual it is relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε)``; a
+    factor of two allows for the change of the tangent.
+    """
+    target = fit.target(at.total)
+    gradient = target.gradient(tangent, at.eps)
+    rhs = target.right_side(tangent, at.eps)
+    residual, scale = (target.space.inner(x, x).sqrt() for x in (gradient, rhs))
+    reached = fit.settings.solver.rtol
+    # If Σ depends on the field, solves stop early by design.
+    if not fit.inexact:
+        reached = max(reached, float(step.solution.residual.max()))
+    return float(residual) <= 2 * reached * float(scale)
+
+
+def _require_finite(where: str, tangent: Linearisation, total: Tensor) -> None:
+    require_finite(
+        where,
+        prediction=tangent.prediction,
+        unresolved_variance=tangent.variance,
+        noise_variance=total,
+    )

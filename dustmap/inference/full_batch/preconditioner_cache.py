@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.checkpoint import State, flatten
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
@@ -24,40 +24,26 @@ class Origin:
 
 
 class PreconditionerCache:
-    """A Nyström preconditioner, kept until a new one is made.
+    """A Nyström preconditioner of some rank (0 for none), kept until the next is made.
 
-    Checkpoints hold its inputs (ε, Σ and the generator's state) instead of its vectors;
-    rebuilding costs ``rank`` products with Λ.
-
-    Parameters
-    ----------
-    rank
-        Rank; 0 for none.
-    generator
-        For the random vectors.
-    on_step
-        Called with the stage ``preconditioner`` and the rank.
+    Checkpoints hold its ``origin`` instead of its vectors; rebuilding costs ``rank``
+    products with Λ. ``iterations`` counts those of conjugate gradients with it.
     """
 
-    def __init__(
-        self, rank: int, generator: torch.Generator, on_step: OnStep | None
-    ) -> None:
+    def __init__(self, rank: int, generator: torch.Generator, on_step: OnStep) -> None:
         self.preconditioner: NystromPreconditioner | None = None
-        # Iterations of conjugate gradients with the current preconditioner.
+        self.origin: Origin | None = None
         self.iterations = 0
         self._rank = rank
         self._generator = generator
         self._on_step = on_step
-        self._origin: Origin | None = None
 
     def worth_it(self, *, linear: bool) -> bool:
         """Whether to make one now; for a linear model, once."""
-        if self._rank == 0:
-            return False
         if linear:
-            return self.preconditioner is None
+            return self._rank > 0 and self.preconditioner is None
         # Tangents change with every step; a new one pays after ``rank`` iterations.
-        return self.iterations > self._rank
+        return self.iterations > self._rank > 0
 
     def make(
         self,
@@ -71,11 +57,10 @@ class PreconditionerCache:
         self.iterations = 0
         if rank == 0:
             return
-        before = self._generator.get_state()
+        origin = Origin(eps=eps, total=total, generator=self._generator.get_state())
         # Free the memory of the old one first.
-        self.preconditioner = self._origin = None
-        if self._on_step is not None:
-            self._on_step("preconditioner", rank, float("nan"))
+        self.preconditioner = self.origin = None
+        self._on_step("preconditioner", rank, math.nan)
         self.preconditioner = NystromPreconditioner.build(
             precision.data_term,
             precision.shape[0],
@@ -85,20 +70,11 @@ class PreconditionerCache:
             device=precision.device,
             space=precision.domain,
         )
-        self._origin = Origin(eps=eps, total=total, generator=before)
+        self.origin = origin
 
-    def state(self) -> State:
-        """The preconditioner's inputs, and its iterations."""
-        made = {} if self._origin is None else flatten("origin", self._origin)
-        return {"iterations": self.iterations, **made}
-
-    def restore(
-        self, model: ForwardModel, iterations: int, origin: Origin | None
-    ) -> None:
+    def restore(self, model: ForwardModel, origin: Origin) -> None:
         """Rebuild the preconditioner; the generator's state is unchanged."""
-        if origin is not None:
-            now = self._generator.get_state()
-            self._generator.set_state(origin.generator)
-            self.make(model.linearise(origin.eps), origin.eps, origin.total)
-            self._generator.set_state(now)
-        self.iterations = iterations
+        now = self._generator.get_state()
+        self._generator.set_state(origin.generator)
+        self.make(model.linearise(origin.eps), origin.eps, origin.total)
+        self._generator.set_state(now)

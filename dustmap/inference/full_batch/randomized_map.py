@@ -9,180 +9,159 @@ with η_s and ξ_s standard normal: *randomised maximum likelihood* (Oliver, He 
 a linear model these are exact samples. For a non-linear one every sample still fits its
 data; samples from the tangent at the mode do not, and diverge where the density is
 uncertain by a factor of ten.
+
+Samples are fitted in rounds, with Σ updated from the samples between them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch.gauss_newton import (
-    OnStep,
-    Precision,
-    Target,
-    gauss_newton_step,
-    silent,
-)
-from dustmap.inference.full_batch.white_noise import White
-from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.preconditioners import NystromPreconditioner
+from dustmap.inference.full_batch.fit import Fit
+from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
+from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
+from dustmap.inference.full_batch.progress import Fitted, Iterate, Round
 from dustmap.linalg.space import WHOLE, VectorSpace
-from dustmap.models.base import ForwardModel
 
 # Tolerance of a solve relative to the gradient: the total cost of a sample is least
 # between 0.1 and 0.5. The next ones follow if the Newton decrement stays too large.
-FORCINGS = (0.3, 0.1, 0.03)
-# Tolerance of the solve for the Newton decrement, and the limit on the decrement in
-# units of the samples' tolerance (rough solves underestimate it by a factor of 2–3).
-_ACCURATE, DECREMENT_LIMIT = 0.01, 5.0
+_FORCINGS = (0.3, 0.1, 0.03)
+# Samples of a rough round, and the factor on their tolerance.
+_FEW, _ROUGH = 4, 2.0
+# Limit on rough rounds, and the factor within which the share counts as unchanged.
+_ROUNDS, _STILL = 3, 1.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A sample and the status of its fit.
+class SampleRounds:
+    """Samples of a non-linear model, from its mode.
 
-    ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` are those of conjugate gradients in all its steps.
+    The fit's model receives the learnt share of the unresolved variance;
+    ``share_settled`` records whether the share converged inside the trial range.
     """
 
-    eps: Float[Tensor, " p"]
-    expected_decrease: float
-    iterations: int
-    converged: bool
+    def __init__(self, fit: Fit, mode: Float[Tensor, " p"]) -> None:
+        self._fit = fit
+        self._mode = mode
 
+    def run(self) -> Round:
+        """Fit all samples; the last round, with the Σ they were fitted with.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """Samples and the status of their fits.
+        A few rough samples, first with the Σ of the mode, provide the Σ of the final
+        ones. If the share of the unresolved variance is learnt, rough samples exclude
+        the held-out observations, from which the share is estimated.
 
-    ``expected_decrease`` is that of each sample's last step [nats], from a rough solve,
-    which underestimates it; ``newton_decrement`` is the first sample's, from an
-    accurate solve.
-    """
+        Raises
+        ------
+        FloatingPointError
+            If a prediction, Σ, an objective or a solve is not finite.
+        """
+        fit = self._fit
+        if fit.round is None:
+            tangent, total = fit.tangent(self._mode)
+            fit.cache.make(tangent, self._mode, total)
+            fit.round = Round(total=total)
+        while not fit.round.finished:
+            after = self._rough if fit.round.rough else self._final
+            fit.save(round=after(fit.round))
+        return fit.round
 
-    value: Float[Tensor, "s p"]
-    expected_decrease: Float[Tensor, " s"]
-    iterations: Int[Tensor, " s"]
-    converged: Bool[Tensor, " s"]
-    newton_decrement: float
+    def _rough(self, at: Round) -> Round:
+        """A few rough samples and their Σ; the last such round if the share settled."""
+        fit, learnt = self._fit, self._fit.noise.given.learn_share
+        few = min(_FEW, fit.settings.samples)
+        self._fit_all(at, few, _ROUGH * fit.enough, "rough sample")
+        eps = torch.stack([sample.eps for sample in fit.samples])
+        before = fit.model.subgrid_share
+        total, found = fit.noise.update_over(fit.model, eps)
+        if found.share != before:
+            fit.model = fit.model.with_subgrid_share(found.share)
+        still = abs(math.log(found.share / before)) < math.log(_STILL)
+        fit.share_settled = still and not found.at_edge
+        number = at.number + 1
+        last = still or not learnt or number == _ROUNDS
+        if last and learnt:
+            total = fit.noise.include_all(fit.model, eps)
+        require_finite("samples, rough round", noise_variance=total)
+        return Round(total=total, rough=not last, number=0 if last else number)
 
-    @classmethod
-    def of(
-        cls, fits: list[Fitted], newton_decrement: float, tolerance: float
-    ) -> Samples:
-        """Join fits; none has converged if the decrement is too large."""
-        enough = newton_decrement <= DECREMENT_LIMIT * tolerance
-        return cls(
-            newton_decrement=newton_decrement,
-            value=torch.stack([fit.eps for fit in fits]),
-            expected_decrease=torch.tensor([fit.expected_decrease for fit in fits]),
-            iterations=torch.tensor([fit.iterations for fit in fits]),
-            converged=torch.tensor([fit.converged and enough for fit in fits]),
+    def _final(self, at: Round) -> Round:
+        """All samples; solves are finer in the next round if the decrement is large."""
+        fit = self._fit
+        self._fit_all(at, fit.settings.samples, fit.enough, "sample")
+        decrement = self._newton(at, 0).decrement(fit.samples[0].eps)
+        small = decrement <= DECREMENT_LIMIT * fit.enough
+        if small or at.number + 1 == len(_FORCINGS):
+            return replace(at, decrement=decrement, finished=True)
+        return replace(at, number=at.number + 1, done=0)
+
+    def _newton(self, at: Round, number: int, stage: str = "") -> GaussNewton:
+        fit, target = self._fit, self._fit.target(at.total)
+        return fit.newton(
+            perturbed_target(target, fit.seed, number, len(self._mode)),
+            solver=fit.settings.sample_solver,
+            forcing=_FORCINGS[0 if at.rough else at.number],
+            stage=stage,
         )
 
-    @property
-    def message(self) -> str:
-        """One-line summary."""
-        worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
-        tail = (
-            f"{most} iterations at most; the last step raised the log posterior by "
-            f"{worst:.3g} nats or less, the Newton decrement of the first is "
-            f"{self.newton_decrement:.3g}"
-        )
-        if bool(self.converged.all()):
-            return f"each fitted by itself, {tail}"
-        failed = int((~self.converged).sum())
-        return (
-            f"{failed} of {len(self.converged)} did not converge ({tail}): raise "
-            "the limits on steps and iterations, or loosen the tolerance"
-        )
+    def _fit_all(self, at: Round, count: int, tolerance: float, name: str) -> None:
+        """Fit the first ``count`` samples, from earlier fits or from the mode."""
+        fit = self._fit
+        for number in range(at.done, count):
+            newton = self._newton(at, number, f"{name} {number + 1} of {count}")
+            if fit.search is None:
+                fit.search = Iterate(eps=self._start(newton, number), total=at.total)
+            sample = fit_sample(
+                newton,
+                fit.search,
+                steps=fit.settings.newton_steps,
+                tolerance=tolerance,
+                save=lambda iterate: fit.save(search=iterate),
+            )
+            fit.samples[number : number + 1] = [sample]
+            fit.save(search=None, round=replace(at, done=number + 1))
+
+    def _start(self, newton: GaussNewton, number: int) -> Float[Tensor, " p"]:
+        """Its earlier fit; else the mode, or the reflection of its antithetic twin."""
+        known, mode = self._fit.samples, self._mode
+        if number < len(known):
+            return known[number].eps
+        if number % 2 == 0:
+            return mode
+        starts = [mode, 2 * mode - known[number - 1].eps]
+        value, apply = newton.target.value, newton.model.apply
+        return min(starts, key=lambda eps: value(eps, apply(eps)))
 
 
 def perturbed_target(
-    y: Float[Tensor, " n"],
-    total: Float[Tensor, " n"],
-    white: White,
-    number: int,
-    latent_size: int,
-    space: VectorSpace = WHOLE,
+    target: Target, seed: int, number: int, latent_size: int
 ) -> Target:
     """The objective of sample ``number``: 2k and 2k + 1 are an antithetic pair."""
-    eta, xi = white.pair(number // 2, len(y), latent_size, space)
+    y, total = target.y, target.total
+    eta, xi = white_noise(seed, number // 2, len(y), latent_size, target.space)
     sign = 1.0 if number % 2 == 0 else -1.0
-    return Target(
-        y=y + sign * total.sqrt() * eta.to(total),
-        total=total,
-        centre=sign * xi.to(total),
-        space=space,
-    )
-
-
-def newton_decrement(
-    model: ForwardModel,
-    target: Target,
-    eps: Float[Tensor, " p"],
-    solver: ConjugateGradients,
-    preconditioner: NystromPreconditioner | None,
-    *,
-    on_step: OnStep | None = None,
-) -> float:
-    """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
-    tangent = model.linearise(eps)
-    gradient = target.gradient(tangent, eps)
-    space = tangent.operator.domain
-    solution = replace(solver, rtol=_ACCURATE).solve(
-        Precision(tangent.operator, target.total).matvec,
-        gradient[None],
-        preconditioner=preconditioner,
-        on_step=silent(on_step, "decrement"),
-        space=space,
-    )
-    require_finite("Newton decrement", residual=solution.residual)
-    return float(space.inner(gradient, solution.value[0])) / 2
-
-
-def lowest(
-    model: ForwardModel, target: Target, starts: list[Float[Tensor, " p"]]
-) -> Float[Tensor, " p"]:
-    """The start with the lowest objective."""
-    if len(starts) == 1:
-        return starts[0]
-    values = [target.value(eps, model.apply(eps)) for eps in starts]
-    return starts[values.index(min(values))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleIterate:
-    """The fit of a sample between two steps."""
-
-    eps: Float[Tensor, " p"]
-    iterations: int = 0
-    steps: int = 0
+    noise = sign * total.sqrt() * eta.to(total)
+    return replace(target, y=y + noise, centre=sign * xi.to(total))
 
 
 def fit_sample(
-    model: ForwardModel,
-    target: Target,
-    at: SampleIterate,
+    newton: GaussNewton,
+    at: Iterate,
     *,
-    solver: ConjugateGradients,
     steps: int,
     tolerance: float,
-    preconditioner: NystromPreconditioner | None,
-    on_step: OnStep | None,
-    stage: str,
-    forcing: float = FORCINGS[0],
-    save: Callable[[SampleIterate], None] | None = None,
+    save: Callable[[Iterate], None] | None = None,
 ) -> Fitted:
-    """Gauss–Newton steps until the expected decrease is below ``tolerance`` [nats].
+    """At most ``steps`` until the expected decrease is below ``tolerance`` [nats].
 
     A tolerance in nats does not depend on the size of the signal, as a relative
-    residual would. ``solver`` only limits the number of iterations. ``save`` is called
+    residual would. The solver only limits the number of iterations. ``save`` is called
     between two steps.
 
     Raises
@@ -191,35 +170,31 @@ def fit_sample(
         If a prediction, the objective or a solve is not finite.
     """
     # The tolerance relative to the gradient decides.
-    solver = replace(solver, rtol=torch.finfo(at.eps.dtype).eps)
+    solver = replace(newton.solver, rtol=torch.finfo(at.eps.dtype).eps)
+    newton = replace(newton, solver=solver)
     while True:
-        where = f"{stage}, step {at.steps}"
-        tangent = model.linearise(at.eps)
+        where = f"{newton.stage}, step {at.steps}"
+        tangent = newton.model.linearise(at.eps)
         require_finite(where, prediction=tangent.prediction)
-        step = gauss_newton_step(
-            model,
-            tangent,
-            target,
-            at.eps,
-            solver=solver,
-            forcing=forcing,
-            preconditioner=preconditioner,
-            on_step=on_step,
-            stage=stage,
-            where=where,
-        )
-        at = SampleIterate(
-            eps=step.eps,
-            iterations=at.iterations + int(step.solution.iterations.max()),
-            steps=at.steps + 1,
-        )
+        step = newton.step(tangent, at.eps, where)
+        iterations = at.iterations + int(step.solution.iterations.max())
+        at = replace(at, eps=step.eps, iterations=iterations, steps=at.steps + 1)
         converged = step.expected_decrease < tolerance
         if converged or step.gain is None or at.steps >= steps:
             return Fitted(
                 eps=at.eps,
                 expected_decrease=step.expected_decrease,
-                iterations=at.iterations,
+                iterations=iterations,
                 converged=converged,
             )
         if save is not None:
             save(at)
+
+
+def white_noise(
+    seed: int, number: int, n: int, p: int, space: VectorSpace = WHOLE
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
+    """η and ξ of one pair of samples (float64), reproducible by its number."""
+    generator = torch.Generator().manual_seed(seed + number)
+    eta = torch.randn(n, generator=generator, dtype=torch.float64)
+    return eta, space.normal(1, p, generator)[0]

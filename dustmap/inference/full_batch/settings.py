@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.full_batch.randomized_map import Samples
+from dustmap.inference.full_batch.progress import Samples
 from dustmap.linalg.cg import ConjugateGradients, Solution
 
 

@@ -19,7 +19,7 @@ from dustmap.inference.scales.evidence_gradient import PairedSamples
 from dustmap.inference.scales.hyperpoint import Hyperpoint, directions_of, reach
 from dustmap.inference.scales.learning_settings import Learning
 from dustmap.inference.scales.learning_solve import Samples, Solve, State
-from dustmap.models.mean_parameters import SCALE_HEIGHT
+from dustmap.models.means import SCALE_HEIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@ r"""Observations, the variational bound of them, and prediction.
 
 ``q(f_n) = N(L_n μ + k_nᵀ m, k_nᵀ S k_n + v_n)``,
 ``bound = Σ_n E_q[ln p(y_n | f_n)] − KL(q(ε) ‖ N(0, I))`` (HIP-GP, eq. 13–14, for any
-likelihood; Hensman, Matthews & Ghahramani 2015).
+likelihood, and with the ln 2π that the paper leaves out; Hensman, Matthews &
+Ghahramani 2015).
 
 Every bound here is that of one kernel, one grid and one set of nodes. With *sub-grid
 noise* the conditional variance ``v_n`` is added to the noise instead of the latent's.
@@ -10,224 +11,17 @@ noise* the conditional variance ``v_n`` is added to the noise instead of the lat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import (
-    Batch,
-    Estimate,
-    Gaussian,
-    divergence_from_prior,
-)
-from dustmap.inference.svi.precision import PrecisionGaussian
+from dustmap.inference.svi.gaussian import Batch, Gaussian
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """Observations under any likelihood.
-
-    Parameters
-    ----------
-    values
-        ``y_n``, or with additive noise ``y_n − L_n μ``.
-    likelihood
-        ``p(y_n | f_n)``.
-    offset
-        ``L_n μ`` as far as it is not in ``values``; nothing by default.
-    subgrid_noise
-        Whether ``v_n`` counts as noise, which must be normal then.
-    """
-
-    values: Float[Tensor, " n"]
-    likelihood: Likelihood
-    offset: Float[Tensor, " n"] | None = None
-    subgrid_noise: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianData:
-    """Observations with normal noise, minus their mean function.
-
-    Parameters
-    ----------
-    residual
-        ``r_n = y_n − L_n μ``.
-    noise
-        ``σ_n²``, not negative.
-    common_noise
-        ``τ²``, added to every ``σ_n²``.
-    subgrid_noise
-        Whether ``v_n`` counts as noise.
-    """
-
-    residual: Float[Tensor, " n"]
-    noise: Float[Tensor, " n"]
-    common_noise: float | Tensor = 0.0
-    subgrid_noise: bool = False
-
-    def __post_init__(self) -> None:
-        if self.residual.ndim != 1 or self.residual.shape != self.noise.shape:
-            raise ValueError(
-                "values and noise variances must be two equally long vectors, got "
-                f"{tuple(self.residual.shape)} and {tuple(self.noise.shape)}"
-            )
-        for name in ("residual", "noise"):
-            faulty = int((~torch.isfinite(getattr(self, name))).sum())
-            if faulty:
-                raise ValueError(f"{faulty} entries of {name} are not finite")
-        common = torch.as_tensor(self.common_noise).detach()
-        lowest = float(self.noise.min() + common) if len(self.noise) else 1.0
-        if not lowest > 0:
-            raise ValueError(
-                "every noise variance, the common one added, must be positive, the "
-                f"lowest is {lowest:g}: give the data errors or a common noise"
-            )
-
-    @classmethod
-    def of(
-        cls,
-        model: RowwiseGaussian,
-        values: Float[Tensor, " n"],
-        noise_variance: Float[Tensor, " n"],
-        *,
-        common_noise: float = 0.0,
-        subgrid_noise: bool = False,
-    ) -> GaussianData:
-        """The data ``y_n`` of a model's functionals with variances ``σ_n²``.
-
-        They are carried to the model's device.
-        """
-        if len(values) != len(model.functionals):
-            raise ValueError(
-                f"the model has {len(model.functionals)} functionals, got "
-                f"{len(values)} values"
-            )
-        return cls(
-            residual=values.to(model.offset) - model.offset,
-            noise=noise_variance.to(model.offset),
-            common_noise=common_noise,
-            subgrid_noise=subgrid_noise,
-        )
-
-    def __len__(self) -> int:
-        return len(self.residual)
-
-    @property
-    def values(self) -> Float[Tensor, " n"]:
-        """``r_n``."""
-        return self.residual
-
-    @property
-    def offset(self) -> None:
-        """Nothing: the residuals have it."""
-        return None
-
-    @property
-    def likelihood(self) -> NormalNoise:
-        """``N(f_n, σ_n² + τ²)``."""
-        return NormalNoise(variance=self.common_noise, known=self.noise)
-
-    def variance(
-        self, index: Int[Tensor, " b"], conditional: Float[Tensor, " b"]
-    ) -> Float[Tensor, " b"]:
-        """The noise of some observations: ``σ_n² + τ²``, plus ``v_n`` if sub-grid."""
-        noise = self.noise[index] + self.common_noise
-        return noise + conditional if self.subgrid_noise else noise
-
-    def batch(
-        self, index: Int[Tensor, " b"], rows: FeatureRows, *, scale: float | None = None
-    ) -> Batch:
-        """Data terms of a minibatch, scaled by ``N / |B|`` unless told."""
-        if scale is None:
-            scale = len(self) / len(index)
-        weight = (scale / self.variance(index, rows.variance)).detach()
-        return Batch(
-            features=rows.features.detach(),
-            weight=weight,
-            target=weight * self.residual[index],
-        )
-
-
-Observed = Observations | GaussianData
-
-
-def noise_and_spread(
-    likelihood: Likelihood,
-    conditional: Float[Tensor, " b"],
-    quadratic: Float[Tensor, " b"] | float,
-    *,
-    subgrid_noise: bool,
-) -> tuple[Likelihood, Float[Tensor, " b"]]:
-    """The likelihood of some rows, and the variance of their latent.
-
-    ``v_n`` goes to the one or to the other.
-    """
-    if not subgrid_noise:
-        return likelihood, conditional + quadratic
-    assert isinstance(likelihood, NormalNoise)
-    return likelihood.widened(conditional), torch.zeros_like(conditional) + quadratic
-
-
-def expected_log_likelihood(
-    data: Observed, index: Int[Tensor, " b"], rows: FeatureRows, q: Gaussian
-) -> Float[Tensor, " b"]:
-    """``E_q[ln p(y_n | f_n)]`` (eq. 14, for normal noise; the paper leaves out ln 2π).
-
-    Differentiable in ``rows`` and the likelihood's parameters.
-    """
-    likelihood, variance = noise_and_spread(
-        data.likelihood.select(index),
-        rows.variance,
-        q.quadratic(rows.features),
-        subgrid_noise=data.subgrid_noise,
-    )
-    mean = rows.features @ q.mean
-    if data.offset is not None:
-        mean = mean + data.offset[index]
-    return likelihood.expected(data.values[index], mean, variance)
-
-
-@torch.no_grad()
-def expected_terms(
-    model: RowwiseGaussian, data: Observed, q: Gaussian
-) -> Float[Tensor, " n"]:
-    """``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
-    parts = [
-        expected_log_likelihood(data, index, model.rows(index), q)
-        for index in model.batches()
-    ]
-    return torch.cat(parts)
-
-
-def divergence_of(q: Gaussian, generator: torch.Generator | None = None) -> Estimate:
-    """``KL(q ‖ N(0, I))``, estimated where q can do no better."""
-    if isinstance(q, PrecisionGaussian):
-        return q.divergence(generator)
-    return Estimate(float(divergence_from_prior(q).detach()))
-
-
-def bound(
-    model: RowwiseGaussian,
-    data: Observed,
-    q: Gaussian,
-    generator: torch.Generator | None = None,
-) -> Estimate:
-    """The bound on all data [nats]; a generator where the KL term is an estimate."""
-    expected = float(expected_terms(model, data, q).sum())
-    divergence = divergence_of(q, generator)
-    return Estimate(expected - divergence.value, divergence.error)
-
-
-def elbo(model: RowwiseGaussian, data: Observed, q: Gaussian) -> float:
-    """The bound of a q whose KL term is exact."""
-    return bound(model, data, q).value
 
 
 class LatentMoments(NamedTuple):
@@ -239,6 +33,170 @@ class LatentMoments(NamedTuple):
 
     mean: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Observations of a model's functionals.
+
+    Parameters
+    ----------
+    values
+        ``y_n``.
+    likelihood
+        ``p(y_n | f_n)``.
+    offset
+        ``L_n μ``.
+    subgrid_noise
+        Whether ``v_n`` counts as noise, which must be normal then.
+    """
+
+    values: Float[Tensor, " n"]
+    likelihood: Likelihood
+    offset: Float[Tensor, " n"]
+    subgrid_noise: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        model: RowwiseGaussian,
+        values: Float[Tensor, " n"],
+        noise_variance: Float[Tensor, " n"],
+        *,
+        common_noise: float = 0.0,
+        subgrid_noise: bool = False,
+    ) -> Observations:
+        """Data with normal noise ``σ_n² + τ²``, carried to the model's device.
+
+        Raises
+        ------
+        ValueError
+            If lengths disagree, a value is not finite or a noise not positive.
+        """
+        shape = (len(model.functionals),)
+        if not values.shape == noise_variance.shape == shape:
+            raise ValueError(
+                f"the model has {shape[0]} functionals, got {tuple(values.shape)} "
+                f"values and {tuple(noise_variance.shape)} noise variances"
+            )
+        values = values.to(model.offset)
+        known = noise_variance.to(model.offset)
+        likelihood = NormalNoise(variance=common_noise, known=known)
+        likelihood.check(values)
+        return cls(
+            values=values,
+            likelihood=likelihood,
+            offset=model.offset,
+            subgrid_noise=subgrid_noise,
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def residual(self) -> Float[Tensor, " n"]:
+        """``r_n = y_n − L_n μ``."""
+        return self.values - self.offset
+
+    def noise(self, model: RowwiseGaussian) -> Float[Tensor, " n"]:
+        """The variance of normal noise: ``σ_n² + τ²``, plus ``v_n`` if sub-grid.
+
+        Raises
+        ------
+        ValueError
+            If the noise is not normal.
+        """
+        likelihood = self.likelihood
+        if not isinstance(likelihood, NormalNoise):
+            raise ValueError(
+                f"a closed form needs normal noise, got {type(likelihood).__name__}: "
+                "take solve_mean=False"
+            )
+        if self.subgrid_noise:
+            return likelihood.noise + model.variance
+        return likelihood.noise.expand(len(self))
+
+    def select(self, index: Int[Tensor, " b"]) -> Observations:
+        """Some of the observations."""
+        return replace(
+            self,
+            values=self.values[index],
+            likelihood=self.likelihood.select(index),
+            offset=self.offset[index],
+        )
+
+    def split(
+        self, conditional: Float[Tensor, " n"]
+    ) -> tuple[Likelihood, Float[Tensor, " n"]]:
+        """The likelihood, and what of ``v_n`` belongs to the latent."""
+        if not self.subgrid_noise:
+            return self.likelihood, conditional
+        assert isinstance(self.likelihood, NormalNoise)
+        return self.likelihood.widened(conditional), torch.zeros_like(conditional)
+
+    def expected(self, rows: FeatureRows, q: Gaussian) -> Float[Tensor, " n"]:
+        """``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
+        likelihood, variance = self.split(rows.variance)
+        mean = self.offset + rows.features @ q.mean
+        variance = variance + q.quadratic(rows.features)
+        return likelihood.expected(self.values, mean, variance)
+
+    def batch(
+        self,
+        rows: FeatureRows,
+        moments: tuple[Tensor, Tensor] | None = None,
+        *,
+        scale: float = 1.0,
+    ) -> Batch:
+        """What a natural step needs of these observations.
+
+        Parameters
+        ----------
+        rows
+            ``k_n`` and ``v_n``.
+        moments
+            Mean and variance of ``q(f_n)``; normal noise does not need them.
+        scale
+            ``N/|B|`` of a minibatch.
+        """
+        features, values, offset = rows.features.detach(), self.values, self.offset
+        likelihood, spread = self.split(rows.variance.detach())
+        start = (offset, spread) if moments is None else moments
+        mean, variance = (m.detach().clone().requires_grad_(True) for m in start)
+        with torch.enable_grad():
+            expected = likelihood.expected(values, mean, variance).sum()
+            by_mean, by_variance = torch.autograd.grad(expected, (mean, variance))
+        weight = -2 * scale * by_variance
+        kept = weight.clamp(min=0)
+
+        @torch.no_grad()
+        def objective(m: Tensor) -> float:
+            moved = offset + features @ m
+            return scale * float(likelihood.expected(values, moved, variance).sum())
+
+        return Batch(
+            features=features,
+            weight=kept,
+            target=scale * by_mean + kept * (mean.detach() - offset),
+            clipped=int((weight < 0).sum()),
+            objective=None if likelihood.conjugate else objective,
+        )
+
+
+@torch.no_grad()
+def expected_terms(
+    model: RowwiseGaussian, data: Observations, q: Gaussian
+) -> Float[Tensor, " n"]:
+    """``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
+    parts = [
+        data.select(index).expected(model.rows(index), q) for index in model.batches()
+    ]
+    return torch.cat(parts)
+
+
+def elbo(model: RowwiseGaussian, data: Observations, q: Gaussian) -> float:
+    """The bound on all data [nats]."""
+    return float(expected_terms(model, data, q).sum()) - q.divergence()
 
 
 @torch.no_grad()

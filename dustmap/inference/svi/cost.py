@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from dustmap.inference.svi.blocks import BlockGaussian
-from dustmap.inference.svi.bound import GaussianData
-from dustmap.inference.svi.fit import initial_family
+from dustmap.inference.svi.bound import Observations
+from dustmap.inference.svi.families import initial_family
 from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
 # A row with its derivative: a solve forward, one backward, and autograd's bookkeeping.
 _LEARNING_FACTOR = 3.0
@@ -22,7 +21,7 @@ _SAMPLE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Seconds and bytes of a run, and what they were reckoned from."""
+    """Seconds of a row, of a step and of the run without the final mean; bytes."""
 
     seconds_per_row: float
     seconds_per_step: float
@@ -30,7 +29,7 @@ class CostEstimate:
     steps: int
     memory: int
     kept: bool
-    sample: RowReport
+    iterations: int
 
     @property
     def seconds(self) -> float:
@@ -39,51 +38,44 @@ class CostEstimate:
 
     def __str__(self) -> str:
         how = "each solved once and kept" if self.kept else "solved anew in every epoch"
+        unit, divisor = "h", 3600
+        if self.seconds < 7200:
+            unit, divisor = ("min", 60) if self.seconds >= 120 else ("s", 1)
         return (
             f"svi: {self.rows} row solves ({how}) at "
-            f"{1e3 * self.seconds_per_row:.1f} ms ({self.sample.iterations} "
+            f"{1e3 * self.seconds_per_row:.1f} ms ({self.iterations} "
             f"iterations) and {self.steps} steps at "
-            f"{1e3 * self.seconds_per_step:.1f} ms: about {_duration(self.seconds)}, "
-            f"{self.memory / 2**30:.2f} GiB"
+            f"{1e3 * self.seconds_per_step:.1f} ms: about "
+            f"{self.seconds / divisor:.0f} {unit}, {self.memory / 2**30:.2f} GiB"
         )
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
 def estimate_cost(
-    model: RowwiseGaussian, data: GaussianData, settings: SvgpSettings
+    model: RowwiseGaussian, data: Observations, settings: SvgpSettings
 ) -> CostEstimate:
-    """Time a few rows and one step of q, and reckon the run from them.
+    """Time a few rows and one step of q, and scale to the run.
 
     Raises
     ------
     ValueError
         If the family's covariance does not fit into the memory it may take.
     """
-    count = len(data)
-    q = initial_family(model, settings)
+    count, q = len(data), initial_family(model, settings)
+    assert isinstance(q, BlockGaussian | LowRankGaussian)
     size = min(count, settings.batch_size)
     index = torch.linspace(0, count - 1, min(count, _SAMPLE)).to(torch.int64)
     sample = model.at(model.functionals.select(index))
     started = time.perf_counter()
     rows = sample.rows(torch.arange(len(index)))
-    per_row = (time.perf_counter() - started) / len(index)
-    repeats = -(-size // len(index))
-    features = rows.features.repeat(repeats, 1)[:size]
-    variance = rows.variance.repeat(repeats)[:size]
-    batch = data.batch(index.repeat(repeats)[:size], type(rows)(features, variance))
-    started = time.perf_counter()
-    assert isinstance(q, BlockGaussian | LowRankGaussian)
+    solved = time.perf_counter()
+    again = torch.arange(size) % len(index)
+    repeated = FeatureRows(rows.features[again], rows.variance[again])
+    batch = data.select(index[again]).batch(repeated)
+    stepping = time.perf_counter()
     moved = q.safe_step(batch, 0.5)[0]
     # Waits for the device.
     float(moved.trace())
-    per_step = time.perf_counter() - started
+    stepped = time.perf_counter()
     moving = settings.learns("kernel") or settings.learns("points")
     kept = not moving and model.kept_bytes <= settings.row_memory
     passes = 1.0 if kept else settings.epochs + 1.0
@@ -91,11 +83,11 @@ def estimate_cost(
         passes = 2 + (settings.epochs - 1) * _LEARNING_FACTOR
     memory = 3 * 8 * moved.precision.numel() + 8 * 4 * size * model.latent_size
     return CostEstimate(
-        seconds_per_row=per_row,
-        seconds_per_step=per_step,
+        seconds_per_row=(solved - started) / len(index),
+        seconds_per_step=stepped - stepping,
         rows=round(count * passes),
         steps=settings.total_steps(count),
         memory=memory + (model.kept_bytes if kept else 0),
         kept=kept,
-        sample=sample.report,
+        iterations=sample.report.iterations,
     )

@@ -10,25 +10,26 @@ formed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.svi.blocks import BlockGaussian, block_independent, full_rank
-from dustmap.inference.svi.bound import GaussianData, elbo
-from dustmap.inference.svi.factor_analysis import FactorAnalysis, analyse_factors
-from dustmap.inference.svi.gaussian import white_noise
-from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank
+from dustmap.inference.svi.blocks import BlockGaussian
+from dustmap.inference.svi.bound import Observations, elbo
+from dustmap.inference.svi.factor_analysis import analyse_factors
+from dustmap.inference.svi.families import prior
+from dustmap.inference.svi.gaussian import Gaussian, white_noise
+from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.settings import Family
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.row_report import RowReport
 from dustmap.models.rowwise import RowwiseGaussian
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DualGaussian:
+@dataclass(kw_only=True, eq=False)
+class DualGaussian(Gaussian):
     """``N(m, S)`` with ``S = I − Φᵀ (Φ Φᵀ + Σ)⁻¹ Φ``, held by Φ.
 
     Parameters
@@ -49,7 +50,6 @@ class DualGaussian:
     factor: Float[Tensor, "n n"]
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
         predicted = self.features.matvec(rows).mT
         half = torch.linalg.solve_triangular(self.factor, predicted, upper=False)
         return (rows**2).sum(dim=-1) - (half**2).sum(dim=0)
@@ -92,7 +92,7 @@ class DirectOptimum:
 
 def direct_optimum(
     model: RowwiseGaussian,
-    data: GaussianData,
+    data: Observations,
     *,
     family: Family = "full",
     block: int = 2,
@@ -104,7 +104,7 @@ def direct_optimum(
     Parameters
     ----------
     model, data
-        The problem.
+        The problem; its noise must be normal.
     family
         Of S; m is exact for each.
     block
@@ -120,8 +120,7 @@ def direct_optimum(
         If the problem is too large for that memory.
     """
     count, latent = len(data), model.latent_size
-    order = min(count, latent)
-    needed = model.kept_bytes + 3 * 8 * order**2
+    needed = model.kept_bytes + 3 * 8 * min(count, latent) ** 2
     if family == "low-rank":
         # All features at once, weighted and turned onto their directions.
         needed += 3 * 8 * count * latent
@@ -132,36 +131,29 @@ def direct_optimum(
             "minibatches, a coarser grid, or the full-batch engine"
         )
     model.keep_rows()
-    solved = _solve_dual(model, data) if count <= latent else _solve_primal(model, data)
-    q, bound = solved
+    q, bound = (_solve_dual if count <= latent else _solve_primal)(model, data)
     converged = True
-    if family == "low-rank":
-        found = _low_rank_covariance(model, data, rank)
-        q, converged = found.q.with_mean(q.mean), found.converged
-    elif family != "full":
-        shape = model.whitening.latent_shape
-        width = 1 if family == "mean-field" else block
-        prior = block_independent(shape, [width] * len(shape), model.device)
-        q = _covariance(model, data, prior).with_mean(q.mean)
+    if family != "full":
+        start = prior(
+            family,
+            model.whitening.latent_shape,
+            block=block,
+            rank=rank,
+            device=model.device,
+        ).with_mean(q.mean)
+        if isinstance(start, LowRankGaussian):
+            q, converged = _best_low_rank(model, data, start)
+        else:
+            q = _covariance(model, data, start)
     return DirectOptimum(
         q=q, collapsed_bound=bound, rows=model.report, converged=converged
     )
 
 
-def _noise(model: RowwiseGaussian, data: GaussianData) -> tuple[Tensor, Tensor]:
-    """Σ and the trace term of the collapsed bound."""
-    conditional = model.variance
-    noise = data.variance(torch.arange(len(data)), conditional)
-    if data.subgrid_noise:
-        return noise, torch.zeros((), dtype=noise.dtype)
-    return noise, (conditional / noise).sum()
-
-
 def _solve_dual(
-    model: RowwiseGaussian, data: GaussianData
+    model: RowwiseGaussian, data: Observations
 ) -> tuple[DualGaussian, float]:
-    noise, trace = _noise(model, data)
-    operator = model.operator
+    noise, operator = data.noise(model), model.operator
     rows = [operator.matvec(model.rows(index).features) for index in model.batches()]
     gram = torch.cat(rows)
     factor = torch.linalg.cholesky((gram + gram.mT) / 2 + noise.diag())
@@ -172,38 +164,37 @@ def _solve_dual(
     determinant = 2 * factor.diagonal().log().sum()
     fit = (data.residual * weights).sum()
     constant = len(data) * math.log(2 * math.pi)
-    return q, float(-0.5 * (constant + determinant + fit + trace))
+    missed = 0.0 if data.subgrid_noise else (model.variance / noise).sum()
+    return q, float(-0.5 * (constant + determinant + fit + missed))
 
 
 def _solve_primal(
-    model: RowwiseGaussian, data: GaussianData
+    model: RowwiseGaussian, data: Observations
 ) -> tuple[BlockGaussian, float]:
     """The same by ``Λ``, whose bound is the collapsed one."""
-    prior = full_rank(model.whitening.latent_shape, model.device)
-    q = _covariance(model, data, prior)
-    noise, _ = _noise(model, data)
-    projected = model.operator.rmatvec((data.residual / noise)[None])
+    start = prior("full", model.whitening.latent_shape, device=model.device)
+    assert isinstance(start, BlockGaussian)
+    q = _covariance(model, data, start)
+    projected = model.operator.rmatvec((data.residual / data.noise(model))[None])
     q = q.with_mean(q.covariance_times(projected)[0])
     return q, elbo(model, data, q)
 
 
 def _covariance(
-    model: RowwiseGaussian, data: GaussianData, prior: BlockGaussian
+    model: RowwiseGaussian, data: Observations, start: BlockGaussian
 ) -> BlockGaussian:
     """``S_i⁻¹ = Λ_i = I + Σ_n k_{n,i} k_{n,i}ᵀ / σ_n²``, chunk by chunk."""
-    precision = prior.precision
+    precision = start.precision
     for index in model.batches():
-        batch = data.batch(index, model.rows(index), scale=1.0)
-        precision = precision + (prior.data_precision(batch) - prior.precision)
-    return prior.with_precision(precision)
+        batch = data.select(index).batch(model.rows(index))
+        precision = precision + (start.data_precision(batch) - start.precision)
+    return replace(start, precision=precision)
 
 
-def _low_rank_covariance(
-    model: RowwiseGaussian, data: GaussianData, rank: int
-) -> FactorAnalysis:
+def _best_low_rank(
+    model: RowwiseGaussian, data: Observations, start: LowRankGaussian
+) -> tuple[LowRankGaussian, bool]:
     """Λ projected by one step of rate 1 with all data, and improved from there."""
-    everything = torch.arange(len(data))
-    batch = data.batch(everything, model.rows(everything), scale=1.0)
-    prior = low_rank(model.whitening.latent_shape, rank, model.device)
-    start = prior.covariance_step(batch, 1.0)
-    return analyse_factors(start, start.data_precision(batch))
+    batch = data.batch(model.rows(torch.arange(len(data))))
+    q = start.covariance_step(batch, 1.0)
+    return analyse_factors(q, q.data_precision(batch))

@@ -14,7 +14,7 @@ At its end the diagonal of ``S⁻¹`` is that of Λ, as it is after a projection
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -23,43 +23,21 @@ from torch import Tensor
 from dustmap.inference.svi.low_rank import LowRankGaussian
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FactorAnalysis:
-    """A covariance, and how it was found.
-
-    Parameters
-    ----------
-    q
-        The best, around the mean of where it began.
-    rounds
-        Of expectation–maximisation.
-    rise
-        What the last round added to the bound [nats].
-    converged
-        Whether that was within the tolerance.
-    """
-
-    q: LowRankGaussian
-    rounds: int
-    rise: float
-    converged: bool
-
-
 def analyse_factors(
     start: LowRankGaussian,
     columns: Float[Tensor, "p n"],
     *,
     tolerance: float = 1e-5,
     max_rounds: int = 500,
-) -> FactorAnalysis:
-    """Maximise the bound over U and d, given ``Λ = I + A Aᵀ``.
+) -> tuple[LowRankGaussian, bool]:
+    """Maximise the bound over U and d, given ``Λ = I + A Aᵀ``; whether it converged.
 
     Cost: ``O(P n k)`` a round.
 
     Parameters
     ----------
     start
-        Where to begin; its number of columns stays. Λ projected is a good place.
+        Where to begin; mean and number of columns stay. Λ projected is a good place.
     columns
         A, as :meth:`LowRankGaussian.data_precision` of all data.
     tolerance
@@ -68,20 +46,18 @@ def analyse_factors(
         Limit on rounds.
     """
     q, value = start, covariance_bound(start, columns)
-    rise, rounds = float("inf"), 0
-    while rounds < max_rounds and rise > tolerance and q.columns.shape[1]:
+    if not q.columns.shape[1]:
+        return q, True
+    for _ in range(max_rounds):
         moved = _round(q, columns)
         after = covariance_bound(moved, columns)
-        rise, rounds = after - value, rounds + 1
+        rise = after - value
         # Rounding alone lowers it, at the top.
         if rise > 0:
             q, value = moved, after
-    return FactorAnalysis(
-        q=q,
-        rounds=rounds,
-        rise=rise if rounds else 0.0,
-        converged=not rounds or rise <= tolerance,
-    )
+        if rise <= tolerance:
+            return q, True
+    return q, False
 
 
 def covariance_bound(q: LowRankGaussian, columns: Float[Tensor, "p n"]) -> float:

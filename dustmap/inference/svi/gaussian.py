@@ -27,7 +27,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -38,29 +38,32 @@ _HALVINGS = 10
 _ROUNDING = 1e-9
 
 
-class Gaussian(Protocol):
-    """What prediction and bounds ask of a distribution of ε."""
+class Gaussian(ABC):
+    """A distribution of ε that predicts and has a bound."""
 
-    @property
-    def mean(self) -> Float[Tensor, " p"]:
-        """m."""
-        ...
+    mean: Float[Tensor, " p"]
 
+    @abstractmethod
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
         """``kᵀ S k`` of every row."""
-        ...
 
+    @abstractmethod
     def trace(self) -> Float[Tensor, ""]:
         """``tr S``."""
-        ...
 
+    @abstractmethod
     def log_determinant(self) -> Float[Tensor, ""]:
         """``ln |S|``."""
-        ...
 
+    @abstractmethod
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
         """Draws of ε."""
-        ...
+
+    def divergence(self) -> float:
+        """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
+        squares = (self.mean**2).sum()
+        twice = self.trace() + squares - self.log_determinant() - len(self.mean)
+        return 0.5 * float(twice)
 
 
 def white_noise(
@@ -69,19 +72,6 @@ def white_noise(
     """Standard normals, drawn on the CPU: the same on every device."""
     drawn = torch.randn(count, len(like), generator=generator, dtype=like.dtype)
     return drawn.to(like.device)
-
-
-def divergence_from_prior(q: Gaussian) -> Float[Tensor, ""]:
-    """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
-    squares = (q.mean**2).sum()
-    return 0.5 * (q.trace() + squares - q.log_determinant() - len(q.mean))
-
-
-class Estimate(NamedTuple):
-    """A number [nats] and its standard error, 0 where it is exact."""
-
-    value: float
-    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +116,7 @@ class StepReport:
 
     def __add__(self, other: StepReport) -> StepReport:
         names = [f.name for f in fields(self)]
-        sums = {n: getattr(self, n) + getattr(other, n) for n in names}
-        return StepReport(**sums)
+        return StepReport(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def __str__(self) -> str:
         return (
@@ -137,10 +126,8 @@ class StepReport:
         )
 
 
-class NaturalGaussian(ABC):
+class NaturalGaussian(Gaussian):
     """A family that natural-gradient steps move; it starts as the prior N(0, I)."""
-
-    mean: Float[Tensor, " p"]
 
     @property
     @abstractmethod
@@ -155,10 +142,14 @@ class NaturalGaussian(ABC):
     def covariance_step(self, batch: Batch, rate: float) -> Self:
         """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12); positive definite for l ≤ 1."""
 
+    def frozen(self) -> NaturalGaussian:
+        """The distribution to predict with, which further steps leave alone."""
+        return self
+
     def with_mean(self, mean: Float[Tensor, " p"]) -> Self:
         """The same covariance, with what is cached of it, around another mean."""
         moved = copy.copy(self)
-        object.__setattr__(moved, "mean", mean)
+        moved.mean = mean
         return moved
 
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
@@ -166,10 +157,6 @@ class NaturalGaussian(ABC):
         misfit = batch.target - batch.weight * (batch.features @ self.mean)
         gradient = misfit @ batch.features - self.mean
         return self.covariance_times(gradient[None])[0]
-
-    def mean_step(self, batch: Batch, rate: float) -> Self:
-        """``m ← m + l S (b̂ − Λ̂ m)``; after a covariance step this is S8 and S11."""
-        return self.with_mean(self.mean + rate * self.direction(batch))
 
     def curvature(self, batch: Batch) -> float:
         """``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
@@ -184,7 +171,8 @@ class NaturalGaussian(ABC):
 
     def step(self, batch: Batch, rate: float) -> Self:
         """One step of both moments (S11–S12), without safeguards."""
-        return self.covariance_step(batch, rate).mean_step(batch, rate)
+        q = self.covariance_step(batch, rate)
+        return q.with_mean(q.mean + rate * q.direction(batch))
 
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
         """One step of both moments, and what the safeguards did.

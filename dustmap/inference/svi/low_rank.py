@@ -20,7 +20,6 @@ unprojected step. The end is a projection of Λ, not the best member of the fami
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -67,11 +66,11 @@ def leading_columns(columns: Float[Tensor, "p c"], rank: int) -> Projected:
     return Projected(turned[:, split:], (turned[:, :split] ** 2).sum(dim=1))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class LowRankGaussian(NaturalGaussian):
     """``q(ε) = N(m, S)`` with ``S⁻¹ = diag(d) + U Uᵀ``.
 
-    Make it at the prior with :func:`low_rank`.
+    Make it at the prior with :func:`low_rank_prior`.
 
     Parameters
     ----------
@@ -83,37 +82,12 @@ class LowRankGaussian(NaturalGaussian):
         U, of at most ``rank`` columns.
     rank
         What steps project onto.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, there are more columns than ``rank``, or an entry of the
-        diagonal is not positive.
     """
 
     mean: Float[Tensor, " p"]
     diagonal: Float[Tensor, " p"]
     columns: Float[Tensor, "p k"]
     rank: int
-
-    def __post_init__(self) -> None:
-        size = len(self.mean)
-        if self.diagonal.shape != (size,) or self.columns.shape[:-1] != (size,):
-            raise ValueError(
-                f"a mean of {size} parameters needs as long a diagonal and as long "
-                f"columns, got {tuple(self.diagonal.shape)} and "
-                f"{tuple(self.columns.shape)}"
-            )
-        if not 0 <= self.columns.shape[1] <= self.rank:
-            raise ValueError(
-                f"rank {self.rank} does not hold {self.columns.shape[1]} columns: "
-                "project them with leading_columns"
-            )
-        faulty = int((~(self.diagonal > 0)).sum())
-        if faulty:
-            raise ValueError(
-                f"{faulty} of {size} entries of the diagonal are not positive"
-            )
 
     @property
     def full_rank(self) -> bool:
@@ -139,7 +113,6 @@ class LowRankGaussian(NaturalGaussian):
         return rows - ((rows @ turned) * gain) @ turned.mT
 
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
         return (self._root_times(rows / self.diagonal.sqrt()) ** 2).sum(dim=-1)
 
     def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
@@ -157,7 +130,6 @@ class LowRankGaussian(NaturalGaussian):
         return -self.diagonal.log().sum() - t.log().sum()
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        """Draws of ε."""
         white = white_noise(count, self.mean, generator)
         return self.mean + self._root_times(white) / self.diagonal.sqrt()
 
@@ -178,19 +150,10 @@ class LowRankGaussian(NaturalGaussian):
         return replace(self, diagonal=diagonal, columns=columns)
 
 
-def low_rank(
-    shape: Sequence[int], rank: int, device: torch.device | str = "cpu"
+def low_rank_prior(
+    size: int, rank: int, device: torch.device | str = "cpu"
 ) -> LowRankGaussian:
-    """The prior ``N(0, I)`` over a grid of ε, to be stepped with so many columns.
-
-    Raises
-    ------
-    ValueError
-        If the rank is negative.
-    """
-    if rank < 0:
-        raise ValueError(f"rank must not be negative, got {rank}")
-    size = math.prod(shape)
+    """The prior ``N(0, I)`` of so many parameters, to be stepped with columns."""
     zeros = torch.zeros(size, dtype=torch.float64, device=device)
     return LowRankGaussian(
         mean=zeros,

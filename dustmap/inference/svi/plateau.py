@@ -12,14 +12,13 @@ exact if the rows are all, else with the standard error of a mean of paired diff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals
-from dustmap.inference.svi.bound import divergence_of
+from dustmap.inference.svi.bound import Observations, expected_terms
 from dustmap.inference.svi.model import Svgp
 
 # The share of all steps, at their end, over which the rise is measured.
@@ -47,69 +46,54 @@ class LateRise:
 
 
 class PlateauCheck:
-    """The rows by which the late rise is measured, and their terms before it.
+    """Measures the late rise by a random choice of rows.
 
     Parameters
     ----------
-    functionals, values
-        All of the data.
+    count
+        Observations there are.
     rows
-        How many of them to look at, drawn at random.
+        How many of them to look at; 0 measures nothing.
     steps
         Of the whole training.
-    generator
-        Draws the rows.
+    seed
+        Of the choice.
     """
 
-    def __init__(
-        self,
-        functionals: Functionals,
-        values: Float[Tensor, " n"],
-        *,
-        rows: int,
-        steps: int,
-        generator: torch.Generator,
-    ) -> None:
-        self._count = len(values)
-        order = torch.randperm(self._count, generator=generator)
-        self._index = order[:rows].sort().values
-        self._functionals = functionals.select(self._index)
-        self._values = values[self._index]
-        self._seed = int(torch.randint(2**62, (), generator=generator))
+    def __init__(self, count: int, *, rows: int, steps: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._count = count
+        self._index = torch.randperm(count, generator=generator)[:rows].sort().values
+        self._before: tuple[Tensor, float] | None = None
         self.steps = max(1, int(_STRETCH * steps))
         self.begin = steps - self.steps
-        self._before: tuple[Tensor, float] | None = None
 
-    def look(self, model: Svgp) -> None:
+    def look(self, model: Svgp, data: Observations) -> None:
         """Note where the bound stands before the stretch."""
-        self._before = self._level(model)
+        if len(self._index):
+            self._before = self._level(model, data)
 
-    def rise(self, model: Svgp) -> LateRise:
-        """What the stretch since :meth:`look` added.
-
-        Raises
-        ------
-        ValueError
-            If nobody looked before.
-        """
+    def rise(self, model: Svgp, data: Observations) -> LateRise | None:
+        """What the stretch since :meth:`look` added, if there was a look."""
         if self._before is None:
-            raise ValueError("a rise needs a look before: call look first")
-        (was, old), (now, new) = self._before, self._level(model)
-        gain, count = now - was, len(self._index)
+            return None
+        (was, old), (now, new) = self._before, self._level(model, data)
+        gain, rows = now - was, len(self._index)
         error = 0.0
-        if count < self._count:
-            error = float(gain.std()) / math.sqrt(count) if count > 1 else math.inf
+        if rows < self._count:
+            error = float(gain.std()) / math.sqrt(rows) if rows > 1 else math.inf
         return LateRise(
             value=float(gain.mean()) - (new - old) / self._count,
             error=error,
             steps=self.steps,
-            rows=count,
+            rows=rows,
         )
 
-    def _level(self, model: Svgp) -> tuple[Float[Tensor, " r"], float]:
+    def _level(
+        self, model: Svgp, data: Observations
+    ) -> tuple[Float[Tensor, " r"], float]:
         """``e_n`` of the rows, and the KL term."""
-        own = replace(model, likelihood=model.likelihood.select(self._index))
-        # The same draws both times: where the KL term is an estimate its error cancels.
-        same = torch.Generator().manual_seed(self._seed)
-        expected = own.expected(self._functionals, self._values)
-        return expected, divergence_of(model.q, same).value
+        forward = model.forward
+        part = forward.at(forward.functionals.select(self._index))
+        terms = expected_terms(part, data.select(self._index), model.q)
+        return terms, model.q.divergence()

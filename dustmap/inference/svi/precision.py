@@ -4,30 +4,21 @@ Only the precision is kept, once and in place: α and β need ``k_nᵀ S k_n`` (
 solve with S⁻¹ by conjugate gradients), the step of m one solve more: ``O(J P²)`` for J
 iterations and each of the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS,
 section 5.1). A factorisation takes ``P³/3`` operations, fewer than those for P below
-some ``6 J |B|``: then take :func:`dustmap.inference.svi.blocks.full_rank`.
+some ``6 J |B|``: then take one block of all. The KL term and draws take one, too.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.inference.svi.blocks import BlockGaussian, full_rank
-from dustmap.inference.svi.gaussian import (
-    Batch,
-    Estimate,
-    NaturalGaussian,
-    divergence_from_prior,
-)
+from dustmap.inference.svi.blocks import BlockGaussian
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.lanczos import LanczosQuadrature
 from dustmap.models.row_report import RowReport
-
-_PROBES = 16
 
 
 class PrecisionGaussian(NaturalGaussian):
@@ -42,8 +33,6 @@ class PrecisionGaussian(NaturalGaussian):
     solver
         For everything that needs S; the diagonal is its preconditioner. ``kᵀ S k``
         comes out with the square of its tolerance, derivatives with the tolerance.
-    dense_limit
-        Largest P for which ``ln |S|`` and ``tr S`` are taken from a factorisation.
     device
         Of mean and precision.
     """
@@ -53,13 +42,11 @@ class PrecisionGaussian(NaturalGaussian):
         size: int,
         *,
         solver: ConjugateGradients,
-        dense_limit: int = 4096,
         device: torch.device | str = "cpu",
     ) -> None:
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.precision = torch.eye(size, dtype=torch.float64, device=device)
         self.solver = solver
-        self.dense_limit = dense_limit
         self.solves = RowReport()
 
     @property
@@ -97,54 +84,21 @@ class PrecisionGaussian(NaturalGaussian):
 
     def dense(self) -> BlockGaussian:
         """The same distribution, apart from this one, by a factorisation: ``O(P³)``."""
-        prior = full_rank((len(self.mean),), self.mean.device)
-        return prior.with_precision(self.precision[None].clone()).with_mean(self.mean)
-
-    def frozen(self) -> BlockGaussian | PrecisionGaussian:
-        """What to predict with: dense if P is within ``dense_limit``."""
-        return self.dense() if len(self.mean) <= self.dense_limit else self
-
-    def divergence(self, generator: torch.Generator | None = None) -> Estimate:
-        """``KL(q ‖ N(0, I))``, exact up to ``dense_limit``.
-
-        Beyond, the determinant is taken by stochastic Lanczos quadrature and the trace
-        by random signs, with their standard errors.
-
-        Raises
-        ------
-        ValueError
-            If the estimate needs a generator and there is none.
-        """
-        size = len(self.mean)
-        if size <= self.dense_limit:
-            return Estimate(float(divergence_from_prior(self.dense())))
-        if generator is None:
-            raise ValueError(
-                f"the divergence of {size} parameters is estimated at random beyond "
-                f"{self.dense_limit}: pass a generator"
-            )
-        found = LanczosQuadrature(probes=_PROBES).estimate(
-            lambda x: x @ self.precision,
-            size,
-            generator,
-            device=self.mean.device,
+        index = torch.arange(len(self.mean), device=self.mean.device)
+        return BlockGaussian(
+            mean=self.mean, precision=self.precision[None].clone(), index=index[None]
         )
-        bits = torch.randint(0, 2, (_PROBES, size), generator=generator)
-        signs = 2.0 * bits.to(self.mean) - 1.0
-        traces = (signs * self.covariance_times(signs)).sum(dim=1)
-        square = float(self.mean @ self.mean)
-        scatter = float(traces.std()) / math.sqrt(_PROBES)
-        return Estimate(
-            0.5 * (float(traces.mean()) + square + found.value - size),
-            0.5 * math.hypot(scatter, found.error),
-        )
+
+    def frozen(self) -> BlockGaussian:
+        return self.dense()
+
+    def divergence(self) -> float:
+        return self.dense().divergence()
 
     def trace(self) -> Float[Tensor, ""]:
-        """``tr S``. Cost: ``O(P³)``."""
         return self.dense().trace()
 
     def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``. Cost: ``O(P³)``."""
         return self.dense().log_determinant()
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Estimate, StepReport
-from dustmap.inference.svi.model import NaturalFamily, Svgp
+from dustmap.inference.svi.gaussian import NaturalGaussian, StepReport
+from dustmap.inference.svi.model import Svgp
 from dustmap.inference.svi.plateau import LateRise
 from dustmap.linalg.cg import Solution
 from dustmap.models.row_report import RowReport
@@ -33,13 +33,13 @@ class SvgpResult:
     hyperparameter_trace
         What was learnt, by name.
     rows
-        What the solves behind features were worth.
+        How the solves behind features ended.
     steps
-        What the safeguards of the natural steps did, if q moved by these.
+        What the safeguards of the natural steps did.
     bounded_steps
         Steps of a lengthscale that its range cut short.
     solves
-        What iterative solves with the precision of q were worth, if there were any.
+        How iterative solves with the precision of q ended, if there were any.
     mean_solution
         Status of the final solve for m, if one was made.
     rise
@@ -47,7 +47,7 @@ class SvgpResult:
     """
 
     model: Svgp
-    bound: Estimate
+    bound: float
     count: int
     recorded: Int[Tensor, " t"]
     bound_trace: Float[Tensor, " t"]
@@ -60,21 +60,19 @@ class SvgpResult:
     rise: LateRise | None = None
 
     @property
-    def q(self) -> NaturalFamily:
+    def q(self) -> NaturalGaussian:
         """The variational posterior of ε."""
         return self.model.q
 
     @property
     def message(self) -> str:
         """A few lines for people."""
-        error = f" ± {self.bound.error:.2g}" if self.bound.error else ""
-        lines = [f"bound {self.bound.value:.6g}{error} after {self.count} steps"]
+        lines = [f"bound {self.bound:.6g} after {self.count} steps"]
         if self.rise is not None:
             lines.append(str(self.rise))
         if self.rows.iterations or self.rows.below_zero:
             lines.append(f"features: {self.rows}")
-        if self.steps.steps:
-            lines.append(str(self.steps))
+        lines.append(str(self.steps))
         if self.bounded_steps:
             lines.append(
                 f"{self.bounded_steps} steps ended at the bound of a lengthscale: "

@@ -13,6 +13,16 @@ Solves = Literal["cholesky", "iterative"]
 PLEISS_SCHEDULE = (0.05, 0.25, 0.5, 0.75)
 # What the rates are multiplied with at each fraction of ``decay_at``.
 _DECAY = 0.1
+_LEAST = {
+    "block": 1,
+    "rank": 0,
+    "batch_size": 1,
+    "epochs": 1,
+    "steps": 1,
+    "record_every": 1,
+    "watch_rows": 0,
+    "lengthscale_range": 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +34,8 @@ class SvgpSettings:
     family
         Of q(ε). ``full`` holds P × P numbers.
     solves
-        With the precision of a full q: ``cholesky`` is
-        ``O(P³)`` a step, ``iterative`` ``O(J P²)``; see
-        :mod:`dustmap.inference.svi.precision`.
+        With the precision of a full q: ``cholesky`` is ``O(P³)`` a step, ``iterative``
+        ``O(J P²)``; see :mod:`dustmap.inference.svi.precision`.
     block
         Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
     rank
@@ -57,7 +66,7 @@ class SvgpSettings:
         Steps between two records of the minibatch bound and the hyperparameters.
     watch_rows
         Observations, drawn at random, by which it is measured what the last tenth of
-        the steps added to the bound; 0 leaves that unasked.
+        the steps added to the bound; 0 does not measure it.
     solve_mean
         Solve ``Λ m = b`` at the end (normal noise only).
     mean_tolerance, mean_max_steps
@@ -67,13 +76,8 @@ class SvgpSettings:
         counted and zero. Anything lower is an error.
     solver_rtol, solver_max_steps
         Of the iterative solves.
-    dense_limit
-        Largest P for which ``ln |S|`` is taken from a factorisation beside iterative
-        solves.
-    row_memory
-        Bytes that rows may take to be kept where they do not change.
-    covariance_memory
-        Bytes that q may take.
+    row_memory, covariance_memory
+        Bytes that rows may take to be kept where they do not change; that q may take.
 
     Raises
     ------
@@ -102,29 +106,20 @@ class SvgpSettings:
     tolerance: float = 1e-2
     solver_rtol: float = 1e-3
     solver_max_steps: int = 500
-    dense_limit: int = 4096
     row_memory: int = 2**30
     covariance_memory: int = 2**32
 
     def __post_init__(self) -> None:
-        least = {"block": 1, "batch_size": 1, "epochs": 1, "record_every": 1}
-        for name, lowest in {**least, "rank": 0, "watch_rows": 0}.items():
-            if getattr(self, name) < lowest:
-                raise ValueError(
-                    f"{name} must be at least {lowest}, got {getattr(self, name)}"
-                )
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        choices = {"family": Family, "solves": Solves}
-        for name, choice in choices.items():
+        for name, lowest in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= lowest:
+                raise ValueError(f"{name} must be at least {lowest}, got {value}")
+        for name, choice in (("family", Family), ("solves", Solves)):
             if getattr(self, name) not in get_args(choice):
                 raise ValueError(
                     f"{name} is one of {', '.join(get_args(choice))}, got "
                     f"{getattr(self, name)!r}"
                 )
-        self._check_rates()
-
-    def _check_rates(self) -> None:
         if self.natural_rate is not None and not 0 < self.natural_rate <= 1:
             raise ValueError(
                 f"natural_rate must lie in (0, 1], got {self.natural_rate}: beyond 1 "
@@ -132,10 +127,6 @@ class SvgpSettings:
             )
         if not 0 < self.rate < math.inf:
             raise ValueError(f"rate must be positive and finite, got {self.rate}")
-        if not self.lengthscale_range >= 1:
-            raise ValueError(
-                f"lengthscale_range must be at least 1, got {self.lengthscale_range}"
-            )
         for fraction in (*self.decay_at, self.rest or 0.0):
             if not 0 <= fraction < 1:
                 raise ValueError(

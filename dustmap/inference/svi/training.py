@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,21 +21,14 @@ from dustmap.checkpoint import (
     scoped,
 )
 from dustmap.inference.svi.blocks import BlockGaussian
-from dustmap.inference.svi.bound import (
-    Observed,
-    divergence_of,
-    noise_and_spread,
-)
-from dustmap.inference.svi.gaussian import (
-    Batch,
-    StepReport,
-)
-from dustmap.inference.svi.hyperparameters import GenerativeModel, Hyperparameters
+from dustmap.inference.svi.bound import Observations
+from dustmap.inference.svi.families import initial_family
+from dustmap.inference.svi.gaussian import StepReport
+from dustmap.inference.svi.hyperparameters import Hyperparameters
 from dustmap.inference.svi.low_rank import LowRankGaussian
-from dustmap.inference.svi.model import NaturalFamily, Svgp, ones
-from dustmap.inference.svi.precision import PrecisionGaussian
+from dustmap.inference.svi.model import Svgp
 from dustmap.inference.svi.settings import SvgpSettings
-from dustmap.likelihoods import Likelihood
+from dustmap.models.means import ConstantMean
 from dustmap.models.row_gradient import differentiable_rows
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
@@ -62,64 +55,58 @@ class Trainer:
         The prior where learning starts, and the functionals.
     data
         Their observations.
-    q
-        Where q starts.
-    hyperparameters
-        What is learnt beside q.
     settings
-        How.
+        How, and what is learnt beside q.
     generator
         Draws the minibatches.
-    estimates
-        Draws what estimates of the KL term need: how often they are made changes no
-        fit.
     """
 
     def __init__(
         self,
         forward: RowwiseGaussian,
-        data: Observed,
-        q: NaturalFamily,
-        hyperparameters: Hyperparameters,
+        data: Observations,
         settings: SvgpSettings,
         generator: torch.Generator,
-        *,
-        estimates: torch.Generator | None = None,
     ) -> None:
         self.forward = forward
         self.data = data
-        self.q = q
-        self.hyperparameters = hyperparameters
         self.settings = settings
-        self.estimates = estimates
+        self.q = initial_family(forward, settings)
+        mean = forward.mean.value if isinstance(forward.mean, ConstantMean) else None
+        self.hyperparameters = Hyperparameters(
+            forward.whitening, data.likelihood, settings, mean
+        )
         self.steps = 0
         self.bounds: list[float] = []
         self.report = StepReport()
+        self._traces: list[Tensor] = []
         self._generator = generator
-        self._traces: list[dict[str, Tensor]] = []
-        self._start = hyperparameters.fixed()
         # Before the order of the epoch at hand was drawn.
         self._before = generator.get_state()
         # Of rows; those that are kept are solved, and counted, on restoring.
         self._rows = forward.report
-        self.ones = ones(forward)
-        self._leaves = hyperparameters.leaves
-        moving = list(self._leaves.values())
-        self._optimiser = torch.optim.Adam(moving) if moving else None
-
-    def __len__(self) -> int:
-        return len(self.data.values)
+        self._ones = ConstantMean(value=1.0).observed(forward.functionals)
+        self._ones = self._ones.to(forward.device)
+        self._vector = self.hyperparameters.vector
+        self._optimiser = torch.optim.Adam([self._vector])
+        # Its moments are there from the start, as a state has them.
+        self._moments = {
+            "step": torch.tensor(0.0, dtype=torch.float32),
+            "exp_avg": torch.zeros_like(self._vector, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(self._vector, requires_grad=False),
+        }
+        self._optimiser.state[self._vector] = self._moments
 
     @property
     def count(self) -> int:
         """The number of steps, of all epochs."""
-        return self.settings.total_steps(len(self))
+        return self.settings.total_steps(len(self.data))
 
     def run(self) -> Iterator[int]:
         """The number of steps done, step after step from where the run stands."""
-        batches = self.settings.batches(len(self))
+        batches = self.settings.batches(len(self.data))
         while self.steps < self.count:
-            order = torch.randperm(len(self), generator=self._generator)
+            order = torch.randperm(len(self.data), generator=self._generator)
             done = self.steps % batches
             for index in order.tensor_split(batches)[done:]:
                 self.step(index)
@@ -131,24 +118,34 @@ class Trainer:
 
     def step(self, index: Int[Tensor, " b"]) -> None:
         """One minibatch: estimate the bound, move q, then the rest by the q before."""
-        settings, count = self.settings, len(self)
-        learning = bool(self.hyperparameters.leaves) and (
+        settings, count = self.settings, len(self.data)
+        learning = len(self._vector) > 0 and (
             self.steps >= settings.learning_begins(count)
         )
         terms = self.terms(index, learning=learning)
         self._require_finite(rows=terms.features, row_variances=terms.conditional)
         self._require_finite(bound=terms.expected)
-        self._record(count * float(terms.expected.mean()))
-        batch = self._batch(index, terms)
+        if self._recording:
+            self._record(count * float(terms.expected.mean()))
+        seen = self.observations().select(index)
+        rows = FeatureRows(terms.features, terms.conditional)
+        moments, scale = (terms.mean, terms.variance), count / len(index)
         length = settings.length(len(index), self.steps, count)
-        self.q, done = self.q.safe_step(batch, length)
+        self.q, done = self.q.safe_step(seen.batch(rows, moments, scale=scale), length)
         self._require_finite(mean=self.q.mean)
         self.report = self.report + done
         if learning:
-            self._adam()
+            self._move()
         self.steps += 1
         if self.forward.kept is None:
             self._rows = self.forward.report
+
+    def observations(self, *, learning: bool = False) -> Observations:
+        """The data under likelihood and mean as they stand, with their gradients."""
+        with torch.set_grad_enabled(learning):
+            data = replace(self.data, likelihood=self.hyperparameters.likelihood())
+            mean = self.hyperparameters.mean()
+            return data if mean is None else replace(data, offset=mean * self._ones)
 
     def terms(self, index: Int[Tensor, " b"], *, learning: bool) -> Terms:
         """What the bound says of a minibatch; its gradient is accumulated.
@@ -157,52 +154,41 @@ class Trainer:
         """
         if not (learning and self.hyperparameters.moves_features):
             rows = self.forward.rows(index)
-            model = self.hyperparameters.model() if learning else self._start
-            return self._terms_of(model, index, rows, len(index), learning=learning)
+            return self._terms(index, rows, len(index), learning=learning)
 
         def solved(own: Int[Tensor, " b"]) -> Terms:
-            none = self.ones.new_zeros(0)
+            none = self._ones.new_zeros(0)
             empty = none.new_zeros(0, self.forward.latent_size)
             parts = [Terms(empty, none, none, none, none)]
             for few in own.split(self._at_once) if len(own) else ():
-                model = self.hyperparameters.model()
+                whitening, kernel = self.hyperparameters.prior()
                 rows = differentiable_rows(
-                    self.forward, model.kernel, few, whitening=model.whitening
+                    self.forward, kernel, few, whitening=whitening
                 )
-                found = self._terms_of(model, few, rows, len(index), learning=True)
-                parts.append(found)
+                parts.append(self._terms(few, rows, len(index), learning=True))
             return Terms(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
         found = Terms(*self.forward.shared_out(solved, index))
-        group = self.forward.group
-        for leaf in self._leaves.values() if group.size > 1 else ():
-            own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            leaf.grad = group.sum(own)
+        group, own = self.forward.group, self._vector.grad
+        if group.size > 1:
+            own = torch.zeros_like(self._vector) if own is None else own
+            self._vector.grad = group.sum(own.detach())
         return found
 
-    def _terms_of(
-        self,
-        model: GenerativeModel,
-        index: Int[Tensor, " b"],
-        rows: FeatureRows,
-        count: int,
-        *,
-        learning: bool,
+    def _terms(
+        self, index: Int[Tensor, " b"], rows: FeatureRows, count: int, *, learning: bool
     ) -> Terms:
         """Those of some rows of a minibatch of ``count``."""
-        quadratic: Tensor | float = 0.0
-        if self._needs_variance(model.likelihood, learning=learning):
-            quadratic = self.q.quadratic(rows.features)
-        likelihood, variance = noise_and_spread(
-            model.likelihood.select(index),
-            rows.variance,
-            quadratic,
-            subgrid_noise=self.data.subgrid_noise,
-        )
-        mean = model.mean * self.ones[index] + rows.features @ self.q.mean
-        expected = likelihood.expected(self.data.values[index], mean, variance)
-        if expected.requires_grad:
-            (-expected.sum() / count).backward()
+        with torch.set_grad_enabled(learning):
+            data = self.observations(learning=learning).select(index)
+            likelihood, variance = data.split(rows.variance)
+            # The dear part of a step, which normal noise alone does not need.
+            if learning or self._recording or not likelihood.conjugate:
+                variance = variance + self.q.quadratic(rows.features)
+            mean = data.offset + rows.features @ self.q.mean
+            expected = likelihood.expected(data.values, mean, variance)
+            if learning:
+                (-expected.sum() / count).backward()
         found = Terms(rows.features, rows.variance, mean, variance, expected)
         return Terms(*(part.detach() for part in found))
 
@@ -212,43 +198,19 @@ class Trainer:
         nodes = self.forward.nodes_per_row * self.forward.inducing_size
         return max(1, min(self.forward.chunk, int(_PAIRS / nodes)))
 
-    def _needs_variance(self, likelihood: Likelihood, *, learning: bool) -> bool:
-        """Whether this step needs ``k_nᵀ S k_n``, its dear part."""
-        return learning or self._recording or not likelihood.conjugate
-
-    @torch.no_grad()
-    def _batch(self, index: Int[Tensor, " b"], terms: Terms) -> Batch:
-        likelihood, _ = noise_and_spread(
-            self.hyperparameters.likelihood().select(index),
-            terms.conditional,
-            0.0,
-            subgrid_noise=self.data.subgrid_noise,
-        )
-        return minibatch(
-            likelihood,
-            self.data.values[index],
-            terms.features,
-            self.hyperparameters.mean() * self.ones[index],
-            (terms.mean, terms.variance),
-            scale=len(self) / len(index),
-        )
-
     @property
     def _recording(self) -> bool:
         return self.steps % self.settings.record_every == 0
 
     def _record(self, expected: float) -> None:
-        """The minibatch estimate of the bound, now and then."""
-        if not self._recording:
-            return
-        bound = expected - divergence_of(self.q, self.estimates).value
+        """The minibatch estimate of the bound, and the hyperparameters."""
+        bound = expected - self.q.divergence()
         self._require_finite(bound=bound)
         self.bounds.append(bound)
-        self._traces.append(self.hyperparameters.values())
+        self._traces.append(self._vector.detach().clone())
 
-    def _adam(self) -> None:
+    def _move(self) -> None:
         """One step of Adam up the bound per observation."""
-        assert self._optimiser is not None
         decay = self.settings.decayed(self.steps / self.count)
         for group in self._optimiser.param_groups:
             group["lr"] = self.settings.rate * decay
@@ -265,43 +227,48 @@ class Trainer:
         """The steps that were recorded."""
         return list(range(0, self.steps, self.settings.record_every))
 
+    @property
+    def _trace(self) -> Float[Tensor, "t k"]:
+        empty = self._vector.detach()[None][:0]
+        return torch.cat([empty, *(vector[None] for vector in self._traces)])
+
     def trace(self) -> dict[str, Tensor]:
         """What was learnt, before every recorded step, by name."""
-        names = self._traces[0] if self._traces else {}
-        return {name: torch.stack([v[name] for v in self._traces]) for name in names}
+        return self.hyperparameters.of(self._trace)
 
     def model(self) -> Svgp:
         """The model as it stands."""
-        found, q = self.hyperparameters.fixed(), self.q
         forward = self.forward
-        if self.hyperparameters.moves_features:
-            forward = forward.on(found.whitening)
-        return Svgp(
-            forward=forward,
-            q=q.frozen() if isinstance(q, PrecisionGaussian) else q,
-            likelihood=found.likelihood,
-            mean=float(found.mean),
-        )
+        with torch.no_grad():
+            mean = self.hyperparameters.mean()
+            if self.hyperparameters.moves_features:
+                forward = forward.on(self.hyperparameters.prior()[0])
+        if mean is not None:
+            forward = forward.about(ConstantMean(value=float(mean)))
+        likelihood = self.observations().likelihood
+        return Svgp(forward=forward, q=self.q.frozen(), likelihood=likelihood)
 
     def state(self) -> State:
         """All that a restored run needs, of a q by blocks or of low rank."""
-        state: State = {
+        return {
             "generator": self._before,
             "step": self.steps,
             "bounds": torch.tensor(self.bounds, dtype=torch.float64),
             "bounded_steps": self.hyperparameters.bounded_steps,
             **flatten("rows", self._rows),
             **flatten("steps", self.report),
-            **scoped("q", _tensors(self.q)),
-            **scoped("trace", self.trace()),
-        }
-        for name, leaf in self._leaves.items():
+            **scoped("q", self._moments_of_q()),
+            "trace": self._trace,
             # The optimiser changes all of these in place.
-            state[f"leaf.{name}"] = leaf.detach().clone()
-            moments = self._optimiser.state.get(leaf, {}) if self._optimiser else {}
-            own = {key: value.clone() for key, value in moments.items()}
-            state |= scoped(f"adam.{name}", own)
-        return state
+            "vector": self._vector.detach().clone(),
+            **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
+        }
+
+    def _moments_of_q(self) -> State:
+        """What of q changes."""
+        assert isinstance(self.q, BlockGaussian | LowRankGaussian)
+        names = ("mean", "precision", "diagonal", "columns")
+        return {n: getattr(self.q, n) for n in names if n in self.q.__dict__}
 
     def restore(self, state: State) -> None:
         """Go on from a state.
@@ -311,94 +278,21 @@ class Trainer:
         ValueError
             If it is not one of this run.
         """
-        schema = schema_of(self.state(), any_length=["bounds"])
+        schema = schema_of(self.state(), any_length=["bounds", "trace"])
         if isinstance(self.q, LowRankGaussian):
             schema["q.columns"] = torch.float64, (len(self.q.mean), None)
-        values = self.hyperparameters.values() if self._leaves else {}
-        traces = {name: value[None] for name, value in values.items()}
-        moments: State = {}
-        for name, leaf in self._leaves.items():
-            moments[f"{name}.step"] = torch.tensor(0.0, dtype=torch.float32)
-            moments[f"{name}.exp_avg"] = moments[f"{name}.exp_avg_sq"] = leaf
-        optional = {
-            "trace": schema_of(traces, any_length=traces),
-            "adam": schema_of(moments),
-        }
-        check_state(state, schema, optional)
+        check_state(state, schema)
         self._before = state["generator"]
         self._generator.set_state(self._before)
         self.steps, self.bounds = state["step"], state["bounds"].tolist()
         self.hyperparameters.bounded_steps = state["bounded_steps"]
         self.report = rebuild("steps", self.report, state)
+        q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
         assert isinstance(self.q, BlockGaussian | LowRankGaussian)
-        q, trace = (
-            {name: value.to(self.ones) for name, value in part_of(state, part).items()}
-            for part in ("q", "trace")
-        )
         self.q = replace(self.q, **q)
-        self._traces = [
-            {name: values[number] for name, values in trace.items()}
-            for number in range(len(self.bounds))
-        ]
-        for name, leaf in self._leaves.items():
-            with torch.no_grad():
-                leaf.copy_(state[f"leaf.{name}"])
-            assert self._optimiser is not None
-            if found := part_of(state, f"adam.{name}"):
-                # Adam counts its steps on the CPU.
-                self._optimiser.state[leaf] = {
-                    key: value.clone() if key == "step" else value.to(leaf, copy=True)
-                    for key, value in found.items()
-                }
+        self._traces = list(state["trace"].to(self._ones))
+        with torch.no_grad():
+            self._vector.copy_(state["vector"])
+        for key, value in self._moments.items():
+            value.copy_(state[f"adam.{key}"])
         self._rows = self.forward.report = rebuild("rows", self._rows, state)
-
-
-def _tensors(q: NaturalFamily) -> State:
-    """What of q changes."""
-    assert isinstance(q, BlockGaussian | LowRankGaussian)
-    names = ("mean", "precision", "diagonal", "columns")
-    own = [f.name for f in fields(q) if f.name in names]
-    return {name: getattr(q, name) for name in own}
-
-
-def minibatch(
-    likelihood: Likelihood,
-    values: Float[Tensor, " b"],
-    features: Float[Tensor, "b p"],
-    offset: Float[Tensor, " b"],
-    moments: tuple[Float[Tensor, " b"], Float[Tensor, " b"]],
-    *,
-    scale: float,
-) -> Batch:
-    """What a natural step needs of a minibatch.
-
-    Parameters
-    ----------
-    likelihood, values
-        Of the minibatch.
-    features, offset
-        ``k_n`` and ``L_n μ``.
-    moments
-        Mean and variance of ``q(f_n)``.
-    scale
-        ``N/|B|``.
-    """
-    mean, variance = (m.detach().requires_grad_(True) for m in moments)
-    with torch.enable_grad():
-        expected = likelihood.expected(values, mean, variance).sum()
-        by_mean, by_variance = torch.autograd.grad(expected, (mean, variance))
-    weight = -2 * scale * by_variance
-
-    @torch.no_grad()
-    def objective(m: Tensor) -> float:
-        moved = offset + features @ m
-        return scale * float(likelihood.expected(values, moved, variance).sum())
-
-    kept = weight.clamp(min=0)
-    return Batch(
-        features=features,
-        weight=kept,
-        target=scale * by_mean + kept * (mean.detach() - offset),
-        clipped=int((weight < 0).sum()),
-        objective=None if likelihood.conjugate else objective,
-    )

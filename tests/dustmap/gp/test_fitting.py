@@ -34,14 +34,12 @@ def test_a_draw_gives_its_hyperparameters_back(data):
     found = maximise(start(data))
     values = found.model.parameters()
     assert found.converged
-    assert found.gradient < 0.1
     assert found.at_bounds == ()
     np.testing.assert_allclose(values["lengthscale"], (0.5, 2.0), rtol=0.35)
     assert float(values["noise"]) == pytest.approx(NOISE, rel=0.3)
     assert float(values["mean"]) == pytest.approx(MEAN, abs=1.5)
     truth = found.model.with_parameters({"lengthscale": TRUTH.lengthscale})
     assert found.log_marginal == found.model.log_marginal() > truth.log_marginal()
-    assert found.start == pytest.approx(start(data).log_marginal())
 
 
 def test_the_unit_of_the_data_does_not_matter(data):
@@ -73,8 +71,7 @@ def test_a_short_reach_does_not_pass_for_a_flat_top(data):
     settings = LBFGS(gradient_tolerance=1.0, reach=1.0)
     near = maximise(start(data), settings)
     assert near.steps > 2
-    assert near.log_marginal > near.start + 30
-    assert near.gradient < 1.0 or not near.converged
+    assert near.log_marginal > start(data).log_marginal() + 30
 
 
 def test_a_missing_factor_is_counted_and_survived():
@@ -84,7 +81,7 @@ def test_a_missing_factor_is_counted_and_survived():
     model = SGPR(kernel, PointValues(x), x[:, 0], x, noise=1e-4, jitter=0.0)
     found = maximise(model, LBFGS(max_steps=10, reach=30.0))
     assert found.failures > 0
-    assert found.log_marginal > found.start
+    assert found.log_marginal > model.log_marginal()
 
 
 def test_sparse_and_exact_learn_alike(data):

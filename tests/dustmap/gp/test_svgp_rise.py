@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from svgp_cases import POINTS, START, curve, fit, normal
+from svgp_cases import POINTS, START, bound_of, curve, fit, normal
 
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import SvgpSettings
+from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.plateau import PlateauCheck
 from dustmap.likelihoods import Gaussian
 
@@ -32,25 +33,32 @@ def climbed(data, steps, likelihood=None, **keys):
     return fit(*data, POINTS, likelihood, settings, kernel=START)
 
 
-def test_a_rise_is_the_difference_of_two_bounds(data, generator):
+def rise_between(data, early, late, rows, seed=0):
+    watch = PlateauCheck(200, rows=rows, steps=40, seed=seed)
+    observed = [
+        Observations(
+            values=data[1], likelihood=model.likelihood, offset=model.forward.offset
+        )
+        for model in (early, late)
+    ]
+    watch.look(early, observed[0])
+    return watch.rise(late, observed[1])
+
+
+def test_a_rise_is_the_difference_of_two_bounds(data):
     early, late = (climbed(data, steps).model for steps in (4, 12))
-    both = [model.bound(*data).value for model in (early, late)]
-    watch = PlateauCheck(*data, rows=1000, steps=40, generator=generator)
-    watch.look(early)
-    rise = watch.rise(late)
+    both = [bound_of(model, *data) for model in (early, late)]
+    rise = rise_between(data, early, late, 1000)
     assert rise.value == pytest.approx((both[1] - both[0]) / 200, rel=1e-9)
     assert (rise.steps, rise.rows, rise.error) == (4, 200, 0.0)
 
 
 def test_few_rows_tell_it_within_their_error(data):
     early, late = (climbed(data, steps).model for steps in (4, 12))
-    whole = (late.bound(*data).value - early.bound(*data).value) / 200
+    whole = (bound_of(late, *data) - bound_of(early, *data)) / 200
     off = []
     for seed in range(40):
-        generator = torch.Generator().manual_seed(seed)
-        watch = PlateauCheck(*data, rows=50, steps=40, generator=generator)
-        watch.look(early)
-        rise = watch.rise(late)
+        rise = rise_between(data, early, late, 50, seed)
         off.append((rise.value - whole) / rise.error)
     # A quarter of all rows: drawn without replacement they scatter by √¾ of the error.
     assert 0.5 < float(torch.tensor(off).square().mean().sqrt()) < 1.4
@@ -70,9 +78,6 @@ def test_watching_changes_no_fit(data):
     assert seen.bound == unseen.bound
 
 
-def test_a_rise_needs_a_look_before(data, generator):
-    watch = PlateauCheck(*data, rows=10, steps=40, generator=generator)
-    with pytest.raises(ValueError, match="call look first"):
-        watch.rise(climbed(data, 1).model)
-    with pytest.raises(ValueError, match="watch_rows must be at least 0"):
+def test_a_negative_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="watch_rows"):
         SvgpSettings(watch_rows=-1)

@@ -14,7 +14,7 @@ from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Point
 from dustmap.functionals import Stack as Joined
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.svi.bound import GaussianData, predict
+from dustmap.inference.svi.bound import Observations, predict
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
@@ -50,7 +50,7 @@ def published(data, targets, values, variance) -> tuple[torch.Tensor, torch.Tens
     wide = Grid(shape=(37, 35), spacing=(0.5, 0.5), origin=(-9.0, -8.5))
     whitening = ToeplitzWhitening(KERNEL, wide, lengthscales=(1.0, 1.0), solver=TIGHT)
     model = RowwiseGaussian(whitening, data)
-    observed = GaussianData.of(model, values, variance)
+    observed = Observations.of(model, values, variance)
     q = direct_optimum(model, observed, family="full").q
     moments = predict(model.at(targets), q)
     return moments.mean, moments.variance
@@ -104,7 +104,6 @@ def test_the_posteriors_agree_ever_better_as_padding_and_refinement_grow(generat
         )
         errors.append(float(((other[0] - mean) / spread.sqrt()).abs().max()))
         spreads.append(float((other[1] / spread - 1).abs().max()))
-    print(errors, spreads)
     for series in (errors, spreads):
         assert all(late < 0.6 * early for early, late in pairwise(series))
         assert series[-1] < 0.05

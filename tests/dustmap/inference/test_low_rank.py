@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
 import pytest
 import torch
-from dense_box import box, fresh_model
+from dense_box import box, fresh_model, noisy
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from dustmap.inference.svi import HipSettings, fit_svi, initial_family
-from dustmap.inference.svi.blocks import full_rank, mean_field
+from dustmap.inference.svi.blocks import block_prior
 from dustmap.inference.svi.bound import elbo, predict
 from dustmap.inference.svi.cost import estimate_cost
 from dustmap.inference.svi.direct import direct_optimum
 from dustmap.inference.svi.factor_analysis import analyse_factors, covariance_bound
-from dustmap.inference.svi.gaussian import Batch, divergence_from_prior
-from dustmap.inference.svi.low_rank import LowRankGaussian, leading_columns, low_rank
+from dustmap.inference.svi.gaussian import Batch
+from dustmap.inference.svi.low_rank import (
+    LowRankGaussian,
+    leading_columns,
+    low_rank_prior,
+)
 
 SIZE = 40
 CASES = [(1, "matern52", 3.0), (2, "matern32", 2.0), (3, "matern32", 1.0)]
@@ -39,7 +42,7 @@ def some_batch(generator, count=9) -> Batch:
 
 def moved(rank, generator) -> LowRankGaussian:
     """A member of the family after two projected steps."""
-    q = low_rank((SIZE,), rank)
+    q = low_rank_prior(SIZE, rank)
     for rate in (0.7, 0.4):
         q = q.covariance_step(some_batch(generator, 12), rate)
     return q.with_mean(normal(generator, SIZE))
@@ -66,7 +69,7 @@ def test_moments_are_those_of_the_dense_covariance(rank, generator):
     torch.testing.assert_close(q.log_determinant(), torch.linalg.slogdet(S)[1])
     prior = MultivariateNormal(torch.zeros(SIZE).double(), torch.eye(SIZE).double())
     exact = kl_divergence(MultivariateNormal(q.mean, S), prior)
-    torch.testing.assert_close(divergence_from_prior(q), exact)
+    assert q.divergence() == pytest.approx(float(exact))
 
 
 def test_draws_have_the_moments_of_q(generator):
@@ -84,7 +87,7 @@ def test_a_direction_the_data_fix_keeps_its_digits(generator):
     """``1 − s²/(1 + s²)`` would leave four digits at s² = 1e12, and none at 1e16."""
     basis, _ = torch.linalg.qr(normal(generator, SIZE, 3))
     scale = torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
-    q = replace(low_rank((SIZE,), 3), columns=basis * scale)
+    q = replace(low_rank_prior(SIZE, 3), columns=basis * scale)
     exact = 1 / (1 + scale**2)
     ours = q.quadratic(basis.mT)
     torch.testing.assert_close(ours, exact, rtol=1e-9, atol=0)
@@ -123,7 +126,7 @@ def test_a_step_averages_precisions_with_an_exact_diagonal(rank, generator):
 
 
 def test_rank_zero_is_mean_field(generator):
-    low, field = low_rank((SIZE,), 0), mean_field((SIZE,))
+    low, field = low_rank_prior(SIZE, 0), block_prior((SIZE,), 1)
     for rate in (0.9, 0.3, 0.2):
         batch = some_batch(generator)
         low, field = low.step(batch, rate), field.step(batch, rate)
@@ -134,7 +137,7 @@ def test_rank_zero_is_mean_field(generator):
 
 def test_as_many_columns_as_data_are_full_rank(generator):
     """Several passes, so that columns beyond the rank are projected away."""
-    low, full = low_rank((SIZE,), 18), full_rank((SIZE,))
+    low, full = low_rank_prior(SIZE, 18), block_prior((SIZE,), SIZE)
     parts = [some_batch(generator, 6) for _ in range(3)]
     for number in range(9):
         rate = 1 / (number + 1)
@@ -150,7 +153,7 @@ def test_as_many_columns_as_data_are_full_rank(generator):
 
 def family_ends(problem, noise: float):
     """The direct optima from mean-field over every rank to full rank."""
-    data = replace(problem.data, noise=noise * problem.data.noise)
+    data = noisy(problem.data, noise)
     model = fresh_model(problem)
     ranks = range(len(data) + 1)
     ends = [
@@ -186,11 +189,11 @@ def test_predictive_spread_lies_between_mean_field_and_full_rank():
 @pytest.mark.parametrize("rank", [1, 3])
 def test_factor_analysis_ends_where_no_neighbour_is_better(rank, generator):
     batch = some_batch(generator)
-    start = low_rank((SIZE,), rank).covariance_step(batch, 1.0)
+    start = low_rank_prior(SIZE, rank).covariance_step(batch, 1.0)
     A = start.data_precision(batch)
-    found = analyse_factors(start, A, tolerance=1e-13, max_rounds=20000)
-    assert found.converged
-    q, precision = found.q, of_batch(batch)
+    q, converged = analyse_factors(start, A, tolerance=1e-13, max_rounds=20000)
+    assert converged
+    precision = of_batch(batch)
     # Zero gradients: S⁻¹ = Λ on the diagonal, and Λ S U = U.
     ours = dense_precision(q)
     torch.testing.assert_close(ours.diagonal(), precision.diagonal(), rtol=1e-5, atol=0)
@@ -208,20 +211,17 @@ def test_factor_analysis_ends_where_no_neighbour_is_better(rank, generator):
         assert covariance_bound(replace(q, diagonal=diagonal), A) < best
 
 
-def test_rounds_of_factor_analysis_never_lower_the_bound_and_are_counted(generator):
+def test_rounds_of_factor_analysis_never_lower_the_bound(generator):
     batch = some_batch(generator)
-    start = low_rank((SIZE,), 2).covariance_step(batch, 1.0)
+    start = low_rank_prior(SIZE, 2).covariance_step(batch, 1.0)
     A = start.data_precision(batch)
     values = [
-        covariance_bound(analyse_factors(start, A, tolerance=0, max_rounds=n).q, A)
+        covariance_bound(analyse_factors(start, A, tolerance=0, max_rounds=n)[0], A)
         for n in range(6)
     ]
     assert all(late > early for early, late in itertools.pairwise(values))
-    short = analyse_factors(start, A, tolerance=0, max_rounds=3)
-    assert (short.rounds, short.converged) == (3, False)
-    assert short.rise == pytest.approx(values[3] - values[2], rel=1e-6)
-    field = analyse_factors(low_rank((SIZE,), 0), A)
-    assert (field.rounds, field.converged) == (0, True)
+    assert not analyse_factors(start, A, tolerance=0, max_rounds=3)[1]
+    assert analyse_factors(low_rank_prior(SIZE, 0), A)[1]
 
 
 @pytest.mark.parametrize("rank", [4, 15])
@@ -238,7 +238,7 @@ def test_the_engine_ends_at_full_rank_with_enough_columns(rank, generator):
     torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-8, atol=1e-8)
     if rank == len(problem.data):
         assert result.steps.limited == 0
-        assert result.bound.value == pytest.approx(full.collapsed_bound, rel=1e-8)
+        assert result.bound == pytest.approx(full.collapsed_bound, rel=1e-8)
         torch.testing.assert_close(ours.variance, exact.variance, rtol=1e-8, atol=1e-8)
         return
     field = direct_optimum(model, problem.data, family="mean-field")
@@ -246,7 +246,7 @@ def test_the_engine_ends_at_full_rank_with_enough_columns(rank, generator):
     best = direct_optimum(model, problem.data, family="low-rank", rank=rank)
     highest = elbo(model, problem.data, best.q)
     assert best.converged
-    assert lowest + 1 < result.bound.value < highest - 1 < full.collapsed_bound - 2
+    assert lowest + 1 < result.bound < highest - 1 < full.collapsed_bound - 2
 
 
 def test_what_a_run_costs_is_reckoned_for_columns_too():
@@ -270,18 +270,8 @@ def test_too_much_memory_is_refused_with_what_to_do():
         direct_optimum(fresh_model(problem), problem.data, family="low-rank", memory=10)
 
 
-def test_what_is_no_member_of_the_family_is_refused():
-    q = low_rank((4,), 2)
-    with pytest.raises(ValueError, match="rank must not be negative, got -1"):
-        low_rank((4,), -1)
-    with pytest.raises(ValueError, match="rank must be at least 0, got -1"):
+def test_what_is_no_family_is_refused():
+    with pytest.raises(ValueError, match="rank"):
         HipSettings(family="low-rank", rank=-1)
-    with pytest.raises(ValueError, match="does not hold 3 columns"):
-        replace(q, columns=torch.zeros(4, 3, dtype=torch.float64))
-    with pytest.raises(ValueError, match="needs as long a diagonal"):
-        replace(q, diagonal=torch.ones(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match="1 of 4 entries"):
-        replace(q, diagonal=torch.tensor([1.0, 0.0, 1.0, 1.0]).double())
-    with pytest.raises(ValueError, match="block, low-rank, full, got 'low'"):
+    with pytest.raises(ValueError, match="family"):
         HipSettings(family="low")  # type: ignore[arg-type]
-    assert math.isclose(float(q.trace()), 4.0)

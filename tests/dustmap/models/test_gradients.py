@@ -71,12 +71,12 @@ def worst_error(model: TorusGaussian, step: float = 1e-3) -> float:
         for place in range(value.numel()):
 
             def at(steps, name=name, value=value, place=place):
-                moved = value.clone()
-                moved.view(-1)[place] += steps * step * value.reshape(-1)[place]
-                return weighed(model.with_parameters({name: moved}), eps, a, b)
+                changed = value.clone()
+                changed.view(-1)[place] += steps * step * value.reshape(-1)[place]
+                return weighed(model.with_parameters({name: changed}), eps, a, b)
 
-            slope = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
-            exact = slope / float(value.reshape(-1)[place])
+            derivative = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
+            exact = derivative / float(value.reshape(-1)[place])
             errors.append(abs(float(found[name].reshape(-1)[place]) / exact - 1))
     return max(errors)
 
@@ -183,7 +183,7 @@ def test_a_mean_that_is_not_positive_is_no_hyperparameter():
 
 def test_unknown_and_negative_parameters_are_refused():
     model = model_of(Matern32(lengthscale=1.4), mean=ConstantMean(value=0.4))
-    with pytest.raises(ValueError, match="no hyperparameter length: there are leng"):
+    with pytest.raises(ValueError, match="length"):
         model.with_parameters({"length": torch.tensor(1.0)})
-    with pytest.raises(ValueError, match="the mean's value must be positive"):
+    with pytest.raises(ValueError, match="positive"):
         model.with_parameters({"mean": torch.tensor(-1.0)})

@@ -36,16 +36,16 @@ def weighed(model, eps, a, b):
     return float(total)
 
 
-def slope_of(model, name, place, eps, a, b, step):
+def derivative_of(model, name, place, eps, a, b, step):
     value = model.parameters()[name]
 
     def at(steps):
-        moved = value.clone()
-        moved.view(-1)[place] *= math.exp(steps * step)
-        return weighed(model.with_parameters({name: moved}), eps, a, b)
+        changed = value.clone()
+        changed.view(-1)[place] *= math.exp(steps * step)
+        return weighed(model.with_parameters({name: changed}), eps, a, b)
 
-    slope = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
-    return slope / float(value.reshape(-1)[place])
+    derivative = (8 * (at(1) - at(-1)) - at(2) + at(-2)) / (12 * step)
+    return derivative / float(value.reshape(-1)[place])
 
 
 def small_model(dimension, refinement=1, *, isotropic=False, mean=None):
@@ -93,17 +93,17 @@ def test_gradients_are_those_of_predictions(dimension, refinement, isotropic, me
     names |= {"scale_height"} if mean else set()
     assert set(gradient) == set(model.parameters()) == names
 
-    def seen_by(moved):
-        return float((a * moved.apply(eps)).sum())
+    def seen_by(changed):
+        return float((a * changed.apply(eps)).sum())
 
     for name, value in model.parameters().items():
         assert gradient[name].shape == value.shape
         for place in range(value.numel()):
             ends = []
             for steps in (2, 1, -1, -2):
-                moved = value.clone()
-                moved.view(-1)[place] *= math.exp(steps * 1e-3)
-                ends.append(seen_by(model.with_parameters({name: moved})))
+                changed = value.clone()
+                changed.view(-1)[place] *= math.exp(steps * 1e-3)
+                ends.append(seen_by(model.with_parameters({name: changed})))
             exact = (8 * (ends[1] - ends[2]) - ends[0] + ends[3]) / 12e-3
             found = gradient[name].reshape(-1)[place] * value.reshape(-1)[place]
             assert float(found) == pytest.approx(exact, rel=1e-6, abs=1e-9)
@@ -121,7 +121,7 @@ def test_gradients_are_those_of_variances(dimension, isotropic, mean):
         gradient = model.parameter_gradient(eps, of_prediction, of_variance)
         for name, value in model.parameters().items():
             for place in range(value.numel()):
-                exact = slope_of(
+                exact = derivative_of(
                     model, name, place, eps, of_prediction, of_variance, 0.01
                 )
                 found = float(gradient[name].reshape(-1)[place])

@@ -27,7 +27,7 @@ def draw(count, seed=1):
     return torch.rand((count, 3), generator=generator, dtype=torch.float64) * 2 - 1
 
 
-def test_a_constant_mean_is_seen_as_itself_its_length_and_no_slope():
+def test_a_constant_mean_is_seen_as_itself_its_length_and_no_gradient():
     points = draw(4)
     rays = LineIntegrals(points, GaussLegendre(count=3))
     seen = Stack([PointValues(points), rays, Derivatives(points, 1)])
@@ -58,7 +58,7 @@ def test_integrals_of_the_disc_upwards_and_inwards_are_closed_forms():
     assert found.tolist() == pytest.approx(up + along)
 
 
-def test_slopes_of_the_disc_are_those_of_autograd_and_of_the_formula():
+def test_gradients_of_the_disc_are_those_of_autograd_and_of_the_formula():
     points = draw(30)
     axes = torch.arange(30) % 3
     found = DISC.observed(Derivatives(points, axes))
@@ -77,7 +77,7 @@ def test_slopes_of_the_disc_are_those_of_autograd_and_of_the_formula():
     assert torch.allclose(found, expected)
 
 
-def test_values_slopes_and_integrals_mix_and_chunks_change_nothing(monkeypatch):
+def test_values_gradients_and_integrals_mix_and_chunks_change_nothing(monkeypatch):
     points = draw(5)
     rays = LineIntegrals(points, GaussLegendre(count=4))
     parts = [Derivatives(points, 2), rays, PointValues(points)]

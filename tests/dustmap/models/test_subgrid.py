@@ -170,16 +170,16 @@ def test_long_line_integrals_collect_it_by_their_length(dimension, count, length
     # What rays twice as long add to the variance, so that their ends do not count.
     spacing = SPACING[:dimension]
     generator = np.random.default_rng(5)
-    slopes = []
+    increases = []
     for direction in isotropic_directions(dimension, count):
         start = generator.random(dimension) * np.array(spacing)
         near, far = (
             line_residual_variance("matern32", 2.0, spacing, start, direction, d)
             for d in (length, 2 * length)
         )
-        slopes.append((far - near) / length)
+        increases.append((far - near) / length)
     found = measured(dimension).line
-    assert found == pytest.approx(np.mean(slopes), rel=0.06)
+    assert found == pytest.approx(np.mean(increases), rel=0.06)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
@@ -205,9 +205,9 @@ def test_it_is_a_smooth_function_of_the_lengthscale(dimension, count):
         np.array([local.line for local in found]),
         np.array([float(local.phases.mean()) for local in found]),
     ):
-        slope = np.diff(np.log(value)) / math.log(1.1)
-        assert (slope < -1).all()
-        assert np.abs(np.diff(slope)).max() < 0.15
+        exponent = np.diff(np.log(value)) / math.log(1.1)
+        assert (exponent < -1).all()
+        assert np.abs(np.diff(exponent)).max() < 0.15
 
 
 def test_the_seed_decides_and_only_within_the_error_of_the_draws():

@@ -16,7 +16,7 @@ from pipelines.bands import (
 from pipelines.base.errors import InputError
 from pipelines.maps.cube import Cube
 from pipelines.maps.integrated import Integrated
-from pipelines.products.rebanding import convert
+from pipelines.products.provenance import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)
@@ -168,7 +168,7 @@ def test_products_are_scaled_and_say_so():
     assert found.meta["extinction_band"] == found.meta["citation"]["band"] == "A_G"
     assert found.meta["band_conversion"]["factor"] == change.factor
     curve, _ = found.meta["citation"]["extinction_curve"]
-    assert curve["references"][0]["doi"] == CURVES["G23"].doi
+    assert curve["references"][0]["doi"] == CURVES["G23"]["doi"]
     assert cube.meta == meta
     rays = np.ones((12, 2), dtype=np.float32)
     integrated = Integrated(

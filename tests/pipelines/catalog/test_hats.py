@@ -111,7 +111,7 @@ def test_malformed_names_and_listings_are_refused(tmp_path: Path, sky) -> None:
     (folder / "partition_info.csv").write_text("order,pixel\n0,1\n")
     with pytest.raises(InputError, match="expected columns Norder and Npix"):
         find_files([folder])
-    (folder / "dataset" / "Norder=x").mkdir()
+    (folder / "dataset/Norder=x/Dir=0/Npix=1").mkdir(parents=True)
     with pytest.raises(InputError, match="expected a HEALPix order"):
         find_files([folder])
 

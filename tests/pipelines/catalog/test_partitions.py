@@ -27,7 +27,7 @@ def test_tiles_cover_every_star_once(deepest: int) -> None:
         shift = 2 * (COUNT_ORDER - item.order)
         covered[item.pixel << shift : (item.pixel + 1) << shift] += 1
     assert covered.max() == 1 and covered[counts > 0].min() == 1
-    firsts = [item.first for item in tiles]
+    firsts = [item.keys for item in tiles]
     assert firsts == sorted(firsts)
     assert max(item.order for item in tiles) <= deepest
 

@@ -40,7 +40,7 @@ def test_a_duplicate_column_is_refused(tmp_path: Path, catalogue, run) -> None:
 def test_a_ragged_row_is_refused(tmp_path: Path, catalogue, run) -> None:
     path = write_csv(tmp_path / "a.csv", catalogue)
     path.write_text(path.read_text() + "1,2,3\n")
-    refuse(run, path, "different numbers of fields", mappings=MAP)
+    refuse(run, path, "Expected 6 columns", mappings=MAP)
 
 
 @pytest.mark.parametrize("value", ["abc", "1.2.3", "12 pc", "N/A", "1,5"])
@@ -180,8 +180,8 @@ def test_a_malformed_mapping_is_refused(text: str, match: str) -> None:
     [
         (["l=b:deg"], "given twice"),
         (["ra=l:deg", "dec=b:deg"], "more than one position"),
-        (["parallax=l:mas", "parallax_error=b:mas"], "both distance and parallax"),
-        (["extinction_lower=l:mag"], "without its counterpart"),
+        (["parallax=l:mas", "parallax_error=b:mas"], "more than one distance"),
+        (["extinction_lower=l:mag"], "of no use.*counterpart"),
         (["extinction_lower=l:mag", "extinction_upper=b:mag"], "keep one"),
         (["parallax_error=b:mas"], "of no use"),
     ],
@@ -192,12 +192,14 @@ def test_contradictory_mappings_are_refused(extra, match: str, catalogue, run) -
 
 def test_cartesian_positions_leave_no_room_for_a_distance(catalogue, run) -> None:
     maps = [*(f"{axis}=l:pc" for axis in "xyz"), *MAP[2:]]
-    refuse(run, catalogue, "x, y and z already give the distance", mappings=maps)
+    refuse(run, catalogue, "distance=.* is of no use", mappings=maps)
 
 
 def test_a_parallax_needs_its_error(catalogue, run) -> None:
     maps = [item for item in MAP if not item.startswith("distance")]
-    match = r"parallax_error, which distances from parallaxes need\. It has no column"
+    refuse(run, catalogue, "parallax.*error", mappings=[*maps, "parallax=l:mas"])
+    del catalogue["distance"]
+    match = "--map parallax_error=COLUMN:mas"
     refuse(run, catalogue, match, mappings=[*maps, "parallax=l:mas"])
 
 
@@ -248,4 +250,4 @@ def test_a_broken_ecsv_header_is_refused(tmp_path: Path, catalogue, run) -> None
 def test_filters_name_columns_that_are_there(tmp_path: Path, catalogue, run) -> None:
     refuse(run, catalogue, "no column 'ruwe'", where="ruwe < 1.4")
     unit_table(catalogue, "pc").write(tmp_path / "a.fits")
-    refuse(run, tmp_path / "a.fits", "is compared with text", where="l == 'x'")
+    refuse(run, tmp_path / "a.fits", "expected text", where="l == 'x'")

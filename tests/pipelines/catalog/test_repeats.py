@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.catalog import repeats
-from pipelines.catalog.hashing import hash_strings
-from pipelines.catalog.repeats import find_repeated, rows_of
-from pipelines.catalog.sorted_runs import RunWriter
+from pipelines.catalog.repeats import find_repeated
+from pipelines.catalog.sorted_runs import hash_identifiers, read_run, write_runs
 
 INTEGERS = st.lists(st.lists(st.integers(-5, 30), max_size=12), max_size=8)
 STRINGS = st.lists(st.lists(st.text("abcé ", max_size=20), max_size=12), max_size=8)
@@ -26,15 +25,15 @@ def repeated_by_a_set(batches) -> list[list[bool]]:
 
 def repeated_in_runs(batches, kind) -> list[list[bool]]:
     with TemporaryDirectory() as folder:
-        writer = RunWriter(Path(folder) / "run", over_sky=False)
-        for batch in batches:
-            place = np.zeros(len(batch))
-            writer.write({"source_id": np.array(batch, kind), "l": place, "b": place})
-            writer.close()
-        found = find_repeated(map, writer.runs)
-    rows = [
-        np.isin(np.arange(len(b)), rows_of(found, i)) for i, b in enumerate(batches)
-    ]
+        runs = []
+        for number, batch in enumerate(batches):
+            columns = {"source_id": np.array(batch, kind), "l": np.arange(len(batch))}
+            stem = Path(folder) / f"run{number}"
+            runs += write_runs(stem, [columns], over_sky=False)[0]
+        marked = sum(len(rows) for rows in find_repeated(map, runs))
+        left = [read_run(each.stem)["l"].to_numpy() for each in runs]
+    rows = [~np.isin(np.arange(len(b)), kept) for b, kept in zip(batches, left)]
+    assert marked == sum(each.sum() for each in rows)
     return [each.tolist() for each in rows]
 
 
@@ -56,11 +55,11 @@ def test_strings_are_new_once(batches) -> None:
 
 
 def test_a_hash_does_not_depend_on_its_neighbours() -> None:
-    alone = hash_strings(np.array(["Gaia DR3 1"], object))
-    beside = hash_strings(np.array(["Gaia DR3 1", "a" * 100], object))
+    alone = hash_identifiers(np.array(["Gaia DR3 1"], object))
+    beside = hash_identifiers(np.array(["Gaia DR3 1", "a" * 100], object))
     assert alone[0] == beside[0]
 
 
 def test_many_similar_names_do_not_collide() -> None:
     names = np.array([f"2M{i:014d}" for i in range(200_000)], object)
-    assert len(np.unique(hash_strings(names))) == len(names)
+    assert len(np.unique(hash_identifiers(names))) == len(names)

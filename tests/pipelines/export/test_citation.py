@@ -19,7 +19,7 @@ from pipelines.formats.citation import (
     to_cff,
     write_citation,
 )
-from pipelines.products.rebanding import converted
+from pipelines.products.provenance import converted
 
 ROOT = Path(__file__).resolve().parents[3]
 # What version 1.2.0 of the format asks for and allows of that which is written here.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.maps.cube import Cube, LineOfSight
+from pipelines.maps.cube import Cube
 
 AXIS = np.array([0.0, 1.0, 2.0])
 
@@ -44,18 +44,3 @@ def test_beyond_the_outermost_centres_there_is_no_value():
 def test_a_cube_is_checked(axis, message):
     with pytest.raises(ValueError, match=message):
         Cube(x=axis, y=AXIS, z=AXIS, arrays={"mean": np.zeros((3, 3, 3))})
-
-
-def test_arrays_along_a_line_must_be_equally_long():
-    with pytest.raises(ValueError, match="star arrays"):
-        LineOfSight(
-            l=0.0,
-            b=0.0,
-            distance=AXIS,
-            mean=AXIS,
-            std=AXIS,
-            star_distance=AXIS,
-            star_extinction=AXIS,
-            star_error=AXIS[:2],
-            radius=1.0,
-        )

@@ -15,8 +15,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions, parse_box
 from pipelines.export.registry import EXPORTERS, Exporter
 from pipelines.formats.fits import read_fits
-from pipelines.formats.healpix import read_healpix
-from pipelines.formats.shells import read_shells
+from pipelines.formats.healpix import read_healpix, read_shells
 from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.verify import verify
 

@@ -13,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.maps.cube import Cube
-from pipelines.products.rebanding import converted
+from pipelines.products.provenance import converted
 
 
 def make_cube(values=None, meta=None):

@@ -160,7 +160,7 @@ def test_damage_to_integrated_arrays_is_noticed(store):
     ("change", "message"),
     [
         ({"distance": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}, "positive"),
-        ({"distance": np.array([1.0, 3.0, 2.0, 4.0, 5.0])}, "increase"),
+        ({"distance": np.array([1.0, 3.0, 2.0, 4.0, 5.0])}, "increasing"),
         ({"distance": np.arange(1.0, 5.0)}, "expected"),
         ({"last_star": np.zeros(47)}, "expected"),
         ({"arrays": {"mean": np.zeros((48, 5))}}, "mean, std"),

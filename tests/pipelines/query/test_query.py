@@ -109,8 +109,10 @@ def test_one_coordinate_gives_one_number(dust, points):
 
 def test_an_empty_list_gives_an_empty_answer(dust, points):
     for integrated in (True, False):
-        found = dust.query(coords_at(points[:0]), integrated=integrated)
-        assert found.shape == (0,)
+        found, flags = dust.query(
+            coords_at(points[:0]), integrated=integrated, return_flags=True
+        )
+        assert found.shape == flags.shape == (0,)
 
 
 def test_outside_is_nan_and_so_flagged(dust):

@@ -10,7 +10,7 @@ import pytest
 from pipelines.base.errors import InputError
 from pipelines.regress.columns import select
 from pipelines.regress.options import Options
-from pipelines.regress.scaling import Scaling
+from pipelines.regress.prediction import Scaling
 from pipelines.regress.table import read_any
 
 ROWS = 40

@@ -1,19 +1,13 @@
 """Every kind of run has a report: Gaussian, by the engine svi, without samples."""
 
-import dataclasses
-
 import one_cloud
 import pytest
 
-from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
-from pipelines.formats.zarr import write_zarr
-from pipelines.products import map_cube
 from pipelines.report import write_report
 from pipelines.report.data import gather
-from pipelines.report.maps import beside
 from pipelines.report.page import render
 from pipelines.report.summary import summary
 from pipelines.report.validation import validation
@@ -57,14 +51,3 @@ def test_a_fit_without_samples_or_held_out_stars_warns_of_both(tmp_path):
     page = page_of(tmp_path / "run", tmp_path)
     assert "no posterior samples: it states no uncertainty" in page
     assert "no star was held out" in page
-
-
-def test_another_map_stands_beside_it(positive_run, cloud_run, tmp_path):
-    material = gather(positive_run.path, nside=1, other=cloud_run.path)
-    page = render("title", "subtitle", [beside(material)])
-    assert f"Beside {cloud_run.path.name}" in page
-    assert page.count("<img") == 1
-    away = map_cube(cloud_run)
-    write_zarr(tmp_path / "away.zarr", dataclasses.replace(away, z=away.z + 5000.0))
-    with pytest.raises(InputError, match="cannot stand beside"):
-        gather(positive_run.path, nside=1, other=tmp_path / "away.zarr")

@@ -1,0 +1,130 @@
+"""What an ingestion is to read and how: decided before the first row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pipelines.base.errors import InputError
+from pipelines.catalog.filters import RowFilter, parse_filter
+from pipelines.catalog.mapping import choose, parse_mappings
+from pipelines.catalog.options import IngestOptions
+from pipelines.catalog.presets import (
+    MINIMUM_PARALLAX_SNR,
+    KeptColumn,
+    Preset,
+    load_preset,
+)
+from pipelines.catalog.readers import find_files, open_source
+from pipelines.catalog.schema import CANONICAL_UNITS, Stars
+from pipelines.catalog.source import Source, locate
+from pipelines.catalog.units import parse_unit
+from pipelines.catalog.validation import RowValidator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPlan:
+    """What is read from each source, in order, and the units of what comes out."""
+
+    options: IngestOptions
+    survey: Preset | None
+    validators: Sequence[RowValidator]
+    units: dict[str, str]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the sources."""
+        return [validator.source.path for validator in self.validators]
+
+
+def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
+    """Open every source and decide what supplies which quantity.
+
+    Raises
+    ------
+    InputError
+        If a source is no table, or a choice is missing or contradictory.
+    """
+    survey = load_preset(options.preset) if options.preset else None
+    default = survey.min_parallax_snr if survey else MINIMUM_PARALLAX_SNR
+    cuts = dict(survey.cuts) if survey else {}
+    if options.where is not None:
+        cuts[f"not {options.where}"] = options.where
+    filters = {name: parse_filter(text) for name, text in cuts.items()}
+    keep = _kept(survey, options.keep)
+    user = parse_mappings(options.mappings)
+    validators = []
+    for path in find_files([Path(path) for path in sources]):
+        source = open_source(path)
+        carried = {
+            name: item.column
+            for name, item in keep.items()
+            if not item.optional or item.column in source.columns
+        }
+        _check_columns(source, survey, filters, carried.values())
+        recipe = choose(source, user, survey, positions_only=options.positions_only)
+        validators.append(
+            RowValidator(
+                source=source,
+                recipe=recipe,
+                filters=filters,
+                carried=carried,
+                min_parallax_snr=options.min_parallax_snr or default,
+            )
+        )
+    units = _units([item.source for item in validators], keep)
+    return IngestPlan(
+        options=options, survey=survey, validators=validators, units=units
+    )
+
+
+def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
+    kept = dict(preset.keep) if preset else {}
+    kept |= {name: KeptColumn(column=name) for name in keep}
+    taken = set(kept) & {item.name for item in fields(Stars)}
+    if taken:
+        raise InputError(
+            f"cannot keep a column as {sorted(taken)[0]!r}, which has a meaning of its "
+            "own in the table of stars"
+        )
+    return kept
+
+
+def _check_columns(
+    source: Source,
+    preset: Preset | None,
+    filters: Mapping[str, RowFilter],
+    carried: Iterable[str],
+) -> None:
+    """Check what a preset, the filters and the kept columns ask of a source."""
+    for name, width in (preset.widths if preset else {}).items():
+        locate(source, f"{name}[0]")
+        found = source.columns[name].width
+        if preset is not None and found != width:
+            raise InputError(
+                f"{source.path}: column {name!r} has {found} values per row, but "
+                f"{preset.title} has {width}: another release? Choose its preset"
+            )
+    filtered = [name for item in filters.values() for name in item.kinds]
+    for column in (*filtered, *carried):
+        locate(source, column)
+
+
+def _units(sources: Sequence[Source], keep: Mapping[str, KeptColumn]) -> dict[str, str]:
+    units = dict(CANONICAL_UNITS)
+    for name, item in keep.items():
+        stated = [item.unit] if item.unit else []
+        for source in sources:
+            for column in dict.fromkeys((item.column, item.column.split("[")[0])):
+                info = source.columns.get(column)
+                stated += [info.unit] if info is not None and info.unit else []
+        parsed = {str(parse_unit(unit) or unit) for unit in stated}
+        if len(parsed) > 1:
+            raise InputError(
+                f"the kept column {item.column!r} has contradictory units: "
+                f"{', '.join(sorted(parsed))}"
+            )
+        if stated:
+            units[name] = stated[0]
+    return units

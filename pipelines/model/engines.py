@@ -1,0 +1,159 @@
+"""From a plan and data to a posterior: the two engines behind one function."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dustmap.distributed.slabs import Slabs
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.base import ForwardModel
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
+from pipelines.config import FitConfig
+from pipelines.model.forward import build_model, build_slab_model, slabs_of
+from pipelines.model.observations import (
+    learns_common,
+    learns_share,
+    noise_of,
+    sight_lines,
+)
+from pipelines.model.problem import Inference, Problem
+from pipelines.model.svi import run_svi
+
+# Of Gauss-Newton steps: densities that vary by factors took 16 to 23 to their mode.
+_NEWTON_STEPS = 50
+# Expected decrease at which a lognormal fit is done [nats per star]: an error
+# of 0.14 posterior standard deviations in each direction that a star fixes.
+_NEWTON_TOLERANCE = 1e-2
+
+
+def run_engine(problem: Problem) -> Inference:
+    """The posterior by the engine the plan names.
+
+    All ranks have it; of a grid in slabs the first one alone has mean and samples.
+    """
+    generator = problem.place["generator"]
+    problem.group.require_alike("the random generator", generator.get_state())
+    if problem.plan.is_full_batch:
+        return _run_full_batch(problem)
+    return run_svi(problem)
+
+
+def _run_full_batch(problem: Problem) -> Inference:
+    plan, data, config = problem.plan, problem.data, problem.config
+    slabs = slabs_of(plan, config, problem.group)
+    model = _sight_line_model(problem, slabs)
+    noise = noise_of(
+        plan,
+        data,
+        learn_common=learns_common(plan, config),
+        learn_share=plan.subgrid_noise and learns_share(plan, config),
+    )
+    size = model.latent_space.length(model.latent_size)
+    result = infer(
+        model,
+        data.extinction,
+        noise,
+        settings=full_batch_settings(config, size),
+        generator=problem.place["generator"],
+        on_step=problem.on_step,
+        checkpointer=problem.checkpointer,
+    )
+    common = math.sqrt(plan.common_noise**2 + result.common_noise)
+    return Inference(
+        plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
+        mean=result.mean if slabs is None else slabs.to_first(result.mean),
+        samples=result.samples if slabs is None else slabs.to_first(result.samples),
+        noise=result.noise_variance.sqrt(),
+        converged=result.converged,
+        messages=_messages(model, result, config.inference.tolerance),
+        facts={**_torus_facts(model), **_fit_facts(result)},
+    )
+
+
+def _sight_line_model(problem: Problem, slabs: Slabs | None) -> ForwardModel:
+    plan, place = problem.plan, problem.place
+    lines = sight_lines(plan, problem.data)
+    if slabs is None:
+        return build_model(plan, lines, **place, group=problem.group)
+    return build_slab_model(
+        plan, lines, slabs, dtype=place["dtype"], device=place["device"]
+    )
+
+
+def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
+    """The engine's settings for a vector of this size."""
+    inference = config.inference
+    rank = inference.preconditioner_rank if inference.preconditioner != "none" else 0
+    return FullBatch(
+        solver=ConjugateGradients(
+            rtol=inference.tolerance, max_steps=inference.max_iterations
+        ),
+        samples=inference.samples,
+        sample_rtol=inference.sample_tolerance,
+        subgrid_noise=config.model.subgrid_noise,
+        preconditioner_rank=min(rank, size),
+        newton_steps=_NEWTON_STEPS,
+        newton_tolerance=_NEWTON_TOLERANCE,
+    )
+
+
+def _messages(
+    model: ForwardModel, result: FullBatchResult, tolerance: float
+) -> tuple[str, ...]:
+    """How the solves, the steps and the share ended."""
+    solution = result.mean_solution
+    mean = f"mean: {solution.message}"
+    if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
+        mean += (
+            f", as small as the last of {result.newton_steps} Gauss-Newton steps "
+            "needs; these end when the expected decrease is "
+            f"{_NEWTON_TOLERANCE:g} nats per star (inference.tolerance = {tolerance:g} "
+            "is of fits in one step)"
+        )
+    messages = [mean]
+    if not model.linear and not result.converged:
+        messages.append(
+            f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
+            "and those of every sample, stopped while a step was expected to gain over "
+            f"{_NEWTON_TOLERANCE} nats per star"
+        )
+    if result.sample_solution is not None:
+        messages.append(f"samples: {result.sample_solution.message}")
+    if not result.share_settled:
+        messages.append(
+            "the share of the unresolved variance still moved when its rounds ended, "
+            f"or is the least or largest that is tried ({result.subgrid_share:.3g}): "
+            "intervals may be off by that much"
+        )
+    return tuple(messages)
+
+
+def _fit_facts(result: FullBatchResult) -> dict[str, Any]:
+    """Steps of the fit, and stars that count less."""
+    facts: dict[str, Any] = {"newton_steps": result.newton_steps}
+    if result.degrees is not None:
+        facts["student_degrees"] = result.degrees
+        facts["stars_weighed_down"] = int((result.weights < 0.3).sum())
+    return facts
+
+
+def _torus_facts(model: ForwardModel) -> dict[str, Any]:
+    """The torus, what it leaves out, and the size of W."""
+    assert isinstance(model, TorusGaussian | LogNormal)
+    report = model.whitening.report
+    facts: dict[str, Any] = {
+        "torus_shape": list(report.shape),
+        "wrap_error": report.wrap_error,
+        "dropped_modes": report.dropped_modes,
+        "entries_of_W": model.weights.nonzeros,
+    }
+    if isinstance(model, LogNormal):
+        return {**facts, "subgrid_line_variance": model.local.line}
+    median = model.variance.to(torch.float64).sqrt().median()
+    return {**facts, "median_subgrid_std": float(median)}

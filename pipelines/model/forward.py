@@ -1,0 +1,144 @@
+"""The forward model of a plan, seen through functionals such as stars' sight lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dustmap.distributed.group import Group
+from dustmap.distributed.slabs import Slabs
+from dustmap.functionals import Functionals
+from dustmap.grid import Torus
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.base import ForwardModel
+from dustmap.models.gaussian import TorusGaussian
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.slab import SlabGaussian, SlabLogNormal
+from dustmap.whitening import (
+    SlabTorusWhitening,
+    ToeplitzWhitening,
+    TorusWhitening,
+)
+from pipelines.base.errors import InputError
+from pipelines.config import FitConfig
+from pipelines.model.plan import Plan
+
+
+def build_model(
+    plan: Plan,
+    functionals: Functionals,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator,
+    group: Group | None = None,
+    whitening_type: type[TorusWhitening] = TorusWhitening,
+) -> ForwardModel:
+    """The forward model of a plan, seen through these functionals.
+
+    The ranks of a group share out the functionals, and call the model together.
+    """
+    shared: dict[str, Any] = {"mean": plan.mean.build(), "group": group}
+    if not plan.is_full_batch:
+        whitening = toeplitz_whitening(plan, device)
+        return RowwiseGaussian(whitening, functionals, **shared)
+    whitening = whitening_type(
+        plan.build_kernel(),
+        _torus(plan),
+        refinement=plan.refinement,
+        dtype=dtype,
+        device=device,
+    )
+    shared["interpolation"] = plan.interpolation
+    if plan.is_lognormal:
+        return LogNormal(
+            whitening,
+            functionals,
+            memory_budget=_weights_budget(plan, device, group),
+            subgrid_share=plan.subgrid_share,
+            **shared,
+        )
+    return TorusGaussian(
+        whitening,
+        functionals,
+        residual_refinement=plan.residual_refinement,
+        residual_count=plan.residual_count,
+        generator=generator,
+        **shared,
+    )
+
+
+def slabs_of(plan: Plan, config: FitConfig, group: Group) -> Slabs | None:
+    """How the ranks share out the plan's torus, if they do.
+
+    Raises
+    ------
+    InputError
+        If there are more ranks than planes.
+    """
+    if config.inference.grid != "slabs":
+        return None
+    try:
+        return Slabs.even(plan.torus_shape, group)
+    except ValueError as error:
+        raise InputError(f"inference.grid: {error}") from None
+
+
+def build_slab_model(
+    plan: Plan,
+    functionals: Functionals,
+    slabs: Slabs,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> SlabGaussian | SlabLogNormal:
+    """The forward model of a plan on a torus that the ranks share out."""
+    whitening = SlabTorusWhitening(
+        plan.build_kernel(),
+        _torus(plan),
+        group=slabs.group,
+        cuts=slabs.cuts,
+        dtype=dtype,
+        device=device,
+    )
+    shared: dict[str, Any] = {
+        "mean": plan.mean.build(),
+        "memory_budget": _weights_budget(plan, device, slabs.group),
+    }
+    if plan.is_lognormal:
+        share = plan.subgrid_share
+        return SlabLogNormal(whitening, functionals, subgrid_share=share, **shared)
+    rule = plan.interpolation
+    return SlabGaussian(whitening, functionals, interpolation=rule, **shared)
+
+
+def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
+    """The published engine's whitening, on the circulant embedding of the grid."""
+    own = plan.embedding
+    return ToeplitzWhitening(
+        plan.build_kernel(),
+        plan.grid,
+        lengthscales=plan.lengthscale,
+        nugget=own.nugget,
+        limits=EmbeddingLimits(max_points=own.max_points),
+        solver=ConjugateGradients(rtol=own.tolerance, max_steps=own.max_steps),
+        shape=plan.torus_shape or None,
+        device=device,
+    )
+
+
+def _torus(plan: Plan) -> Torus:
+    return Torus(grid=plan.grid, shape=plan.torus_shape)
+
+
+def _weights_budget(
+    plan: Plan, device: torch.device, group: Group | None
+) -> float | None:
+    """What a rank's W may take [bytes], beside those on the same machine."""
+    # On CUDA every rank has a device of its own.
+    if plan.weights_budget is None or group is None or device.type != "cpu":
+        return plan.weights_budget
+    return plan.weights_budget / group.here

@@ -1,0 +1,104 @@
+"""What an engine is asked and answers, and where it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, TypedDict
+
+import torch
+from torch import Tensor
+
+from dustmap.checkpoint import Checkpointer
+from dustmap.distributed.group import Group
+from pipelines.base.errors import InputError
+from pipelines.config import FitConfig
+from pipelines.model.observations import Data
+from pipelines.model.plan import Plan, uses_cuda
+
+# Called with stage, step and relative residual (or bound).
+OnStep = Callable[[str, int, float], None]
+
+
+class Place(TypedDict):
+    """Device and precision of the products, and where random numbers come from."""
+
+    device: torch.device
+    dtype: torch.dtype
+    generator: torch.Generator
+
+
+def place_of(config: FitConfig) -> Place:
+    """The place that the configuration names; ``auto`` takes CUDA where there is one.
+
+    The engine svi computes in float64 whatever the configuration says.
+
+    Raises
+    ------
+    InputError
+        If CUDA is asked for and absent, or TF32 is on.
+    """
+    inference = config.inference
+    if inference.device == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "inference.device = cuda, but torch sees no CUDA device: install a CUDA "
+            "build of torch (see the README) or use device = auto"
+        )
+    on_cuda = uses_cuda(config)
+    if on_cuda and torch.backends.cuda.matmul.allow_tf32:
+        raise InputError("TF32 is on, which is too coarse for a fit: switch it off")
+    precise = inference.dtype == "float64" or inference.engine == "svi"
+    return Place(
+        device=torch.device("cuda" if on_cuda else "cpu"),
+        dtype=torch.float64 if precise else torch.float32,
+        generator=torch.Generator().manual_seed(inference.seed),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What an engine is to infer, where it computes, and to whom it reports.
+
+    The ranks of ``group`` solve it together; ``checkpointer`` has the state to start
+    from.
+    """
+
+    plan: Plan
+    data: Data
+    config: FitConfig
+    place: Place
+    on_step: OnStep
+    checkpointer: Checkpointer | None = None
+    group: Group = field(default_factory=Group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """The posterior that an engine found: ε's mean and samples, and diagnostics.
+
+    ``plan`` holds the hyperparameters as learnt; ``noise`` [mag] is the standard
+    deviation every star was weighted with.
+    """
+
+    plan: Plan
+    mean: Tensor
+    samples: Tensor
+    noise: Tensor
+    converged: bool
+    messages: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def entries(self) -> dict[str, Any]:
+        """Tensors and plain JSON by name."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**plain, "plan": self.plan.as_dict(), "messages": list(self.messages)}
+
+    @classmethod
+    def from_entries(cls, entries: dict[str, Any], device: torch.device) -> Self:
+        """The inverse of `entries`, with tensors on a device."""
+        values: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in entries.items()
+        }
+        values["plan"] = Plan.from_dict(values["plan"])
+        return cls(**{**values, "messages": tuple(values["messages"])})

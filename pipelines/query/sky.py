@@ -1,0 +1,153 @@
+"""Extinction along a sight line, between the pixels and distances of a map.
+
+Between the four nearest pixels a curve is their average, weighted bilinearly on the
+sphere; along it, it is linear between the distances of the map, from zero at the
+observer. A pixel's own ray may leave the box before the curve that is asked for:
+beyond, the increments of those still inside are averaged, so that the curve neither
+jumps nor ends early; where none is left it goes on with its last slope to the face
+of the box, where that is less than a step away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import healpy
+import numpy as np
+
+from pipelines.base.geometry import Box
+from pipelines.query.chunks import ChunkReader
+from pipelines.query.places import Places
+
+# Sight lines handled at once, one value or a whole curve of each.
+_VALUES, _CURVES = 1 << 17, 1 << 12
+
+Named = dict[str, np.ndarray]
+
+
+class _Neighbours(NamedTuple):
+    """Pixels ``(u,)``; the number among them and the weight of each neighbour."""
+
+    pixels: np.ndarray
+    which: np.ndarray  # (4, m)
+    weights: np.ndarray  # (4, m)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sky:
+    """The integrated extinction of a map store in ``box``, by pixel and ``distance``.
+
+    ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
+    """
+
+    reader: ChunkReader
+    box: Box
+    nside: int
+    distance: np.ndarray
+    arrays: tuple[str, ...]
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """Distances of a curve [pc], ``(k + 2,)``: from 0 to one step further."""
+        last = 2 * self.distance[-1] - np.append(0.0, self.distance)[-2]
+        return np.concatenate([[0.0], self.distance, [last]])
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]: the box, or the last node."""
+        exits = self.box.exits(places.directions)
+        return np.where(exits <= self.nodes[-1], exits, self.distance[-1])
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+        return self.reader.take("last_star", self._nearest(places))
+
+    def at(self, names: Iterable[str], places: Places) -> Named:
+        """Arrays by name at finite distances [mag], shape ``(n,)``.
+
+        NaN beyond the last distance of the map, unless the sight line leaves the box
+        within a step of it; whether a place is inside the box is not looked at.
+        """
+        found = {name: np.empty(len(places)) for name in names}
+        nodes = self.nodes
+        for rows, near in self._blocks(places, _VALUES):
+            for name, values in found.items():
+                rays = self._rays(name, near)
+                values[rows] = _values(rays, near, nodes, places.distance[rows])
+        leaves = self.box.exits(places.directions) <= nodes[-1]
+        beyond = ~(places.distance <= np.where(leaves, nodes[-1], nodes[-2]))
+        for values in found.values():
+            values[beyond] = np.nan
+        return found
+
+    def curves(
+        self, names: Iterable[str], places: Places
+    ) -> Iterator[tuple[np.ndarray, Named]]:
+        """Yield curves in blocks: rows, and by name values at all `nodes`."""
+        nodes = self.nodes
+        for rows, near in self._blocks(places, _CURVES):
+            yield rows, {n: _curves(self._rays(n, near), near, nodes) for n in names}
+
+    def _nearest(self, places: Places) -> np.ndarray:
+        return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
+
+    def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
+        """Rays of the pixels with a node at the observer, ``(u, k + 1)``."""
+        rays = self.reader.take(f"extinction_{name}", near.pixels)
+        return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
+
+    def _blocks(
+        self, places: Places, size: int
+    ) -> Iterator[tuple[np.ndarray, _Neighbours]]:
+        """Rows that are near each other on the sky, and the pixels around them."""
+        order = np.argsort(self._nearest(places), kind="stable")
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            pixels, weights = healpy.get_interp_weights(
+                self.nside, places.l[rows], places.b[rows], nest=True, lonlat=True
+            )
+            unique, which = np.unique(pixels, return_inverse=True)
+            yield rows, _Neighbours(unique, which.reshape(pixels.shape), weights)
+
+
+def _values(
+    rays: np.ndarray, near: _Neighbours, nodes: np.ndarray, distance: np.ndarray
+) -> np.ndarray:
+    """Values at one distance [pc] per sight line; garbage beyond the last node."""
+    last = len(nodes) - 2
+    step = np.clip(np.searchsorted(nodes, distance, side="right") - 1, 0, last)
+    share = (distance - nodes[step]) / np.diff(nodes)[step]
+    lower = rays[near.which, step]
+    upper = rays[near.which, np.minimum(step + 1, last)]
+    along = lower + (upper - lower) * share
+    values = np.where(near.weights > 0, near.weights * along, 0.0).sum(axis=0)
+    # Only where a neighbour has ended is the whole curve needed.
+    whole = (step < last) & (np.isfinite(upper) | (near.weights == 0)).all(axis=0)
+    ended = np.nonzero(~whole & (distance <= nodes[-1]))[0]
+    for start in range(0, len(ended), _CURVES):
+        part = ended[start : start + _CURVES]
+        some = near._replace(which=near.which[:, part], weights=near.weights[:, part])
+        curves = _curves(rays, some, nodes)
+        one = np.arange(len(part))
+        low, high = curves[one, step[part]], curves[one, step[part] + 1]
+        values[part] = low + (high - low) * share[part]
+    return values
+
+
+def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarray:
+    """Values at all nodes, shape ``(m, k + 2)``; NaN where every neighbour is."""
+    steps = np.diff(nodes)
+    along = np.diff(rays, axis=1)[near.which]
+    weights = near.weights[..., None] * np.isfinite(along)
+    living = weights.sum(axis=0)
+    gains = np.zeros((len(living), len(steps)))
+    summed = np.where(weights > 0, weights * along, 0.0).sum(axis=0)
+    np.divide(summed, living, out=gains[:, :-1], where=living > 0)
+    count = (living > 0).sum(axis=1)
+    last = np.maximum(count - 1, 0)
+    slope = gains[np.arange(len(gains)), last] / steps[last]
+    over = np.arange(len(steps)) >= count[:, None]
+    gains = np.where(over, slope[:, None] * steps, gains)
+    gains[count == 0] = np.nan
+    return np.concatenate([np.zeros((len(gains), 1)), gains.cumsum(axis=1)], axis=1)
