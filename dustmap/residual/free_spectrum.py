@@ -1,35 +1,71 @@
-r"""Covariance of extinctions whose spectrum is free: a sum of exponentials along rays."""
+r"""Covariance of extinctions along neighbouring rays, with a free spectrum.
+
+.. math::
+   C_{nm} = g_n g_m \sum_j w_j \ell_j^2\, I(\theta, d_n / \ell_j, d_m / \ell_j),
+
+with the mean density ``g`` along each ray and the variance :math:`w_j \ge 0` of the
+relative density on the scale :math:`\ell_j` [pc]; ``I`` is that of
+:mod:`dustmap.residual.ray_table`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.ray_table import ray_table
-from dustmap.residual.rays import Rays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rays:
+    """Rays from the observer, indexed like a tensor.
+
+    Parameters
+    ----------
+    directions
+        Unit vectors.
+    lengths
+        [pc].
+    density
+        Mean density along each ray [mag/pc].
+    """
+
+    directions: Float[Tensor, "*n 3"]
+    lengths: Float[Tensor, "*n"]
+    density: Float[Tensor, "*n"]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple) -> Rays:
+        return Rays(
+            directions=self.directions[rows],
+            lengths=self.lengths[rows],
+            density=self.density[rows],
+        )
+
+    def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
+        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
+        return torch.cat([stretch * self.directions, logarithm], dim=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSpectrum:
-    r""":math:`C_{nm} = g_n g_m \sum_j w_j \ell_j^2 I(\theta, d_n/\ell_j, d_m/\ell_j)`.
+    """The scales of the spectrum [pc]; see the module."""
 
-    ``g`` is the mean density along a ray, :math:`w_j \ge 0` the variance of the relative
-    density on the scale :math:`\ell_j` [pc].
-    """
+    lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
 
-    weights: Float[Tensor, " j"]
-    lengthscales: tuple[float, ...]
+    def __len__(self) -> int:
+        return len(self.lengthscales)
 
-    def __call__(self, one: Rays, other: Rays) -> Float[Tensor, "*n"]:
-        """Of rays that broadcast against one another, element by element."""
+    def components(self, one: Rays, other: Rays) -> Float[Tensor, "*n j"]:
+        """The summands of unit ``w_j``, of rays that broadcast, element by element."""
         chord = (one.directions - other.directions).norm(dim=-1)
         a, b = torch.broadcast_tensors(one.lengths, other.lengths)
         table = ray_table()
-        total = sum(
-            weight * scale**2 * table(chord, a / scale, b / scale)
-            for weight, scale in zip(self.weights, self.lengthscales)
-        )
-        return one.density * other.density * total
+        parts = [s**2 * table(chord, a / s, b / s) for s in self.lengthscales]
+        return (one.density * other.density)[..., None] * torch.stack(parts, dim=-1)
