@@ -41,7 +41,7 @@ class Likelihood(ABC):
     conjugate: ClassVar[bool] = False
     # Whether ``y_n`` is one of two classes, coded as 0 and 1.
     classes: ClassVar[bool] = False
-    # Whether ``weights`` turns it into normal noise of known variances.
+    # Whether ```weights``` turns it into normal noise of known variances.
     mixture_of_normals: ClassVar[bool] = False
     # Ranges of parameters in a fit; within e³ of their start by default.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {}
@@ -58,7 +58,7 @@ class Likelihood(ABC):
 
     @property
     def base_variance(self) -> Tensor:
-        """``s²`` of normal noise of variance ``s²/w_n``, with the :meth:`weights`."""
+        """``s²`` of normal noise of variance ``s²/w_n``, with the ``weights``."""
         raise NotImplementedError(f"{type(self).__name__} is no mixture of normals")
 
     def noise_in(self, unit: float) -> dict[str, float]:

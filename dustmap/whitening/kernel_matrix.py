@@ -150,7 +150,7 @@ class KernelMatrix(_Covariance[Tensor]):
         return self._rows(slice(None))
 
     def to_dense(self) -> Float[Tensor, "m m"]:
-        """K itself, with a new graph if :attr:`differentiable`."""
+        """K itself, with a new graph if ``differentiable``."""
         return self._built()
 
     def matvec(self, x: Tensor) -> Tensor:

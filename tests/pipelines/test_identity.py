@@ -68,6 +68,6 @@ def test_a_module_that_becomes_part_of_a_fit_is_noticed(copy):
     path = copy / "pipelines" / "planning" / "planner.py"
     text = path.read_text()
     before = set(code_digests(copy))
-    path.write_text("import pipelines.verify\n" + text)
-    assert "pipelines/verify.py" in set(code_digests(copy)) - before
+    path.write_text("import pipelines.verify.products\n" + text)
+    assert "pipelines/verify/products.py" in set(code_digests(copy)) - before
     path.write_text(text)

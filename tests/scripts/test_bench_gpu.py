@@ -30,6 +30,7 @@ def gpu(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_on_a_cpu(tmp_path):
     done = gpu("--device", "cpu", "--minutes", 20, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

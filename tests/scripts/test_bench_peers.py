@@ -42,6 +42,7 @@ def quick(tmp_path_factory):
     return done, folder
 
 
+@pytest.mark.slow
 def test_a_quick_run_writes_a_record_a_table_and_a_figure(quick):
     done, folder = quick
     record = json.loads((folder / "peers.json").read_text())
@@ -58,6 +59,7 @@ def test_a_quick_run_writes_a_record_a_table_and_a_figure(quick):
     assert imread(folder / "peers.png").shape[1] > 1000
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_not_there_is_left_out_with_the_reason(quick):
     done, folder = quick
     record = json.loads((folder / "peers.json").read_text())
@@ -65,6 +67,7 @@ def test_a_peer_that_is_not_there_is_left_out_with_the_reason(quick):
     assert "skipped: nifty" in done.stdout
 
 
+@pytest.mark.slow
 def test_tables_for_the_methods_hold_no_truth(quick):
     from pipelines.catalog.schema import read_table
 

@@ -231,7 +231,7 @@ def test_many_small_steps_converge_to_the_optimum(family):
     index = everything(model)
     batch = problem.data.batch(model.rows(index))
     q = initial_family(model, HipSettings(family=family))
-    for _ in range(2000):
+    for _ in range(6000):
         q = q.step(batch, 0.05)
     optimum = direct_optimum(model, problem.data, family=family)
     best = elbo(model, problem.data, optimum.q)
