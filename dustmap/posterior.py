@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals
+from dustmap.functionals import Functionals, LineIntegrals
 from dustmap.models.base import ForwardModel
+from dustmap.residual.field import ResidualField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,15 @@ class Posterior:
         Posterior mean (or mode) m of ε.
     samples
         Exact posterior samples of ε.
+    residual
+        What neighbouring stars share beyond the field, of a non-linear model: it
+        corrects line integrals that begin at the observer.
     """
 
     model: ForwardModel
     mean: Float[Tensor, " p"]
     samples: Float[Tensor, "s p"]
+    residual: ResidualField | None = None
 
     def __post_init__(self) -> None:
         size = self.model.latent_size
@@ -88,7 +93,7 @@ class Posterior:
         """Moments of a few functionals."""
         model = self.model.at(functionals)
         if not model.linear and len(self.samples):
-            return _moments_of_samples(model, self.samples)
+            return self._moments_of_samples(model)
         tangent = model.linearise(self.mean)
         mean = tangent.prediction.to(torch.float64)
         total = torch.zeros_like(mean)
@@ -98,6 +103,30 @@ class Posterior:
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
         return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
+
+    def _moments_of_samples(self, model: ForwardModel) -> Moments:
+        shape = (len(self.samples), len(model.functionals))
+        values = torch.zeros(shape, dtype=torch.float64, device=model.device)
+        unresolved = torch.zeros_like(values)
+        for row, sample in enumerate(self.samples):
+            tangent = model.linearise(sample)
+            values[row] = tangent.prediction.to(torch.float64)
+            unresolved[row] = tangent.variance.to(torch.float64)
+        values, unresolved = self._corrected(model.functionals, values, unresolved)
+        return moments_over_samples(values, unresolved, positive=model.positive)
+
+    def _corrected(
+        self, functionals: Functionals, values: Tensor, unresolved: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sight lines with the stars' residual, and what is then left unresolved."""
+        if self.residual is None:
+            return values, unresolved
+        for rows, kind in functionals.runs():
+            if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
+                values[:, rows], unresolved[:, rows] = self.residual.correct(
+                    kind.end, values[:, rows]
+                )
+        return values, unresolved
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator
@@ -127,31 +156,30 @@ class Posterior:
         return (values + residual).to(torch.float64).cpu()
 
 
-def _moments_of_samples(model: ForwardModel, samples: Float[Tensor, "s p"]) -> Moments:
-    """Moments over samples, each with its unresolved variance.
+def moments_over_samples(
+    values: Float[Tensor, "s n"],
+    unresolved: Float[Tensor, "s n"],
+    *,
+    positive: bool,
+) -> Moments:
+    """Moments over samples, each with a conditional variance.
 
-    For a positive density, a sample's value A and conditional variance v represent a
-    log-normal with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
+    For a positive density, a sample's value A and variance v represent a log-normal
+    with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
     ln A − τ²/2.
     """
-    shape = (len(samples), len(model.functionals))
-    values = torch.zeros(shape, dtype=torch.float64, device=model.device)
-    logarithms = torch.zeros_like(values)
-    variance, scatter = torch.zeros_like(values[0]), torch.zeros_like(values[0])
-    for row, sample in enumerate(samples):
-        tangent = model.linearise(sample)
-        values[row] = tangent.prediction.to(torch.float64)
-        unresolved = tangent.variance.to(torch.float64)
-        variance += unresolved / len(samples)
-        if model.positive:
-            logarithms[row], squared = log_moments(values[row], unresolved)
-            scatter += squared / len(samples)
     mean = values.mean(dim=0)
-    moments = {"mean": mean, "std": (values.var(dim=0) + variance).sqrt()}
-    if model.positive:
-        spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter
-        moments |= {"log_mean": logarithms.mean(dim=0), "log_std": spread.sqrt()}
-    return Moments(**{name: value.cpu() for name, value in moments.items()})
+    std = (values.var(dim=0) + unresolved.mean(dim=0)).sqrt()
+    if not positive:
+        return Moments(mean=mean.cpu(), std=std.cpu())
+    logarithms, scatter = log_moments(values, unresolved)
+    spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter.mean(dim=0)
+    return Moments(
+        mean=mean.cpu(),
+        std=std.cpu(),
+        log_mean=logarithms.mean(dim=0).cpu(),
+        log_std=spread.sqrt().cpu(),
+    )
 
 
 def log_moments(

@@ -41,7 +41,7 @@ class Likelihood(ABC):
     conjugate: ClassVar[bool] = False
     # Whether ``y_n`` is one of two classes, coded as 0 and 1.
     classes: ClassVar[bool] = False
-    # Whether ```weights``` turns it into normal noise of known variances.
+    # Whether ``weights`` turns it into normal noise of known variances.
     mixture_of_normals: ClassVar[bool] = False
     # Ranges of parameters in a fit; within e³ of their start by default.
     ranges: ClassVar[dict[str, tuple[float, float]]] = {}

@@ -40,7 +40,7 @@ class Rays:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple) -> Rays:
+    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
         return Rays(
             directions=self.directions[rows],
             lengths=self.lengths[rows],

@@ -1,4 +1,4 @@
-r"""Prediction of a place from its nearest rows, and the likelihood that follows from it.
+r"""Prediction of a place from its nearest rows.
 
 With the covariance ``C`` of the rows, their noise ``D`` and residuals ``r``, from the
 neighbours :math:`N` of a place,
@@ -7,14 +7,12 @@ neighbours :math:`N` of a place,
    m = c^\top (C_{NN} + D_N)^{-1} r_N, \qquad
    v = C_{**} - c^\top (C_{NN} + D_N)^{-1} c .
 
-With all rows for neighbours this is the exact Gaussian process. Vecchia's likelihood
-(Vecchia 1988, JRSS B 50, 297) is the product of such predictions of every row from the
-nearest rows before it; with all rows before it for neighbours it is exact.
+With all rows for neighbours this is the exact Gaussian process (nearest-neighbour
+Gaussian processes: Datta et al. 2016, JASA 111, 800).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,8 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Neighbourhoods that are factorised together: some 60 MiB of 30 × 30 matrices.
-_BLOCK = 2048
+# Rows' own variances are raised by this part: covariances are from a table that is good
+# to as much, and of rays close to one another would not be positive definite.
+JITTER = 5e-3
 
 
 class Covariance(Protocol):
@@ -38,8 +37,7 @@ class Covariance(Protocol):
 class Kriging:
     """Weights of the neighbours' residuals, and the variance that is left.
 
-    ``weights`` are zero where a place has fewer neighbours, ``variance`` is that of the
-    noise-free value.
+    ``variance`` is that of the noise-free value.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -55,9 +53,8 @@ class Kriging:
 class Neighbourhoods:
     """Places with their neighbours, and the components of all their covariances.
 
-    ``neighbours`` are rows, ``-1`` where a place has fewer. Components do not depend on
-    their weights, so that weights may be varied without making them again. Memory:
-    ``8 m k² j`` bytes.
+    Components do not depend on their weights, which may be varied without making them
+    again. Memory: ``8 m k² j`` bytes.
     """
 
     neighbours: Int[Tensor, "m k"]
@@ -70,15 +67,11 @@ class Neighbourhoods:
         cls, covariance: Covariance, rows: Any, places: Any, neighbours: Tensor
     ) -> Neighbourhoods:
         """The components of places and their neighbours among rows."""
-        near = rows[neighbours.clamp_min(0)]
-        among = covariance.components(near[:, :, None], near[:, None, :])
-        across = covariance.components(places[:, None], near)
-        none = (neighbours < 0)[..., None]
-        # A neighbour that is not there knows of nothing.
+        near = rows[neighbours]
         return cls(
             neighbours=neighbours,
-            among=among.masked_fill(none[:, :, None] | none[:, None], 0.0),
-            across=across.masked_fill(none, 0.0),
+            among=covariance.components(near[:, :, None], near[:, None, :]),
+            across=covariance.components(places[:, None], near),
             prior=covariance.components(places, places),
         )
 
@@ -92,10 +85,9 @@ class Neighbourhoods:
         FloatingPointError
             If a neighbourhood's covariance is not positive definite.
         """
-        none = self.neighbours < 0
-        index = self.neighbours.clamp_min(0)
-        diagonal = torch.diag_embed(noise[index].masked_fill(none, 1.0))
-        factor, failed = torch.linalg.cholesky_ex(self.among @ weights + diagonal)
+        among = self.among @ weights
+        own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + noise[self.neighbours]
+        factor, failed = torch.linalg.cholesky_ex(among + torch.diag_embed(own))
         if bool(failed.any()):
             raise FloatingPointError(
                 f"{int((failed > 0).sum())} of {len(failed)} neighbourhoods have a "
@@ -104,37 +96,4 @@ class Neighbourhoods:
         across = self.across @ weights
         solved = torch.cholesky_solve(across[..., None], factor)[..., 0]
         variance = self.prior @ weights - (solved * across).sum(1)
-        return Kriging(neighbours=index, weights=solved, variance=variance)
-
-
-def krige(
-    covariance: Covariance,
-    weights: Float[Tensor, " j"],
-    rows: Any,
-    noise: Float[Tensor, " n"],
-    places: Any,
-    neighbours: Int[Tensor, "m k"],
-) -> Iterator[tuple[slice, Kriging]]:
-    """Predict places from neighbouring rows, some thousand at a time."""
-    for start in range(0, len(neighbours), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        hoods = Neighbourhoods.of(covariance, rows, places[part], neighbours[part])
-        yield part, hoods.krige(weights, noise)
-
-
-def vecchia_log_likelihood(
-    covariance: Covariance,
-    weights: Float[Tensor, " j"],
-    rows: Any,
-    noise: Float[Tensor, " n"],
-    residuals: Float[Tensor, " n"],
-    neighbours: Int[Tensor, "n k"],
-) -> Float[Tensor, ""]:
-    """Log density of the residuals, neighbours being earlier rows (`earlier`)."""
-    total = residuals.new_zeros(())
-    for part, found in krige(covariance, weights, rows, noise, rows, neighbours):
-        variance = found.variance + noise[part]
-        error = residuals[part] - found.mean(residuals)
-        terms = error**2 / variance + (2 * torch.pi * variance).log()
-        total = total - 0.5 * terms.sum()
-    return total
+        return Kriging(neighbours=self.neighbours, weights=solved, variance=variance)

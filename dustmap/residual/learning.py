@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.residual.kriging import Kriging, Neighbourhoods
+from dustmap.residual.kriging import Neighbourhoods
 
 # Degrees of freedom of the score: rows far off count less than in a normal's.
 _DEGREES = 5.0
+# How much wider outliers scatter than other rows.
+OUTLYING = 10.0
 _STEPS = 60
-# Below this part of the largest weight a component adds nothing.
-_LEAST = 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
     """Weights of the components, and the variance of what no neighbour shares.
 
-    ``score`` is the mean log density of the held-out rows.
+    ``outliers`` is the part of the rows that are, ``score`` the mean log density of the
+    held-out rows, ``scale`` the factor on the variance with which 68% of them lie
+    within one standard deviation.
     """
 
     weights: Float[Tensor, " j"]
     nugget: float
+    outliers: float
     score: float
+    scale: float
 
 
 def learn_weights(
@@ -40,26 +43,34 @@ def learn_weights(
 ) -> Learnt:
     r"""Maximise the log score of held-out residuals by L-BFGS.
 
-    The score is a Student-T density of the same variance, five degrees of freedom, so
-    that a few outliers do not decide. Weights and the nugget :math:`\tau^2`, which is
-    added to every row's noise, are positive: their logarithms are searched.
+    The score is a mixture of two Student-T densities, five degrees of freedom, one with
+    the predicted variance and one of outliers, ten times as wide. Weights and the
+    nugget :math:`\tau^2`, which is added to every row's noise, are positive: their
+    logarithms are searched, and the logit of the part of outliers.
     """
-    # In units of the residuals' own variance.
-    unit = (observed**2 - observed_noise).mean().clamp_min(1e-3 * observed_noise.mean())
+    # In units of the residuals' own variance, by their median.
+    spread = 1.5 * observed.abs().median() ** 2
+    unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     shared = hoods.prior.mean(dim=0)
     scale = torch.cat([unit / shared, unit[None]])
-    start = torch.full_like(scale, -math.log(len(scale)))
-    logarithms = start.requires_grad_(True)
+    start = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
+    start[-1] = -4.0
+    place = start.requires_grad_(True)
+
+    def predicted(values: Tensor) -> tuple[Tensor, Tensor]:
+        found = hoods.krige(values[:-1], noise + values[-1])
+        return observed - found.mean(residuals), found.variance + values[-1]
 
     def score() -> Tensor:
-        values = scale * logarithms.exp()
-        found = hoods.krige(values[:-1], noise + values[-1])
-        variance = found.variance + observed_noise + values[-1]
-        return log_score(observed - found.mean(residuals), variance).mean()
+        error, variance = predicted(scale * place[:-1].exp())
+        whole = variance + observed_noise
+        inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
+        outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
+            error, OUTLYING**2 * whole
+        )
+        return torch.logaddexp(inlying, outlying).mean()
 
-    search = torch.optim.LBFGS(
-        [logarithms], max_iter=_STEPS, line_search_fn="strong_wolfe"
-    )
+    search = torch.optim.LBFGS([place], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         search.zero_grad()
@@ -69,9 +80,13 @@ def learn_weights(
 
     search.step(closure)
     with torch.no_grad():
-        values = scale * logarithms.exp()
+        values = scale * place[:-1].exp()
         return Learnt(
-            weights=values[:-1], nugget=float(values[-1]), score=float(score())
+            weights=values[:-1],
+            nugget=float(values[-1]),
+            outliers=float(place[-1].sigmoid()),
+            score=float(score()),
+            scale=_variance_scale(*predicted(values), observed_noise),
         )
 
 
@@ -86,3 +101,17 @@ def log_score(
         - 0.5 * (math.pi * spread).log()
         - (degrees + 1) / 2 * torch.log1p(error**2 / spread)
     )
+
+
+def _variance_scale(error: Tensor, variance: Tensor, noise: Tensor) -> float:
+    """The factor on ``variance`` with which 68.27% of errors are within one std.
+
+    Residuals have heavier tails than a normal of their variance, whose central
+    interval would be too wide. Tried between 1/4 and 4.
+    """
+    factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
+    std = (factors[:, None] * variance + noise).sqrt()
+    held = (error.abs() < std).to(torch.float64).mean(dim=1)
+    # The nearest to one of those that hold equally well.
+    distance = (held - 0.6827).abs() + 1e-3 * factors.log().abs()
+    return float(factors[distance.argmin()])

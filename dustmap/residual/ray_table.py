@@ -1,17 +1,17 @@
 r"""Covariances of line integrals from one point, for the exponential kernel.
 
-For a field of unit variance and covariance :math:`e^{-r/\ell}` the integrals along two rays
-that leave the observer at an angle :math:`\theta`, of lengths ``d`` and ``d'``, have the
-covariance :math:`\ell^2 I(\theta, d/\ell, d'/\ell)`,
+For a field of covariance :math:`e^{-r/\ell}` the integrals along two rays that leave
+the observer at an angle :math:`\theta`, of lengths ``d`` and ``d'``, covary by
+:math:`\ell^2 I(\theta, d/\ell, d'/\ell)`,
 
 .. math::
    I(\theta, u, v) = \int_0^u\!\!\int_0^v e^{-|s e - t e'|}\,\mathrm dt\,\mathrm ds .
 
-``I`` has no scale: one table serves every lengthscale. It is kept as the ratio to the value
-of parallel rays, which is known in closed form,
+``I`` has no scale: one table serves every lengthscale. It holds the ratio to the value
+of parallel rays, which has a closed form with the kink at ``u = v``,
 :math:`I(0, u, v) = 2\min(u, v) - 1 + e^{-u} + e^{-v} - e^{-|u-v|}`, over
-:math:`(\ln\chi, \ln\min(u, v), \ln(1 + |u-v|))`; so the kink at ``u = v`` is in the closed
-form. :math:`\chi = |e - e'| = 2 \sin(\theta/2)` is the chord.
+:math:`(\ln\chi, \ln\min(u, v), \ln(1 + |u-v|))` with the chord
+:math:`\chi = |e - e'| = 2 \sin(\theta/2)`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _CHORDS = (1e-5, 2.0, 96)
 _LENGTHS = (3e-2, 3e3, 96)
 _DIFFERENCES = (0.0, 12.0, 20)
 _DECAY = 40.0
+# Where the table is entered instead of beyond: least chord, least length, most apart.
+LIMITS = (_CHORDS[0], _LENGTHS[0], _DIFFERENCES[1])
 
 
 def parallel_rays(
@@ -36,12 +38,7 @@ def parallel_rays(
 ) -> Float[Tensor, "*n"]:
     """``I(0, u, u + difference)``; the series where cancellation would set in."""
     u, longer = shorter, shorter + difference
-    exact = (
-        2 * u
-        + torch.expm1(-u)
-        + torch.expm1(-longer)
-        - torch.expm1(-difference)
-    )
+    exact = 2 * u + torch.expm1(-u) + torch.expm1(-longer) - torch.expm1(-difference)
     # u (u + Δ) − u (u + Δ)² / 2 + Δ … : the integral over the rectangle to third order.
     series = u * longer - (longer**3 - difference**3 + u**3) / 6
     return torch.where(longer < 1e-3, series, exact)
@@ -69,13 +66,13 @@ class RayTable:
         one: Float[Tensor, "*n"],
         other: Float[Tensor, "*n"],
     ) -> Float[Tensor, "*n"]:
-        """``I`` for chords of unit vectors and lengths in lengthscales; relative error below 0.5%."""
+        """``I`` for chords of unit vectors and lengths in lengthscales, to 0.5%."""
         shorter = torch.minimum(one, other)
         difference = (one - other).abs()
         ratio = self._interpolate(
-            chord.clamp_min(_CHORDS[0]).log(),
-            shorter.clamp_min(_LENGTHS[0]).log(),
-            difference.clamp_max(_DIFFERENCES[1]).log1p(),
+            chord.clamp_min(LIMITS[0]).log(),
+            shorter.clamp_min(LIMITS[1]).log(),
+            difference.clamp_max(LIMITS[2]).log1p(),
         )
         return ratio * parallel_rays(shorter, difference)
 
@@ -109,30 +106,29 @@ class RayTable:
 def ray_table() -> RayTable:
     r"""Build the table, .3 s.
 
-    With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over the
-    other ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta, v
-    \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)`` and ``I(θ, u, v)``
-    adds that of ``H(u, t)`` from ``u`` to ``v``, both cumulative over the grid.
+    With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over
+    one ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta,
+    v \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)``, and
+    ``I(θ, u, v)`` adds that of ``H(u, t)`` from ``u`` to ``v``: cumulative sums.
     """
-    chords = torch.linspace(
-        *map(math.log, _CHORDS[:2]), _CHORDS[2], dtype=torch.float64
-    )
-    lengths = torch.linspace(
-        *map(math.log, _LENGTHS[:2]), _LENGTHS[2], dtype=torch.float64
-    )
-    differences = torch.linspace(
-        *map(math.log1p, _DIFFERENCES[:2]), _DIFFERENCES[2], dtype=torch.float64
-    )
+    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), _CHORDS[2])
+    lengths = _axis(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]), _LENGTHS[2])
+    differences = _axis(0.0, math.log1p(_DIFFERENCES[1]), _DIFFERENCES[2])
     u, delta = lengths.exp(), differences.expm1()
     # The last chord is 2 exactly, where rounding may pass it.
     turns = 2 * (chords.exp() / 2).clamp(max=1).asin()
     ratio = torch.stack([_ratios(turn, u, delta) for turn in turns])
     axes = chords, lengths, differences
+    x, y, z = (float(axis[1] - axis[0]) for axis in axes)
     return RayTable(
         ratio=ratio,
         starts=(float(chords[0]), float(lengths[0]), float(differences[0])),
-        steps=tuple(float(axis[1] - axis[0]) for axis in axes),
+        steps=(x, y, z),
     )
+
+
+def _axis(start: float, stop: float, count: int) -> Float[Tensor, " count"]:
+    return torch.linspace(start, stop, count, dtype=torch.float64)
 
 
 def _ratios(

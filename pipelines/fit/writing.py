@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
+from pipelines.run.residual import fit_residual, write_residual
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -102,7 +103,12 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     support = sight_line_lengths(result.plan, sample.train, session.group)
     # Of a grid in slabs only the first rank has the posterior.
     test = sample.test if session.group.first else sample.test.select(slice(0))
-    predictions = _predicted(result, test, config) if len(test) else {}
+    posterior = _posterior(result, config)
+    if config.model.residual and session.group.first:
+        residual = fit_residual(posterior, result.plan, sample.train, sample.validation)
+        posterior = replace(posterior, residual=residual)
+        clock.lap("residual")
+    predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     report = FitReport(
         output=session.output,
@@ -124,6 +130,8 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         _write_record(folder, session, report, result.facts, sample)
         _write_fitted(folder, sample.train)
         write_state(folder, mean=result.mean, samples=result.samples, support=support)
+        if posterior.residual is not None:
+            write_residual(folder, posterior.residual)
         _write_records(folder, session.manager.metrics.data)
         if len(test):
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)
@@ -131,17 +139,15 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     return report
 
 
-def _predicted(
-    result: Inference, stars: Stars, config: FitConfig
-) -> dict[str, np.ndarray]:
+def _posterior(result: Inference, config: FitConfig) -> Posterior:
+    """The posterior by itself, seen nowhere in particular."""
     model = posterior_model(
         result.plan,
         dtype=result.mean.dtype,
         device=result.mean.device,
         seed=config.inference.seed,
     )
-    posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
-    return predict_columns(result.plan, posterior, stars)
+    return Posterior(model=model, mean=result.mean, samples=result.samples)
 
 
 def _write_record(

@@ -22,13 +22,15 @@ from pipelines.planning.planner import Catalogue, mean_density
 _NSIDE = 64
 # Fewer stars than this make no map.
 _FEWEST = 5
+_MOST_VALIDATION = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A catalogue's stars: those to fit and the held-out ones; counts by reason."""
+    """A catalogue's stars: to fit, for the residual, to test; counts by reason."""
 
     train: Stars
+    validation: Stars
     test: Stars
     counts: dict[str, int]
 
@@ -48,8 +50,10 @@ def read_sample(
     stars, counts = _usable(read_stars_together(source, group), config, source)
     order = torch.randperm(len(stars), generator=generator).numpy()
     held = round(config.data.holdout * len(stars))
+    seen = held + _validation(len(stars), config)
     return Sample(
-        train=stars.select(np.sort(order[held:])),
+        train=stars.select(np.sort(order[seen:])),
+        validation=stars.select(np.sort(order[held:seen])),
         test=stars.select(np.sort(order[:held])),
         counts=counts,
     )
@@ -102,20 +106,28 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
     """
     box = Box(lower=plan.grid.lower, upper=plan.grid.upper)
     _require_enough(sample.train, box, source)
-    train, test = (
+    train, validation, test = (
         stars.select(box.contains(stars.positions()))
-        for stars in (sample.train, sample.test)
+        for stars in (sample.train, sample.validation, sample.test)
     )
     pixels = healpy.ang2pix(_NSIDE, train.l, train.b, nest=True, lonlat=True)
-    every = len(sample.train) + len(sample.test)
+    every = len(sample.train) + len(sample.validation) + len(sample.test)
     counts = {
         **sample.counts,
         "fitted": len(train),
+        "for the residual": len(validation),
         "held out": len(test),
-        "outside the box": every - len(train) - len(test),
+        "outside the box": every - len(train) - len(validation) - len(test),
     }
     train = train.select(np.argsort(pixels, kind="stable"))
-    return replace(sample, train=train, test=test, counts=counts)
+    return replace(sample, train=train, validation=validation, test=test, counts=counts)
+
+
+def _validation(count: int, config: FitConfig) -> int:
+    """On how many of so many stars the residual is learnt."""
+    if not (config.model.residual and config.density == "lognormal"):
+        return 0
+    return min(round(config.data.validation * count), _MOST_VALIDATION)
 
 
 def planning_view(stars: Stars, config: FitConfig) -> Catalogue:

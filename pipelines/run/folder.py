@@ -4,6 +4,7 @@
 ``run.json``               plan, provenance, summary; read first
 ``config.toml``            the configuration as it was used
 ``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
+``residual.safetensors``   the stars' residuals and their covariance, if learnt
 ``metrics.jsonl``          one record per solver iteration that was reported
 ``convergence.png``        the same as a picture
 ``stars.parquet``          the stars that were fitted (at most 200,000 of them)
@@ -33,6 +34,7 @@ from pipelines.base.geometry import Box, nearest_cells
 from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
+from pipelines.run.residual import read_residual
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import check_manifest, check_writable
 
@@ -142,6 +144,7 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
             model=model,
             mean=tensors["mean"].to(model.device),
             samples=tensors["samples"].to(model.device),
+            residual=read_residual(folder),
         ),
         support=tensors["support"],
         summary=description["summary"],

@@ -1,0 +1,96 @@
+"""The residual that neighbouring stars share: learnt, stored, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from dustmap.functionals import PointValues, Stack
+from dustmap.posterior import Posterior
+from dustmap.residual.field import ResidualField, learn_residual, rays_to
+from dustmap.residual.free_spectrum import Rays
+from pipelines.catalog.schema import Stars
+from pipelines.model.observations import outward_rays
+from pipelines.model.plan import Plan
+from pipelines.run.assessment import observation_noise
+
+FILE = "residual.safetensors"
+# Fewer stars than this teach no covariance.
+_FEWEST = 50
+_ROWS = 131_072
+_CONSTANTS = ("nugget", "scale", "outliers", "stretch")
+
+
+def fit_residual(
+    posterior: Posterior, plan: Plan, train: Stars, validation: Stars
+) -> ResidualField | None:
+    """What the map misses of the stars' extinctions, as a field between them.
+
+    ``validation`` are stars that the map has not seen: the covariance is learnt on
+    them, and then they are neighbours like the fitted ones. ``None`` if there are too
+    few or the posterior has no samples.
+    """
+    if len(validation) < _FEWEST or not len(posterior.samples):
+        return None
+    stars = [train, validation]
+    ends = torch.cat([torch.as_tensor(part.positions()) for part in stars])
+    values = _samples_at(posterior, plan, ends)
+    extinctions, density = values.chunk(2, dim=1)
+    observed = torch.cat([torch.as_tensor(part.extinction) for part in stars])
+    at = density.mean(dim=0).numpy().clip(min=0)
+    errors = [
+        observation_noise(part, plan, at[rows])
+        for part, rows in zip(stars, (slice(len(train)), slice(len(train), None)))
+    ]
+    noise = torch.as_tensor(np.concatenate(errors)) ** 2
+    rays = rays_to(ends, extinctions.mean(dim=0))
+    held = torch.arange(len(train), len(ends))
+    return learn_residual(rays, observed - extinctions, noise, held)
+
+
+def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
+    """Every sample's extinctions to places [pc], then its densities there."""
+    found = []
+    for part in ends.split(_ROWS):
+        both = Stack([outward_rays(plan, part), PointValues(part)])
+        model = posterior.model.at(both)
+        values = torch.stack([model.apply(sample) for sample in posterior.samples])
+        found.append(values.to(torch.float64).cpu().unflatten(1, (2, -1)))
+    return torch.cat(found, dim=2).flatten(1)
+
+
+def write_residual(folder: Path, field: ResidualField) -> None:
+    """Save a residual beside the posterior."""
+    tensors = {
+        "directions": field.rays.directions,
+        "lengths": field.rays.lengths,
+        "density": field.rays.density,
+        "residuals": field.residuals.to(torch.float32),
+        "stated": field.stated,
+        "noise": field.noise,
+        "weights": field.weights,
+        "constants": torch.tensor(
+            [getattr(field, name) for name in _CONSTANTS], dtype=torch.float64
+        ),
+    }
+    plain = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    (folder / FILE).write_bytes(save(plain))
+
+
+def read_residual(folder: Path) -> ResidualField | None:
+    """The residual of a run folder; ``None`` if it has none."""
+    if not (folder / FILE).is_file():
+        return None
+    tensors = load_file(folder / FILE)
+    names = ("directions", "lengths", "density")
+    constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
+    return ResidualField(
+        rays=Rays(**{name: tensors[name] for name in names}),
+        residuals=tensors["residuals"].to(torch.float64),
+        **{name: tensors[name] for name in ("stated", "noise", "weights")},
+        **dict(constants),
+    )
