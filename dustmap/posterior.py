@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import torch
@@ -112,21 +113,11 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        values, unresolved = self._corrected(model.functionals, values, unresolved)
+        for rows, ends in self._sight_lines(model.functionals):
+            assert self.residual is not None
+            corrected = self.residual.correct(ends, values[:, rows])
+            values[:, rows], unresolved[:, rows] = corrected
         return moments_over_samples(values, unresolved, positive=model.positive)
-
-    def _corrected(
-        self, functionals: Functionals, values: Tensor, unresolved: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Sight lines with the stars' residual, and what is then left unresolved."""
-        if self.residual is None:
-            return values, unresolved
-        for rows, kind in functionals.runs():
-            if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
-                values[:, rows], unresolved[:, rows] = self.residual.correct(
-                    kind.end, values[:, rows]
-                )
-        return values, unresolved
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator
@@ -135,7 +126,12 @@ class Posterior:
         if not len(self.samples):
             return torch.zeros(0, len(functionals), dtype=torch.float64)
         model = self.model.at(functionals)
-        return self._values(model, model.residual_draws(self.samples, generator))
+        unresolved = model.residual_draws(self.samples, generator)
+        if self.residual is None:
+            return self._values(model, unresolved)
+        shape = (len(self.samples), len(functionals))
+        white = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return self._values(model, unresolved, white)
 
     def draws_from(
         self, functionals: Functionals, white: Float[Tensor, "s n"]
@@ -147,13 +143,26 @@ class Posterior:
         change.
         """
         model = self.model.at(functionals)
-        return self._values(model, model.residual_from(self.samples, white))
+        return self._values(model, model.residual_from(self.samples, white), white)
 
     def _values(
-        self, model: ForwardModel, residual: Float[Tensor, "s n"]
+        self, model: ForwardModel, unresolved: Tensor, white: Tensor | None = None
     ) -> Float[Tensor, "s n"]:
+        """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
-        return (values + residual).to(torch.float64).cpu()
+        values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
+        for rows, ends in self._sight_lines(model.functionals):
+            assert self.residual is not None
+            assert white is not None
+            values[:, rows], variance = self.residual.correct(ends, values[:, rows])
+            unresolved[:, rows] = variance.sqrt() * white[:, rows]
+        return (values + unresolved).cpu()
+
+    def _sight_lines(self, functionals: Functionals) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of integrals from the observer and their ends, if they are corrected."""
+        for rows, kind in functionals.runs() if self.residual is not None else ():
+            if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
+                yield rows, kind.end
 
 
 def moments_over_samples(

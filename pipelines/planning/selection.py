@@ -112,13 +112,11 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
     )
     pixels = healpy.ang2pix(_NSIDE, train.l, train.b, nest=True, lonlat=True)
     every = len(sample.train) + len(sample.validation) + len(sample.test)
-    counts = {
-        **sample.counts,
-        "fitted": len(train),
-        "for the residual": len(validation),
-        "held out": len(test),
-        "outside the box": every - len(train) - len(validation) - len(test),
-    }
+    counts = {**sample.counts, "fitted": len(train)}
+    if len(sample.validation):
+        counts["for the residual"] = len(validation)
+    counts["held out"] = len(test)
+    counts["outside the box"] = every - len(train) - len(validation) - len(test)
     train = train.select(np.argsort(pixels, kind="stable"))
     return replace(sample, train=train, validation=validation, test=test, counts=counts)
 

@@ -13,16 +13,16 @@ from pipelines.model.observations import exit_distances, rays
 from pipelines.products.segments import SegmentMoments
 from pipelines.run.folder import Run
 
-# Segments looked at together: some 400 bytes each while their weights are made.
-_SEGMENTS = 2**20
+# Segments looked at together: some 400 bytes each while their weights are made, and 16
+# for every sample.
+_SEGMENTS = 2**19
 
 
 class RayIntegrals:
     """``∫_0^d ρ ds`` for many rays and distances, with the moments of the integral.
 
     Samples and sub-grid residual are accumulated along every ray before moments are
-    taken. Rays are cut into segments, which are looked at a million at a time
-    (0.7 GiB while their weights are made).
+    taken. Rays are cut into segments, which are looked at half a million at a time.
 
     Parameters
     ----------
@@ -71,7 +71,9 @@ class RayIntegrals:
             return total.cumsum(dim=0)[inside]
 
         near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
-        found = self._segments.of(far[inside], near[inside], outwards, joint=True)
+        found = self._segments.of(
+            far[inside], near[inside], outwards, joint=True, outwards=True
+        )
         return _scattered(found, inside)
 
 

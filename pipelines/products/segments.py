@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
-from dustmap.posterior import Moments, log_moments
+from dustmap.posterior import Moments, moments_over_samples
 from pipelines.model.observations import rays
 from pipelines.run.folder import Run
 
@@ -41,12 +41,15 @@ class SegmentMoments:
         combine: Combine,
         *,
         joint: bool,
+        outwards: bool = False,
     ) -> Moments:
         """Moments [mag] of what ``combine`` makes of the integrals from near to far.
 
         Samples are combined before moments are taken. What the grid cannot resolve of
         a Gaussian density is drawn jointly, or taken to be the same for all segments
         that are combined. That of a log-normal density is combined by its variances.
+        ``outwards`` says that they make integrals from the observer to ``far``, which
+        the stars' residual corrects.
         """
         # Short segments need shorter steps than the stars' whole rays.
         fine = replace(self._plan, ray_step=self._plan.ray_step / 2)
@@ -56,27 +59,23 @@ class SegmentMoments:
             return combine(values.to(torch.float64).cpu())
 
         if isinstance(model, LogNormal) and len(self._posterior.samples):
-            return self._of_samples(model, combined)
+            return self._of_samples(model, combined, far if outwards else None)
         return self._of_linear(model, combined, joint=joint)
 
-    def _of_samples(self, model: LogNormal, combine: Combine) -> Moments:
+    def _of_samples(
+        self, model: LogNormal, combine: Combine, ends: Tensor | None
+    ) -> Moments:
         """The rule of `Posterior.moments`, sample by sample."""
-        count = len(self._posterior.samples)
-        first = sums = torch.zeros(())
-        for number, density in enumerate(self._densities(model)):
-            values, unresolved = map(combine, model.predict_from_density(density))
-            logarithm, scatter = log_moments(values, unresolved)
-            now = torch.stack([values, logarithm])
-            if not number:
-                first, sums = now, torch.zeros(3, *now.shape, dtype=now.dtype)
-            # Squares of differences: of the values themselves they would cancel.
-            apart = now - first
-            sums += torch.stack([apart, apart**2, torch.stack([unresolved, scatter])])
-        shift, square, within = sums / count
-        mean = first + shift
-        spread = (square - shift**2).clamp(min=0.0) * count / (count - 1)
-        std = (spread + within).sqrt()
-        return Moments(mean=mean[0], std=std[0], log_mean=mean[1], log_std=std[1])
+        found = [
+            [combine(part) for part in model.predict_from_density(density)]
+            for density in self._densities(model)
+        ]
+        values, unresolved = (torch.stack(parts) for parts in zip(*found))
+        residual = self._posterior.residual
+        if ends is not None and residual is not None:
+            values, variance = residual.correct(ends, values)
+            unresolved = variance.expand_as(values)
+        return moments_over_samples(values, unresolved, positive=True)
 
     def _densities(self, model: LogNormal) -> Iterator[Tensor]:
         """Every sample's density on the grid."""

@@ -1,0 +1,106 @@
+"""A fit with a residual: learnt, kept in the run, and in every answer on extinction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import healpy
+import numpy as np
+import pytest
+import torch
+
+from dustmap.functionals import PointValues, Stack
+from pipelines.catalog.schema import Stars, write_stars
+from pipelines.config import FitConfig, load_config
+from pipelines.fit import fit
+from pipelines.model.observations import outward_rays
+from pipelines.products.integrated import integrated
+from pipelines.run.folder import Run, read_run
+from pipelines.run.predict import predict_columns
+from pipelines.run.residual import read_residual
+
+COARSE = ["box.spacing=100", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
+
+
+def sky(count: int, seed: int) -> tuple[Stars, np.ndarray]:
+    """Stars in a narrow field, behind a screen with structure below the grid."""
+    rng = np.random.default_rng(seed)
+    l, b = rng.uniform(0, 20, count), rng.uniform(0, 20, count)  # noqa: E741
+    distance = rng.uniform(250, 390, count)
+    true = 1 + 0.6 * np.sin(l) * np.cos(b) + 1e-3 * distance
+    stars = Stars(
+        l=l,
+        b=b,
+        distance=distance,
+        extinction=true + 0.03 * rng.standard_normal(count),
+        extinction_error=np.full(count, 0.03),
+    )
+    return stars, true
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("residual")
+    write_stars(folder / "stars.parquet", sky(1500, 1)[0], overwrite=False)
+    config = load_config(
+        FitConfig,
+        overrides=[
+            *COARSE,
+            "model.residual=true",
+            "data.validation=0.2",
+            "data.holdout=0.1",
+            "prior.lengthscale=150",
+            "prior.std=1",
+            "inference.learn=false",
+            "inference.samples=4",
+        ],
+    )
+    fit(folder / "stars.parquet", folder / "run", config)
+    return read_run(folder / "run")
+
+
+def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
+    stars, true = sky(300, 2)
+    assert run.posterior.residual is not None
+    found = predict_columns(run.plan, run.posterior, stars)
+    field = run.posterior.residual
+    bare = replace(run.posterior, residual=None)
+    without = predict_columns(run.plan, bare, stars)
+    error = found["extinction_mean"] - true
+    before = without["extinction_mean"] - true
+    assert np.sqrt(np.mean(error**2)) < 0.4 * np.sqrt(np.mean(before**2))
+    held = (true > found["extinction_p16"]) & (true < found["extinction_p84"])
+    assert 0.5 < held.mean() < 0.9
+    assert (found["extinction_p16"] > 0).all()
+    np.testing.assert_array_equal(found["density_mean"], without["density_mean"])
+    assert len(field.rays) == run.summary["counts"]["fitted"] + 300
+
+
+def test_a_store_agrees_with_predictions(run: Run) -> None:
+    stars, _ = sky(40, 3)
+    pixels = np.unique(healpy.ang2pix(32, stars.l, stars.b, nest=True, lonlat=True))
+    l, b = healpy.pix2ang(32, pixels, nest=True, lonlat=True)  # noqa: E741
+    places = Stars(l=l, b=b, distance=np.full(len(pixels), 300.0))
+    expected = predict_columns(run.plan, run.posterior, places)
+    store = integrated(run, nside=32, distances=np.array([200.0, 300.0]))
+    for kind in ("mean", "std", "p16"):
+        found, wanted = store.arrays[kind][pixels, 1], expected[f"extinction_{kind}"]
+        np.testing.assert_allclose(found, wanted, rtol=0.03)
+
+
+def test_a_run_without_it_has_none(tmp_path) -> None:
+    assert read_residual(tmp_path) is None
+
+
+def test_draws_have_the_moments_of_predictions(run: Run) -> None:
+    ends = torch.as_tensor(sky(30, 4)[0].positions())
+    both = Stack([outward_rays(run.plan, ends), PointValues(ends)])
+    moments = run.posterior.moments(both)
+    draws = torch.cat(
+        [
+            run.posterior.draws(both, torch.Generator().manual_seed(seed))
+            for seed in range(50)
+        ]
+    )[:, :30]
+    spread = moments.std[:30] / np.sqrt(len(draws))
+    assert bool(((draws.mean(0) - moments.mean[:30]).abs() < 6 * spread).all())
