@@ -1,4 +1,4 @@
-"""The state that a long computation saves between two steps, and goes on from.
+"""The state that a long computation saves between steps and resumes from.
 
 A state is flat: tensors and plain values by name, ``part.name`` for those of a part. It
 holds what cannot be computed again with the same bits, and nothing else. A state that
@@ -36,7 +36,7 @@ class Checkpointer(Protocol):
         ...
 
     def restore(self) -> State | None:
-        """The state to go on from, ``None`` to start afresh; handed over once."""
+        """The state to resume from, ``None`` for a fresh start; returned once."""
         ...
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One fit on this machine by several processes, taken up again where it stopped.
+# One fit on this machine by several processes, resumed where it stopped.
 # Usage: scripts/workstation.sh [-n RANKS] stars.parquet RUN [options of dustmap fit …]
 # RANKS: one for each CUDA device, or two where there is none. Ctrl-C, SIGTERM or
 # SIGUSR1 saves and ends; the same command goes on. See fit.sbatch for a cluster.

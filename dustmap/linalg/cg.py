@@ -176,7 +176,7 @@ class ConjugateGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _System:
-    """What is solved, and who is told of it."""
+    """A system to solve, and the callback for its progress."""
 
     product: Product
     precondition: Product

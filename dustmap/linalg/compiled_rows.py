@@ -42,7 +42,7 @@ class Rows:
     count: int
 
 
-# The rows that one thread works on, in blocks; made anew for every product.
+# The rows that one thread works on, in blocks; recomputed for every product.
 Blocks = Callable[[], Iterator[Rows]]
 
 

@@ -132,7 +132,7 @@ class MultiShiftMinres:
 
 
 class _Progress:
-    """The residuals of all shifts by recursion, and which rows are to go on."""
+    """The residuals of all shifts by recursion, and which rows continue."""
 
     def __init__(self, krylov: Lanczos, shifts: Tensor, goal: Goal) -> None:
         self._krylov, self._goal = krylov, goal

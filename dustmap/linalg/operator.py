@@ -52,7 +52,7 @@ class LinearOperator(ABC):
 
 
 class SizedOperator(LinearOperator):
-    """A matrix with known numbers of entries, kept or made anew in every product."""
+    """A matrix with known numbers of entries, stored or recomputed in every product."""
 
     nonzeros: int
     stored: bool

@@ -341,7 +341,7 @@ class RowwiseGaussian(ForwardModel):
         return self.on(self.whitening.with_kernel(kernel))
 
     def on(self, whitening: Whitening) -> RowwiseGaussian:
-        """The same data on another whitening; the report goes on counting."""
+        """The same data on another whitening; the report continues to count."""
         copy = self._copy(whitening, self._functionals, self.mean)
         known = {
             n: v for n, v in vars(self).items() if n in ("offset", "nodes_per_row")

@@ -129,7 +129,7 @@ def z_scores_lognormal(
 def predictive_z(
     observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
 ) -> Column:
-    """z-scores of what a map ``said``: ``mean std p16 p50 p84`` of an extinction.
+    """z-scores of predictions ``said``: ``mean std p16 p50 p84`` of an extinction.
 
     Of a log-normal prediction where the density is ``positive``, else of a normal one.
     """

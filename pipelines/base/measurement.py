@@ -1,4 +1,4 @@
-"""How measurements are told: the processor, the load, Markdown tables, strict JSON."""
+"""Reporting measurements: the processor, the load, Markdown tables, strict JSON."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class TimeLeft:
         self._begun: dict[int, float] = {}
 
     def at(self, stage: str) -> str:
-        """The time left, or why none can be told."""
+        """The time left, or why it is unknown."""
         now = self._clock()
         passed = now - self._start
         left = self.expected - passed

@@ -29,7 +29,7 @@ LEVELS = (0.01, 0.5, 0.99)
 
 @dataclass(slots=True)
 class Counts:
-    """Rows read, kept and dropped by reason; what tells sound catalogues from unsound.
+    """Rows read, kept and dropped by reason, and signs of an unsound catalogue.
 
     ``negative`` of the ``kept`` have a negative extinction; ``bins`` count their
     distances and extinctions in narrow bins, which give quantiles to 1% and add up
@@ -124,7 +124,7 @@ class Counts:
         """Raise `InputError` if the rows are none, mostly faulty or in one place.
 
         Or if their unit looks wrong, unless ``any_range``: of positions alone, which
-        may lie anywhere, that is only told.
+        may lie anywhere, this is only a note.
         """
         if not self.rows_read:
             raise InputError("the input has no rows")

@@ -72,7 +72,7 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _told(survey: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a preset, also of one as an earlier version recorded it."""
+    """The record of a preset, in the form of any version."""
     told: dict[str, Any] = {key: str(survey.get(key, "")) for key in _TOLD}
     return {**told, "references": plain(references_of(survey))}
 

@@ -1,6 +1,6 @@
 """Source tables of every format, read in batches of rows.
 
-The format is told by the first bytes, not by the name. CSV, ECSV, FITS, parquet and
+The first bytes determine the format, not the name. CSV, ECSV, FITS, parquet and
 HDF5 are read piece by piece; a VOTable is parsed whole, and so is a FITS file that is
 compressed as a whole, because their formats leave no other way.
 """

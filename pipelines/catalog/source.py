@@ -146,7 +146,7 @@ def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Input
     lines = str(error).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__
     if "conversion error" in reason:
-        # Arrow numbers the columns of a CSV file, which helps nobody.
+        # Arrow numbers the columns of a CSV file, which is of no use.
         place = re.search(r"column #(\d+)", reason)
         if place and int(place[1]) < len(names):
             reason = reason.replace(f"#{place[1]}", repr(names[int(place[1])]))

@@ -1,4 +1,4 @@
-"""What every verb shares: common options, and how an error is told.
+"""What every verb shares: common options, and how errors are reported.
 
 Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal, to be taken
 up again.

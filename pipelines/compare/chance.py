@@ -1,4 +1,4 @@
-"""What chance would do: entries of one thing told apart, distances exchanged."""
+"""Agreement expected by chance: grouped entries, exchanged distances."""
 
 from __future__ import annotations
 

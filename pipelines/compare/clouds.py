@@ -84,7 +84,7 @@ def compare_clouds(
     if its place on the sky is known, it lies in the box, and sight lines cross the
     disc at its distance or beyond. Its line ends there where the last one does.
 
-    Chance is told twice: by a cloud anywhere along its own line, and by exchanging
+    Chance is estimated twice: by a cloud anywhere along its own line, and by exchanging
     distances among lines that are informed there, one cloud of every complex.
 
     Raises

@@ -135,7 +135,7 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
 
 
 def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -> str:
-    """In words, what a reference was taken for, and how to choose if nobody did."""
+    """In words, the kind assumed for a reference, and how to choose another."""
     what = _CALLED[comparison.kind]
     if reference == HELD_OUT:
         what = "the stars held out of the fit"

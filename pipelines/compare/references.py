@@ -21,7 +21,7 @@ def kind_of(reference: str) -> str:
     Raises
     ------
     InputError
-        If that cannot be told.
+        If it cannot be determined.
     """
     path = Path(reference)
     if reference == HELD_OUT:

@@ -107,7 +107,7 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             f"{run.path} has no posterior samples, so that its predictions have no "
             "error to judge: fit it with inference.samples of 2 or more"
         )
-    z, residual = held.z_scores(positive=run.plan.density == "lognormal"), held.residual
+    z, residual = held.z_scores(positive=run.plan.is_lognormal), held.residual
     beyond = held.distance > last_star(run, unit_vectors(held.l, held.b))
     counts["judged"] = len(held)
     counts["of these beyond the last fitted star of their line"] = int(beyond.sum())

@@ -229,7 +229,7 @@ class DataConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """How often a fit saves what it needs to go on (fit --resume)."""
+    """How often a fit writes a checkpoint (fit --resume)."""
 
     minutes: Positive = 5.0
     """most time between two checkpoints [min]"""

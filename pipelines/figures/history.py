@@ -19,7 +19,7 @@ Records = Sequence[Mapping[str, Any]]
 PANELS = {
     "residual": "relative residual of a solve",
     "misfit": "mean squared residual / variance",
-    "promised_gain": "expected gain of a step [nats]",
+    "expected_gain": "expected gain of a step [nats]",
     "bound": "lower bound of the evidence [nats]",
 }
 # Of either sign.
@@ -35,7 +35,7 @@ def history(records: Records) -> Figure:
     ----------
     records
         As in ``metrics.jsonl``: each with ``stage``, ``seconds`` and one of
-        ``residual``, ``misfit``, ``promised_gain`` and ``bound``; others are left out.
+        ``residual``, ``misfit``, ``expected_gain`` and ``bound``; others are left out.
         A ``tolerance`` is drawn over the time in which records have it.
 
     Raises

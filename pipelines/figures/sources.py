@@ -83,7 +83,7 @@ class Source:
         from pipelines.products import columns
 
         # The published engine would pay a solve for every column.
-        if self.run is None or self.run.plan.engine == "svi":
+        if self.run is None or not self.run.plan.is_full_batch:
             return None
         return columns(self.run, along, between)
 

@@ -95,8 +95,8 @@ _VALUES = {
     "svi bound": "bound",
     "misfit": "misfit",
     "scales misfit": "misfit",
-    "gain": "promised_gain",
-    "scales": "promised_gain",
+    "gain": "expected_gain",
+    "scales": "expected_gain",
 }
 
 

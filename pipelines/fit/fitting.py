@@ -217,7 +217,7 @@ def _run(
         ),
         group=session.group,
     )
-    # Whoever goes on lets its tensors go.
+    # Free the checkpoint's tensors.
     del inference
     try:
         return run_engine(problem)

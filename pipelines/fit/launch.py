@@ -50,7 +50,7 @@ def processes(timeout: float = TIMEOUT) -> Iterator[Group]:
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     yield Group(connected=True, timeout=timeout, here=here)
-    # After an error the others may be gone, who would have to take part in this.
+    # After an error the other ranks, which would have to take part, may be gone.
     dist.destroy_process_group()
 
 

@@ -140,7 +140,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
 
 
 def _posterior(result: Inference, config: FitConfig) -> Posterior:
-    """The posterior by itself, seen nowhere in particular."""
+    """The posterior without functionals."""
     model = posterior_model(
         result.plan,
         dtype=result.mean.dtype,
@@ -165,7 +165,7 @@ def _write_record(
         "seed": config.inference.seed,
         "configuration": json.loads(config.model_dump_json()),
         "fit": manager.work.identifier,
-        "taken_up": manager.history,
+        "resumed": manager.history,
         "inputs": manager.identity.inputs,
         "catalogue": sample.train.meta,
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},

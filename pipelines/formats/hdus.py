@@ -22,7 +22,7 @@ from pipelines.storage.atomic import atomic_file
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
 _CLOSING = "END OF PROVENANCE"
 _CARD = 72
-# More inputs than these are told in HISTORY alone.
+# More inputs than these are listed in HISTORY alone.
 _INPUTS = 99
 _SPACE = "\\u0020"
 _WHOLE = 0xFFFFFFFF

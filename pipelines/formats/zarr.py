@@ -221,7 +221,7 @@ def _write_rays(group: zarr.Group, rays: Integrated) -> None:
     room = max(_RAY_CHUNK // distances, 1)
     patch = 4 ** ((room.bit_length() - 1) // 2)
     long = (min(_RAY_CHUNK, pixels),)
-    far = "end of the last stretch that a star looks through"
+    far = "end of the last stretch that a sight line crosses"
     healpix = "HEALPix pixel (NESTED, Galactic)"
     last = rays.last_star.astype(np.float32)
     for name, values, dimensions, units, title, chunks in (

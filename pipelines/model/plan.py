@@ -1,4 +1,4 @@
-"""From catalogue and configuration to a plan: every choice a fit makes by itself."""
+"""From catalogue and configuration to a plan: every choice of a fit."""
 
 from __future__ import annotations
 

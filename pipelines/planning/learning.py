@@ -81,10 +81,10 @@ def learn_plan(
     ``LEARNING_SHARE`` of the budget's time by ``clock`` [s].
     """
     names = open_names(plan, config)
-    in_fit = ("subgrid_share", "common_noise") if plan.density == "lognormal" else ()
+    in_fit = ("subgrid_share", "common_noise") if plan.is_lognormal else ()
     # What the fit learns by itself is no reason to learn before it.
     wanted = set(names) - set(in_fit)
-    if not config.inference.learn or plan.engine != "full-batch" or not wanted:
+    if not config.inference.learn or not plan.is_full_batch or not wanted:
         return None
     allowance = Allowance(60 * config.budget.minutes * LEARNING_SHARE, clock)
     part, some = part_of(plan, data, generator)
@@ -207,7 +207,7 @@ def _field_scales(
     values = found.parameters
     scale = [float(s) for s in values["lengthscale"].expand(3)]
     amplitude = float(values["mean"]) if "mean" in values else plan.mean.value
-    if plan.density != "lognormal":
+    if not plan.is_lognormal:
         return scale, math.sqrt(float(values["variance"])), amplitude
     kernel = plan.build_kernel().with_parameters({"variance": values["variance"]})
     variance, factor, median = lognormal_scales(kernel)

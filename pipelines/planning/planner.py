@@ -1,4 +1,4 @@
-"""Makes the plan: box and grid from the budget, scales from the stars themselves."""
+"""The plan: box and grid from the budget, scales from the stars."""
 
 from __future__ import annotations
 

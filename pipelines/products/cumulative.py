@@ -60,8 +60,8 @@ class RayIntegrals:
         plan, posterior = self._run.plan, self._run.posterior
         far = self._edges[:, part, None] * self._directions[part]
         inside = plan.grid.contains(far.reshape(-1, 3)).reshape(far.shape[:2])
-        if plan.engine == "svi":
-            # Rows are exact there, and their joint residuals too dear: whole rays.
+        if not plan.is_full_batch:
+            # Rows are exact there, and their joint residuals too expensive: whole rays.
             return _scattered(posterior.moments(rays(plan, far[inside])), inside)
 
         def outwards(values: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def ray_distances(run: Run) -> np.ndarray:
     Every second or third where there would be more than 160. The published engine pays
     a solve for each: those of `default_distances`.
     """
-    if run.plan.engine == "svi":
+    if not run.plan.is_full_batch:
         return default_distances(run)
     step = min(run.plan.grid.spacing)
     count = math.floor(farthest(run) / step * (1 + 1e-12))
@@ -107,7 +107,7 @@ def ray_nside(run: Run) -> int:
 
 
 def _nside_at(run: Run, distance: float) -> int:
-    if run.plan.engine == "svi":
+    if not run.plan.is_full_batch:
         return 8
     angle = min(run.plan.grid.spacing) / distance
     nside = 16

@@ -68,7 +68,7 @@ def rays_across(run: Run, distance: float, nside: int) -> int:
     across = 1
     width = healpy.nside2resol(nside) * distance
     while (
-        run.plan.engine != "svi"
+        run.plan.is_full_batch
         and across < _ACROSS
         and width / across > min(run.plan.grid.spacing)
     ):

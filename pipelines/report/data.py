@@ -46,7 +46,7 @@ class ReportData:
         """z-scores of the held-out stars, ``None`` if the map states no uncertainty."""
         if self.held_out is None or not self.held_out.has_uncertainty:
             return None
-        return self.held_out.z_scores(positive=self.run.plan.density == "lognormal")
+        return self.held_out.z_scores(positive=self.run.plan.is_lognormal)
 
     @cached_property
     def judged(self) -> Calibration | None:

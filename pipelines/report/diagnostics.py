@@ -20,7 +20,7 @@ _PARTS = {
 def diagnostics(data: ReportData) -> Section:
     """Convergence of the solves, and what the parts of the fit cost."""
     summary = data.run.summary
-    resumed = data.run.provenance.get("taken_up") or []
+    resumed = data.run.provenance.get("resumed") or []
     blocks: list[Block] = [Text((_in_words(summary, len(resumed)),))]
     timed = [record for record in data.records if "seconds" in record]
     if any(record.get(name) is not None for record in timed for name in PANELS):
@@ -56,7 +56,7 @@ def _in_words(summary: dict[str, Any], resumed: int) -> str:
     ended = "Its solvers converged" if summary["converged"] else "IT DID NOT CONVERGE"
     often = "never interrupted"
     if resumed:
-        often = f"interrupted and taken up again {several(resumed, 'time')}"
+        often = f"interrupted and resumed {several(resumed, 'time')}"
     return (
         f"The fit took {duration(total)} and at most "
         f"{size(summary['peak_memory_bytes'])} of memory; it was {often}. {ended}."

@@ -12,7 +12,7 @@ from pipelines.report.numbers import count, plain, significant
 
 
 def limits(data: ReportData) -> Section:
-    """What nobody should read out of the map."""
+    """What the map does not show."""
     plan = data.run.plan
     cell = plain(max(plan.grid.spacing))
     length = significant(min(plan.lengthscale))

@@ -42,7 +42,7 @@ def summary(data: ReportData) -> Section:
     ]
     every = (*run.summary.get("messages", ()), *run.plan.notes)
     if said := tuple(line for line in every if line not in warnings):
-        blocks.append(Notice(title="What the fit said", lines=said, loud=False))
+        blocks.append(Notice(title="Messages of the fit", lines=said, loud=False))
     return Section(key="summary", title="Summary", blocks=tuple(blocks))
 
 
@@ -64,13 +64,13 @@ def fit_warnings(run: Run) -> list[str]:
             "and amplitude are the best found until then; a fit with prior.lengthscale "
             "and prior.std given tells how much they matter."
         )
-    if converged and run.plan.engine == "full-batch":
+    if converged and run.plan.is_full_batch:
         said = run.summary.get("messages", ())
         found += [line for line in said if not line.startswith(_STATUS)]
     found += [
-        f"The fit was taken up again at {entry.get('time')} although something had "
+        f"The fit was resumed at {entry.get('time')} although something had "
         f"changed: {'; '.join(map(str, entry['differences']))}."
-        for entry in run.provenance.get("taken_up") or []
+        for entry in run.provenance.get("resumed") or []
         if entry.get("differences")
     ]
     if not len(run.posterior.samples):
@@ -141,7 +141,7 @@ def _map_rows(data: ReportData) -> list[tuple[str, str]]:
 def _learnt_table(run: Run) -> Table:
     plan = run.plan
     errors = (run.summary.get("learning") or {}).get("errors") or {}
-    lognormal = plan.density == "lognormal"
+    lognormal = plan.is_lognormal
     height = f"{significant(plan.mean.scale_height)} pc"
     rows = [
         ("lengthscale", "lengthscale", f"{by(plan.lengthscale, 3)} pc"),

@@ -34,7 +34,7 @@ def validation(data: ReportData) -> Section:
 
 def _method(data: ReportData) -> tuple[str, ...]:
     kind = "normal"
-    if data.run.plan.density == "lognormal":
+    if data.run.plan.is_lognormal:
         kind = "log-normal, with the posterior's median and 68% interval,"
     return (
         "These stars took no part in the fit. The map predicts the extinction of each "

@@ -1,4 +1,4 @@
-"""How good a fit is on stars it has not seen, and where stars look through."""
+"""Errors on held-out stars, and which cells sight lines cross."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 from pipelines.planning.selection import placing_errors
 
-# Of the cells, below which a map is told to be mostly prior.
+# Of the cells, below which a map counts as mostly prior.
 _FEW = 0.1
 
 
@@ -35,7 +35,7 @@ def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarr
 def sight_line_lengths(
     plan: Plan, stars: Stars, group: Group | None = None
 ) -> torch.Tensor:
-    """Length of sight lines per cell, in cells: where the stars look through.
+    """Length of sight lines per cell, in cells.
 
     The ranks of a group share out the stars.
     """
@@ -64,7 +64,7 @@ def sight_line_lengths(
 
 
 def crossed(support: torch.Tensor) -> str:
-    """In words, how much of the grid stars look through, by their `support`."""
+    """In words, the share of cells that sight lines cross."""
     share = float((support > 0).to(torch.float64).mean())
     text = "sight lines cross {} of the cells, the others show the prior"
     if share >= _FEW:

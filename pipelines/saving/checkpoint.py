@@ -123,7 +123,7 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         return None, []
     raise InputError(
         f"{folder}: no checkpoint can be used. {' '.join(faults)}. Restore one, or "
-        "begin anew with --overwrite"
+        "start again with --overwrite"
     )
 
 
@@ -182,7 +182,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(plain, path)
     except SafetensorError as error:
-        # The writer is not Python's: what the system said comes as its text.
+        # The writer is not Python's: the system's error comes as text.
         full = "No space left" in str(error)
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
     # Its writer makes files that nobody else may read.

@@ -93,7 +93,7 @@ class CheckpointManager:
         by = self.stop.name or "a signal to another rank"
         kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
         raise Stopped(
-            f"stopped by {by}, {kept}: go on with the same command and --resume"
+            f"stopped by {by}, {kept}: continue with the same command and --resume"
         )
 
     def _write_latest(self) -> None:
@@ -129,7 +129,9 @@ class CheckpointManager:
             )
         except OSError as error:
             kept = f"{self.last.name} stays" if self.last else "there is none before it"
-            say(f"a checkpoint could not be written, {kept}; the fit goes on: {error}")
+            say(
+                f"a checkpoint could not be written, {kept}; the fit continues: {error}"
+            )
 
 
 @dataclass(slots=True, kw_only=True)

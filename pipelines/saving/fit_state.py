@@ -80,5 +80,5 @@ class FitState:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{checkpoint.path} holds no state of a fit ({type(error).__name__}: "
-                f"{error}): begin anew with --overwrite"
+                f"{error}): start again with --overwrite"
             ) from error

@@ -16,13 +16,13 @@ from typing import TextIO
 from pipelines.base.errors import InputError
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-# Whoever only asks who holds a lock has it for a moment himself.
+# A probe for the holder takes the lock for a moment.
 _PATIENCE, _PAUSE = 1.0, 0.05
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, with process and host of who has it in it (``flock``).
+    """Hold a lock file, which names the holder's process and host (``flock``).
 
     It is the system's, not the file's presence: that of a process that died is free.
 

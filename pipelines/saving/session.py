@@ -166,7 +166,7 @@ def _ending(manager: CheckpointManager) -> Iterator[None]:
         heart.end("failed", message=f"{type(error).__name__}: {error}")
         if manager.last is not None:
             say(
-                f"the checkpoint {manager.last} stays: when the reason is gone, go on "
+                f"the checkpoint {manager.last} stays: remove the cause, then continue "
                 "with the same command and --resume"
             )
         raise
@@ -199,8 +199,8 @@ def _found(
         raise InputError(
             f"{found.path} is of another fit:\n  "
             + "\n  ".join(differences)
-            + "\nGo on with what it was begun with, begin anew with --overwrite, or "
-            "go on all the same with --resume-anyway"
+            + "\nContinue with the original ones, start again with --overwrite, or "
+            "continue all the same with --resume-anyway"
         )
     for line in differences:
         say(f"warning: resumed all the same, {line}")

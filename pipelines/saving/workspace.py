@@ -114,8 +114,8 @@ def claimed(output: Path, *, overwrite: bool, resume: bool) -> Iterator[Workspac
         work = unfinished(folder) or work
         if work.is_begun and not (overwrite or resume):
             raise InputError(
-                f"a fit into {output} was begun and is not finished ({folder}): go on "
-                "with --resume, or begin anew with --overwrite"
+                f"a fit into {output} was begun and is not finished ({folder}): "
+                "continue with --resume, or start again with --overwrite"
             )
         if not (work.is_begun and resume):
             _clear(folder)

@@ -1,4 +1,4 @@
-"""A mock galaxy: a catalogue of stars and the density that they look through."""
+"""A mock galaxy: a catalogue of stars and the true density."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stars of a mock galaxy: who is seen, and what is measured."""
+"""The stars of a mock galaxy: selection and measurements."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def restore_retired(folder: Path, target: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed writers left half-written in a folder that nobody writes."""
+    """Remove partial files of killed writers from a folder without a writer."""
     for part in [*folder.glob(f".*{_PART}"), *folder.glob(f".*{_PART}{_OLD}")]:
         _remove(part)
 

@@ -86,7 +86,7 @@ def test_a_fit_stopped_anywhere_ends_with_the_same_bits(whole, tmp_path, part):
     own.fit(resume=True)
     assert not own.workspace.exists()
     interrupted.require_same(case.output, own.output)
-    taken_up = read_run(own.output).provenance["taken_up"]
+    taken_up = read_run(own.output).provenance["resumed"]
     assert [one["stage"] for one in taken_up] == [count[at - 1]]
     assert taken_up[0]["differences"] == []
 
@@ -148,7 +148,7 @@ def test_a_fit_is_stopped_again_and_again_by_any_of_its_signals(whole, tmp_path,
         assert by.name in own.stop(after=at, by=by, resume=True)
     own.fit(resume=True)
     interrupted.require_same(whole[0].output, own.output)
-    assert len(read_run(own.output).provenance["taken_up"]) == 2
+    assert len(read_run(own.output).provenance["resumed"]) == 2
 
 
 def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
@@ -170,7 +170,7 @@ def test_without_resume_an_unfinished_fit_is_refused_and_overwrite_begins_anew(a
         again.fit()
     assert checkpoints(again.workspace / "checkpoints")
     again.fit(overwrite=True)
-    assert read_run(again.output).provenance["taken_up"] == []
+    assert read_run(again.output).provenance["resumed"] == []
 
 
 def test_the_old_run_stays_until_the_new_one_is_whole(whole, again):
@@ -182,7 +182,7 @@ def test_the_old_run_stays_until_the_new_one_is_whole(whole, again):
         == (read_run(whole[0].output).provenance["fit"])
     )
     again.fit(resume=True)
-    assert len(read_run(again.output).provenance["taken_up"]) == 1
+    assert len(read_run(again.output).provenance["resumed"]) == 1
 
 
 def test_a_fit_killed_while_it_cleared_up_is_finished(whole, again, capsys):
@@ -237,7 +237,7 @@ def test_it_is_resumed_all_the_same_if_that_is_asked_for(again, monkeypatch, cap
     another(again, "version", monkeypatch)
     again.fit(anyway=True)
     assert "warning: resumed all the same, code: version" in capsys.readouterr().err
-    (taken_up,) = read_run(again.output).provenance["taken_up"]
+    (taken_up,) = read_run(again.output).provenance["resumed"]
     assert "version" in taken_up["differences"][0]
 
 

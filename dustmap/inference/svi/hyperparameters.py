@@ -143,7 +143,7 @@ class Hyperparameters:
                 self.vector.copy_(torch.where(beyond, inside, self.vector))
 
     def _embedding(self, start: ToeplitzWhitening) -> Whitening:
-        """The embedding at hand, made anew where the kernel has moved."""
+        """The current embedding, recomputed if the kernel has changed."""
         own = _own(start.kernel, KERNEL, self.values())
         known = self._embedded.kernel.parameters()
         if not all(torch.equal(known[n].to(value), value) for n, value in own.items()):

@@ -182,7 +182,7 @@ class Trainer:
         with torch.set_grad_enabled(learning):
             data = self.observations(learning=learning).select(index)
             likelihood, variance = data.split(rows.variance)
-            # The dear part of a step, which normal noise alone does not need.
+            # The expensive part of a step, which normal noise alone does not need.
             if learning or self._recording or not likelihood.conjugate:
                 variance = variance + self.q.quadratic(rows.features)
             mean = data.offset + rows.features @ self.q.mean

@@ -218,10 +218,10 @@ def test_the_view_holds_the_cube(html, material):
 def test_interruptions_are_told(material):
     once = {"checkpoint": "000007", "stage": "inference", "differences": []}
     taken_up = [once, {**once, "differences": ["another catalogue"]}]
-    provenance = {**material.run.provenance, "taken_up": taken_up}
+    provenance = {**material.run.provenance, "resumed": taken_up}
     run = dataclasses.replace(material.run, provenance=provenance)
     _, text = read(diagnostics(dataclasses.replace(material, run=run, records=[])))
-    assert "interrupted and taken up again 2 times." in text
+    assert "interrupted and resumed 2 times." in text
     assert "checkpoint 000007, stage inference" in text
     assert [w for w in fit_warnings(run) if "another catalogue" in w]
     _, text = read(diagnostics(dataclasses.replace(material, records=[])))
