@@ -23,7 +23,7 @@ from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import fit_residual, write_residual
+from pipelines.run.residual import NO_RESIDUAL, fit_residual, write_residual
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -102,13 +102,18 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     assert result is not None
     support = sight_line_lengths(result.plan, sample.train, session.group)
     # Of a grid in slabs only the first rank has the posterior.
-    test = sample.test if session.group.first else sample.test.select(slice(0))
-    posterior = _posterior(result, config)
-    if config.model.residual and session.group.first:
-        residual = fit_residual(posterior, result.plan, sample.train, sample.validation)
-        posterior = replace(posterior, residual=residual)
-        clock.lap("residual")
-    predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
+    test, residual, predictions = sample.test.select(slice(0)), None, {}
+    missing: tuple[str, ...] = ()
+    if session.group.first:
+        test, posterior = sample.test, _posterior(result, config)
+        if config.model.residual:
+            residual = fit_residual(
+                posterior, result.plan, sample.train, sample.validation
+            )
+            posterior = replace(posterior, residual=residual)
+            missing = () if residual is not None else (NO_RESIDUAL,)
+            clock.lap("residual")
+        predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     report = FitReport(
         output=session.output,
@@ -118,7 +123,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         seconds=clock.seconds,
         peak_memory_bytes=peak_memory(),
         converged=result.converged,
-        messages=[*result.messages, crossed(support)],
+        messages=[*result.messages, *missing, crossed(support)],
     )
     if not session.group.first:
         return report
@@ -130,8 +135,8 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         _write_record(folder, session, report, result.facts, sample)
         _write_fitted(folder, sample.train)
         write_state(folder, mean=result.mean, samples=result.samples, support=support)
-        if posterior.residual is not None:
-            write_residual(folder, posterior.residual)
+        if residual is not None:
+            write_residual(folder, residual)
         _write_records(folder, session.manager.metrics.data)
         if len(test):
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)

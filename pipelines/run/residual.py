@@ -22,6 +22,10 @@ FILE = "residual.safetensors"
 # Fewer stars than this teach no covariance.
 _FEWEST = 50
 _ROWS = 131_072
+NO_RESIDUAL = (
+    "model.residual: no residual was learnt, which needs a lognormal density, posterior "
+    f"samples and {_FEWEST} stars in data.validation"
+)
 _CONSTANTS = ("nugget", "scale", "outliers", "stretch")
 
 

@@ -104,3 +104,13 @@ def test_draws_have_the_moments_of_predictions(run: Run) -> None:
     )[:, :30]
     spread = moments.std[:30] / np.sqrt(len(draws))
     assert bool(((draws.mean(0) - moments.mean[:30]).abs() < 6 * spread).all())
+
+
+def test_a_fit_without_stars_to_learn_it_on_says_so(tmp_path) -> None:
+    write_stars(tmp_path / "stars.parquet", sky(100, 1)[0], overwrite=False)
+    given = ["model.residual=true", "prior.lengthscale=150", "prior.std=1"]
+    small = ["inference.learn=false", "inference.samples=2"]
+    config = load_config(FitConfig, overrides=[*COARSE, *given, *small])
+    report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
+    assert any("model.residual" in message for message in report.messages)
+    assert read_run(tmp_path / "run").posterior.residual is None

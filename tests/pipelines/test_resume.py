@@ -166,7 +166,7 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
 
 
 def test_without_resume_an_unfinished_fit_is_refused_and_overwrite_begins_anew(again):
-    with pytest.raises(InputError, match="--resume, or begin anew with --overwrite"):
+    with pytest.raises(InputError, match="--resume, or start again with --overwrite"):
         again.fit()
     assert checkpoints(again.workspace / "checkpoints")
     again.fit(overwrite=True)
