@@ -23,8 +23,8 @@ FILE = "residual.safetensors"
 _FEWEST = 50
 _ROWS = 131_072
 NO_RESIDUAL = (
-    "model.residual: no residual was learnt, which needs a lognormal density, posterior "
-    f"samples and {_FEWEST} stars in data.validation"
+    "model.residual: no residual was learnt: it needs a lognormal density, "
+    f"posterior samples and {_FEWEST} stars in data.validation"
 )
 _CONSTANTS = ("nugget", "scale", "outliers", "stretch")
 
