@@ -64,6 +64,11 @@ class ResidualField:
     outliers: float
     stretch: float
 
+    @property
+    def darkest(self) -> float:
+        """The least density of a ray [mag/pc]; the same whatever places are asked."""
+        return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
+
     def with_outliers_weighed(self, outliers: float) -> ResidualField:
         r"""The noise of outliers raised, by what their neighbours predict.
 
@@ -93,7 +98,7 @@ class ResidualField:
         self, ends: Float[Tensor, "m 3"], extinctions: Float[Tensor, "s m"]
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²]."""
-        places = rays_to(ends, extinctions.mean(dim=0))
+        places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
         near = nearest(
             self.rays.coordinates(self.stretch),
             places.coordinates(self.stretch),
@@ -124,11 +129,19 @@ def _added(
     return torch.where(change >= -half, extinction + change, bounded)
 
 
-def rays_to(ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"]) -> Rays:
+def least_density(
+    extinction: Float[Tensor, " n"], lengths: Float[Tensor, " n"]
+) -> float:
+    """The density [mag/pc] below which rays count as no darker, of the stars' rays."""
+    return _DARKEST * float(extinction.clamp_min(0.0).sum() / lengths.sum())
+
+
+def rays_to(
+    ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
+) -> Rays:
     """Rays from the observer to places [pc] where the map has these extinctions."""
     lengths = torch.linalg.vector_norm(ends, dim=-1)
     safe = lengths.clamp_min(1e-9)
-    least = _DARKEST * float(extinction.clamp_min(0.0).sum() / safe.sum())
     return Rays(
         directions=ends / safe[:, None],
         lengths=lengths,

@@ -59,9 +59,6 @@ class FreeSpectrum:
 
     lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0, 180.0)
 
-    def __len__(self) -> int:
-        return len(self.lengthscales)
-
     def components(self, one: Rays, other: Rays) -> Float[Tensor, "*n j"]:
         """The summands of unit ``w_j``, of rays that broadcast, element by element."""
         chord = (one.directions - other.directions).norm(dim=-1)

@@ -46,7 +46,10 @@ class Kriging:
 
     def mean(self, residuals: Float[Tensor, "*s n"]) -> Float[Tensor, "*s m"]:
         """The prediction from residuals of all rows."""
-        return (residuals[..., self.neighbours] * self.weights).sum(-1)
+        rows = residuals.reshape(-1, residuals.shape[-1])
+        # One set of residuals at a time: all neighbours' are k times as many numbers.
+        found = [(row[self.neighbours] * self.weights).sum(-1) for row in rows]
+        return torch.stack(found).reshape(*residuals.shape[:-1], -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ class RayTable:
 
 @cache
 def ray_table() -> RayTable:
-    r"""Build the table, .3 s.
+    r"""Build the table.
 
     With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over
     one ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta,

@@ -67,7 +67,7 @@ def sky(
     if not np.isfinite(value[chosen]).all():
         notes.append("grey: the map ends before that")
     if any(panel.seen is not None for panel in panels):
-        notes.append("pale, hatched: no star looks that far, only the prior")
+        notes.append("pale, hatched: no sight line reaches that far, only the prior")
     return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)
 
 

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
-from dustmap.residual.field import ResidualField, learn_residual, rays_to
+from dustmap.residual.field import (
+    ResidualField,
+    learn_residual,
+    least_density,
+    rays_to,
+)
 from dustmap.residual.free_spectrum import Rays
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
@@ -51,7 +56,8 @@ def fit_residual(
         for part, rows in zip(stars, (slice(len(train)), slice(len(train), None)))
     ]
     noise = torch.as_tensor(np.concatenate(errors)) ** 2
-    rays = rays_to(ends, extinctions.mean(dim=0))
+    mean = extinctions.mean(dim=0)
+    rays = rays_to(ends, mean, least_density(mean, ends.norm(dim=1)))
     held = torch.arange(len(train), len(ends))
     return learn_residual(rays, observed - extinctions, noise, held)
 

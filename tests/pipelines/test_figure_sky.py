@@ -41,7 +41,7 @@ def test_the_sky_is_pale_where_stars_do_not_look_so_far():
     assert not paled(near)[half + 8 :].any()
     assert paled(near)[: half - 8].any()
     assert paled(far)[half + 8 :].any()
-    assert "no star looks that far" in figure.texts[0].get_text()
+    assert "no sight line reaches that far" in figure.texts[0].get_text()
     plain = sky(replace(make_maps(), last_star=None), dpi=40)
     assert all(len(axes.images) < 2 for axes in plain.axes)
 

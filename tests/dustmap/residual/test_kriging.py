@@ -8,7 +8,7 @@ import torch
 from scipy.integrate import dblquad
 
 from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.field import ResidualField, learn_residual, rays_to
+from dustmap.residual.field import ResidualField, learn_residual, least_density, rays_to
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
 from dustmap.residual.kriging import JITTER, Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
@@ -192,5 +192,32 @@ def test_a_correction_never_makes_an_extinction_negative(
 
 def test_the_density_of_dark_rays_has_a_floor() -> None:
     ends = torch.tensor([[100.0, 0, 0], [0, 100.0, 0]], dtype=torch.float64)
-    found = rays_to(ends, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    extinction = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    least = least_density(extinction, ends.norm(dim=1))
+    found = rays_to(ends, extinction, least)
     assert found.density.tolist() == pytest.approx([0.01, 0.02 * 0.005])
+
+
+def test_a_correction_does_not_depend_on_what_else_is_asked(
+    generator: torch.Generator,
+) -> None:
+    rows, observed, noise, _ = drawn(200, generator)
+    field = ResidualField(
+        rays=rows,
+        residuals=observed.expand(2, -1),
+        stated=noise,
+        noise=noise,
+        weights=WEIGHTS,
+        nugget=0.0,
+        scale=1.0,
+        outliers=0.0,
+        stretch=10.0,
+    )
+    ends = rows.directions * rows.lengths[:, None]
+    extinctions = torch.rand(2, 200, generator=generator, dtype=torch.float64)
+    extinctions[:, 0] = 1e-9
+    together, alone = (
+        field.correct(ends[n], extinctions[:, n]) for n in (slice(None), slice(1))
+    )
+    torch.testing.assert_close(together[0][:, :1], alone[0])
+    torch.testing.assert_close(together[1][:1], alone[1])
