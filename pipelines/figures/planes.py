@@ -42,7 +42,7 @@ def face_on(
     columns
         The integral and its std from posterior samples (`pipelines.products.columns`).
         Without it the value is the integral of the median density where the cube has
-        one (the mean of a lognormal grows without bound where no star looks), and
+        one (the mean of a lognormal grows without bound off all sight lines), and
         beside it stands the sum of the cells' std: an upper bound of the integral's.
     width
         Of the page [mm]; under 120 the panels are stacked.

@@ -91,7 +91,7 @@ def informed_rays(maps: SkyMaps, count: int = 6) -> list[tuple[float, float]]:
     """Directions ``l, b`` [deg] of much extinction that stars look far along.
 
     One of every stretch of longitude: where the extinction out to the last star, times
-    its distance, is largest; in the Galactic plane where no star looks.
+    its distance, is largest; in the Galactic plane where no sight line passes.
     """
     assert maps.last_star is not None
     pixels = np.arange(len(maps.last_star))

@@ -58,7 +58,7 @@ class Cube:
     arrays
         Name to array of shape ``(z, y, x)``. A map has ``mean``, ``std`` [unit] and
         ``support`` (sight-line length per cell in units of the cell size; zero where
-        no star looks through); a simulation's truth has ``density``.
+        no sight line crosses); a simulation's truth has ``density``.
     unit
         Unit of the density arrays.
     meta

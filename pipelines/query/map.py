@@ -27,7 +27,7 @@ FLAGS = np.dtype([(name, "?") for name in _FIELDS])
 """Fields of the flags of a query.
 
 ``inside``: the place is in the map, and only then there is a value. ``unseen``:
-no star looks through the very cell. ``extrapolated``: nor through what lies behind it
+no sight line crosses the cell itself. ``extrapolated``: nor through what lies behind it
 on the sight line, so that the map goes on with the prior.
 ``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
 and the value is that at the edge of the map.

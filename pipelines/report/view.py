@@ -57,7 +57,7 @@ def thinned(cube: Cube, points: int | None = None) -> Thinned:
     """The mean of the density in blocks of equal sides, of at most so many points.
 
     Of a positive density it is the median that is averaged: the mean of a log-normal
-    grows without bound where no star looks. A block at an edge may hold fewer cells.
+    grows without bound off all sight lines. A block at an edge may hold fewer cells.
     """
     name = "p50" if "p50" in cube.arrays else "mean"
     shape = cube.arrays[name].shape
