@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals, LineIntegrals
+from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.residual.field import ResidualField
 
@@ -59,7 +60,7 @@ class Posterior:
         Exact posterior samples of ε.
     residual
         What neighbouring stars share beyond the field, of a non-linear model: it
-        corrects line integrals that begin at the observer.
+        corrects line integrals that begin at the observer and values at points.
     """
 
     model: ForwardModel
@@ -113,11 +114,18 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        for rows, ends in self._sight_lines(model.functionals):
-            assert self.residual is not None
-            corrected = self.residual.correct(ends, values[:, rows])
-            values[:, rows], unresolved[:, rows] = corrected
+        for rows, correct in self._corrections(model.functionals):
+            values[:, rows], unresolved[:, rows] = correct(values[:, rows])
         return moments_over_samples(values, unresolved, positive=model.positive)
+
+    def values(self, functionals: Functionals) -> Float[Tensor, "s n"]:
+        """Every sample's values, or those of the mean, without what is unresolved."""
+        model = self.model.at(functionals)
+        if not len(self.samples):
+            return model.apply(self.mean).to(torch.float64).cpu()[None]
+        shape = (len(self.samples), len(functionals))
+        nothing = torch.zeros(shape, dtype=torch.float64)
+        return self._values(model, nothing, nothing)
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator
@@ -151,18 +159,26 @@ class Posterior:
         """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
         values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
-        for rows, ends in self._sight_lines(model.functionals):
-            assert self.residual is not None
+        for rows, correct in self._corrections(model.functionals):
             assert white is not None
-            values[:, rows], variance = self.residual.correct(ends, values[:, rows])
+            values[:, rows], variance = correct(values[:, rows])
             unresolved[:, rows] = variance.sqrt() * white[:, rows]
         return (values + unresolved).cpu()
 
-    def _sight_lines(self, functionals: Functionals) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of integrals from the observer and their ends, if they are corrected."""
-        for rows, kind in functionals.runs() if self.residual is not None else ():
+    def _corrections(
+        self, functionals: Functionals
+    ) -> Iterator[tuple[slice, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
+        """Rows that the residual corrects, and how: samples' values and variances.
+
+        These are integrals from the observer and values at points.
+        """
+        if self.residual is None:
+            return
+        for rows, kind in functionals.runs():
             if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
-                yield rows, kind.end
+                yield rows, partial(self.residual.correct, kind.end)
+            elif isinstance(kind, PointValues):
+                yield rows, partial(self.residual.correct_density, kind.points)
 
 
 def moments_over_samples(

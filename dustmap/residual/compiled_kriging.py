@@ -14,9 +14,13 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
+from dustmap.residual.decay_table import FURTHEST, NEAREST, START, STEP, decay_table
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
 from dustmap.residual.kriging import JITTER, Kriging
 from dustmap.residual.ray_table import LIMITS, ray_table
+
+# Components of less than this part of the relative variance are left out.
+_NEGLIGIBLE = 1e-9
 
 
 def krige_rays(
@@ -26,8 +30,13 @@ def krige_rays(
     noise: Float[Tensor, " n"],
     places: Rays,
     neighbours: Int[Tensor, "m k"],
+    *,
+    points: bool = False,
 ) -> Kriging:
     """Weights of the neighbours' residuals for every place, and what is left.
+
+    The prediction is that of the extinction to the places; with ``points``, that of the
+    relative density there.
 
     Raises
     ------
@@ -35,16 +44,18 @@ def krige_rays(
         If a neighbourhood's covariance is not positive definite.
     """
     table = ray_table()
-    used = weights > 0
+    used = weights > _NEGLIGIBLE * weights.max()
+    scales = np.array(spectrum.lengthscales)[used.numpy()]
+    axes = np.array([table.starts, table.steps])
     found = _krige(
-        _columns(rays),
-        _columns(places),
+        _columns(rays, scales),
+        _columns(places, scales),
         noise.numpy(),
         neighbours.numpy(),
-        table.ratio.numpy(),
-        np.array([table.starts, table.steps]),
-        np.array(spectrum.lengthscales)[used.numpy()],
+        (table.ratio.numpy(), axes, np.log(scales), decay_table()),
+        scales,
         weights[used].numpy(),
+        points,
     )
     solved, variance = map(torch.from_numpy, found)
     failed = int(torch.isnan(variance).sum())
@@ -56,57 +67,96 @@ def krige_rays(
     return Kriging(neighbours=neighbours, weights=solved, variance=variance)
 
 
-def _columns(rays: Rays) -> np.ndarray:
-    """Direction, length and density of each ray, shape ``(n, 5)``."""
-    parts = [rays.directions, rays.lengths[:, None], rays.density[:, None]]
-    return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())
+# Columns of a ray; from the last one on, e^(-d/ℓ) - 1 of every scale.
+_LENGTH, _DENSITY, _LOGARITHM, _FALLS = 3, 4, 5, 6
+
+
+def _columns(rays: Rays, scales: np.ndarray) -> np.ndarray:
+    """What covariances need of each ray, shape ``(n, 6 + j)``."""
+    lengths = rays.lengths.numpy()[:, None]
+    logarithms = np.log(np.maximum(lengths, 1e-300))
+    falls = np.expm1(-lengths / scales)
+    density = rays.density.numpy()[:, None]
+    return np.hstack([rays.directions.numpy(), lengths, density, logarithms, falls])
 
 
 @njit(cache=True)
-def _interpolated(ratio, axes, chord, shorter, difference):
-    """The table's ratio, trilinearly."""
-    value = 0.0
-    x = (math.log(max(chord, LIMITS[0])) - axes[0, 0]) / axes[1, 0]
-    y = (math.log(max(shorter, LIMITS[1])) - axes[0, 1]) / axes[1, 1]
-    z = (math.log1p(min(difference, LIMITS[2])) - axes[0, 2]) / axes[1, 2]
-    x = min(max(x, 0.0), ratio.shape[0] - 1 - 1e-9)
-    y = min(max(y, 0.0), ratio.shape[1] - 1 - 1e-9)
-    z = min(max(z, 0.0), ratio.shape[2] - 1 - 1e-9)
-    i, j, k = int(x), int(y), int(z)
-    a, b, c = x - i, y - j, z - k
-    for p in range(2):
-        for q in range(2):
-            first, second = ratio[i + p, j + q, k], ratio[i + p, j + q, k + 1]
-            part = (a if p else 1 - a) * (b if q else 1 - b)
-            value += part * (first + c * (second - first))
-    return value
+def _position(logarithm, start, step, size):
+    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
+    return int(x), x - int(x)
 
 
 @njit(cache=True)
-def _parallel(u, difference):
+def _chord(one, other):
+    """Squared distance of the tips of the two unit vectors."""
+    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
+    return x * x + y * y + z * z
+
+
+@njit(cache=True)
+def _covariance(one, other, tables, scales, weights):
+    """The free spectrum's covariance of the extinctions along two rays."""
+    ratio, axes, logarithms, _ = tables
+    if one[_LENGTH] > other[_LENGTH]:
+        one, other = other, one
+    chord = 0.5 * math.log(max(_chord(one, other), LIMITS[0] ** 2))
+    i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
+    apart = other[_LENGTH] - one[_LENGTH]
+    total = 0.0
+    for j in range(len(scales)):
+        u, difference = one[_LENGTH] / scales[j], apart / scales[j]
+        shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
+        m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
+        further = math.log1p(min(difference, LIMITS[2]))
+        k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
+        value = 0.0
+        for p in range(2):
+            for q in range(2):
+                first, second = ratio[i + p, m + q, k], ratio[i + p, m + q, k + 1]
+                part = (a if p else 1 - a) * (b if q else 1 - b)
+                value += part * (first + c * (second - first))
+        falls = one[_FALLS + j] + other[_FALLS + j]
+        parallel = _parallel(u, difference, falls)
+        total += weights[j] * scales[j] ** 2 * value * parallel
+    return one[_DENSITY] * other[_DENSITY] * total
+
+
+@njit(cache=True)
+def _parallel(u, difference, falls):
     """``I(0, u, u + difference)``; see `ray_table.parallel_rays`."""
     longer = u + difference
     if longer < 1e-3:
         return u * longer - (longer**3 - difference**3 + u**3) / 6
-    return 2 * u + math.expm1(-u) + math.expm1(-longer) - math.expm1(-difference)
+    return 2 * u + falls - math.expm1(-difference)
 
 
 @njit(cache=True)
-def _covariance(one, other, ratio, axes, scales, weights):
-    """The free spectrum's covariance of two rays."""
-    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
-    chord = math.sqrt(x * x + y * y + z * z)
+def _point_covariance(point, ray, tables, scales, weights):
+    """That of the relative density at a point with the extinction along a ray."""
+    square = _chord(point, ray)
+    foot = point[_LENGTH] * (1 - square / 2)
+    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
     total = 0.0
     for j in range(len(scales)):
-        u = min(one[3], other[3]) / scales[j]
-        difference = abs(one[3] - other[3]) / scales[j]
-        total += (
-            weights[j]
-            * scales[j] ** 2
-            * _interpolated(ratio, axes, chord, u, difference)
-            * _parallel(u, difference)
-        )
-    return one[4] * other[4] * total
+        p, x, v = apart / scales[j], foot / scales[j], ray[_LENGTH] / scales[j]
+        part = _decay(p, v - x, tables[3]) + _decay(p, x, tables[3])
+        total += weights[j] * scales[j] * part
+    return ray[_DENSITY] * total
+
+
+@njit(cache=True)
+def _decay(p, x, table):
+    """``G(p, x)``; see `decay_table`."""
+    if p > FURTHEST:
+        return 0.0
+    along = min(abs(x), FURTHEST)
+    i, a = _position(math.log(max(p, NEAREST)), START, STEP, table.shape[0])
+    j, b = _position(math.log(max(along, NEAREST)), START, STEP, table.shape[1])
+    first = table[i, j] + b * (table[i, j + 1] - table[i, j])
+    second = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
+    value = -(first + a * (second - first)) * math.expm1(-along)
+    return value if x > 0 else -value
 
 
 @njit(cache=True)
@@ -141,7 +191,7 @@ def _solve(factor, x):
 
 
 @njit(parallel=True, cache=True)
-def _krige(rays, places, noise, neighbours, ratio, axes, scales, weights):
+def _krige(rays, places, noise, neighbours, tables, scales, weights, points):
     count, near = neighbours.shape
     solved = np.zeros((count, near))
     variance = np.full(count, np.nan)
@@ -149,15 +199,20 @@ def _krige(rays, places, noise, neighbours, ratio, axes, scales, weights):
         matrix, across = np.empty((near, near)), np.empty(near)
         for i in range(near):
             row = rays[neighbours[m, i]]
-            across[i] = _covariance(places[m], row, ratio, axes, scales, weights)
+            if points:
+                across[i] = _point_covariance(places[m], row, tables, scales, weights)
+            else:
+                across[i] = _covariance(places[m], row, tables, scales, weights)
             for j in range(i + 1):
                 other = rays[neighbours[m, j]]
-                matrix[i, j] = _covariance(row, other, ratio, axes, scales, weights)
+                matrix[i, j] = _covariance(row, other, tables, scales, weights)
             matrix[i, i] += JITTER * matrix[i, i] + noise[neighbours[m, i]]
         if not _factorise(matrix):
             continue
         solved[m] = across
         _solve(matrix, solved[m])
-        prior = _covariance(places[m], places[m], ratio, axes, scales, weights)
+        prior = weights.sum()
+        if not points:
+            prior = _covariance(places[m], places[m], tables, scales, weights)
         variance[m] = prior - (solved[m] * across).sum()
     return solved, variance

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
-from dustmap.residual.kriging import Neighbourhoods
+from dustmap.residual.kriging import Kriging, Neighbourhoods
 from dustmap.residual.learning import OUTLYING, Learnt, learn_weights
 from dustmap.residual.neighbours import nearest, without_self
 
@@ -99,22 +99,43 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²]."""
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        near = nearest(
-            self.rays.coordinates(self.stretch),
-            places.coordinates(self.stretch),
-            _COUNT,
-        )
-        found = krige_rays(
+        found = self._krige(places)
+        variance = found.variance.clamp_min(0.0) + self.nugget
+        corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
+        return corrected, self.scale * variance
+
+    def correct_density(
+        self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
+    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
+        r"""Every sample's densities at points [pc], corrected, and their variances.
+
+        The residual of the density is :math:`\rho_s(x) \delta(x)` with the relative
+        density :math:`\delta` of variance :math:`\sum_j w_j`; its covariance with the
+        extinction of a star is :math:`g_n \sum_j w_j \ell_j J` of
+        :mod:`dustmap.residual.decay_table`.
+        """
+        nowhere = torch.zeros(len(points), dtype=torch.float64)
+        found = self._krige(rays_to(points, nowhere, self.darkest), points=True)
+        densities = densities.to(torch.float64)
+        corrected = _added(densities, densities * found.mean(self.residuals))
+        relative = self.scale * found.variance.clamp_min(0.0)
+        return corrected, corrected**2 * relative
+
+    def _krige(self, places: Rays, *, points: bool = False) -> Kriging:
+        """Places from the nearest stars."""
+        return krige_rays(
             FreeSpectrum(),
             self.weights,
             self.rays,
             self.noise + self.nugget,
             places,
-            near,
+            nearest(
+                self.rays.coordinates(self.stretch),
+                places.coordinates(self.stretch),
+                _COUNT,
+            ),
+            points=points,
         )
-        variance = found.variance.clamp_min(0.0) + self.nugget
-        corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
-        return corrected, self.scale * variance
 
 
 def _added(
