@@ -16,6 +16,9 @@ _DEGREES = 5.0
 # How much wider outliers scatter than other rows.
 OUTLYING = 10.0
 _STEPS = 60
+# Of the logarithms that are searched, about their start: the score is flat in weights
+# that do not matter, and steps along it would overflow.
+_PRIOR_STD = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ def learn_weights(
     scale = torch.cat([unit / shared, unit[None]])
     start = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
     start[-1] = -4.0
+    origin, rows = start.clone(), len(observed)
     place = start.requires_grad_(True)
 
     def predicted(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +78,7 @@ def learn_weights(
 
     def closure() -> Tensor:
         search.zero_grad()
-        loss = -score()
+        loss = -score() + ((place - origin) / _PRIOR_STD).square().sum() / 2 / rows
         loss.backward()
         return loss
 

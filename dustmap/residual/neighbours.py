@@ -19,9 +19,16 @@ def nearest(
     return torch.from_numpy(found.reshape(len(places), count)).to(rows.device)
 
 
-def without_self(near: Int[Tensor, "n k"]) -> Int[Tensor, "n k-1"]:
-    """Every row's neighbours without the row, the last one dropped if it is absent."""
-    own = near == torch.arange(len(near), device=near.device)[:, None]
+def without_self(
+    near: Int[Tensor, "m k"], rows: Int[Tensor, " m"] | None = None
+) -> Int[Tensor, "m k-1"]:
+    """Neighbours of ``rows`` without these, the last one dropped if they are absent.
+
+    Of all rows in order where none are named.
+    """
+    if rows is None:
+        rows = torch.arange(len(near), device=near.device)
+    own = near == rows[:, None]
     # Among rows at one place a row need not be the first that is found.
     own[~own.any(dim=1), -1] = True
     return near[~own].reshape(len(near), -1)

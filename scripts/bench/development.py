@@ -1,0 +1,209 @@
+"""The map by its defaults on the development sets, beside what needs no map.
+
+Every set is split once; `dustmap.fit` sees the training rows with the settings that a
+user has to give, and predicts the others. Baselines are `pipelines.run.baselines` from
+the same training rows. Where the truth is known, noise-free extinctions and densities
+at the true places are judged; else observed extinctions with all their noise. All
+figures are of held-out stars inside the box.
+
+Coverages are of central intervals; that of 95% stretches both halves of p16–p84 1.96
+times in the logarithm (truth), or is by the quantile of the observation in the
+predicted log-normal with noise. Log scores are mean log densities [ln(1/mag)]: of the
+truth that of two half normals which meet at p50 with deviations p50 − p16 and
+p84 − p50; of an observation that of a normal with the predicted mean and with
+std² + noise².
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import torch
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from development_sets import SETS, Development
+from report import Report, Row, parser
+from scoring import WIDTHS, correlations, coverage, read_prediction
+from semi_synthetic import data_folder
+
+import dustmap
+from pipelines.base.calibration import coverage as z_coverage
+from pipelines.base.calibration import predictive_z
+from pipelines.base.quantiles import KINDS
+from pipelines.catalog.schema import Stars
+from pipelines.model.plan import Plan
+from pipelines.run.assessment import observation_noise
+from pipelines.run.baselines import baselines
+from pipelines.run.folder import read_run
+
+
+def main() -> None:
+    options = arguments()
+    report = Report.of("development", __doc__, options)
+    rows: list[Row] = []
+    for name in options.set or SETS:
+        print(f"development: {name}", flush=True)
+        part = SETS[name](options.data)
+        rows.append({"set": name, **one_set(part, options, options.output / name)})
+        report.tables = {f"Held-out stars, {commit()}": rows}
+        report.write(options.output)
+
+
+def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
+    """Fit, predict, judge."""
+    load, clocks = os.getloadavg()[0], (time.perf_counter(), time.process_time())
+    chosen = settings([*part.settings, *options.settings])
+    train = part.train
+    assert train.extinction is not None
+    dustmap.fit(
+        coordinates(train),
+        train.extinction,
+        train.extinction_error,
+        distance_error=train.distance_error,
+        output=run,
+        settings=chosen,
+        overwrite=True,
+    )
+    wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
+    table = dustmap.predict(run, coordinates(part.test))
+    columns = {name: np.asarray(table[name]) for name in table.colnames}
+    inside = columns["inside"].astype(bool)
+    columns = {name: column[inside] for name, column in columns.items()}
+    plan = read_run(run).plan
+    test = part.test.select(inside)
+    others = baselines(train, test, torch.Generator().manual_seed(options.seed))
+    judged = against_observed(columns, test, plan)
+    if part.truth is not None:
+        truth = {name: values[inside] for name, values in part.truth.items()}
+        judged = against_truth(columns, truth, test.distance)
+    else:
+        truth = {"extinction": test.extinction}
+    error = {
+        "map": rmse(columns["extinction_mean"], truth["extinction"]),
+        **{n: rmse(others[n], truth["extinction"]) for n in ("neighbours", "kriging")},
+    }
+    best = min(error["neighbours"], error["kriging"])
+    return {
+        "stars": len(train),
+        "judged": len(test),
+        "outside": int((~inside).sum()),
+        "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
+        **{f"RMSE {name}": value for name, value in error.items()},
+        "RMSE / best": error["map"] / best,
+        **judged,
+        "wall [s]": wall,
+        "CPU [s]": cpu,
+        "load": load,
+    }
+
+
+def coordinates(stars: Stars) -> SkyCoord:
+    """Of the stars, with distances."""
+    return SkyCoord(
+        l=stars.l * u.deg,
+        b=stars.b * u.deg,
+        distance=stars.distance * u.pc,
+        frame="galactic",
+    )
+
+
+def settings(pairs: list[str]) -> dict[str, object]:
+    """``KEY=VALUE`` with values as TOML has them, or plain words."""
+    found: dict[str, object] = {}
+    for key, _, value in (pair.partition("=") for pair in pairs):
+        try:
+            found[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = value
+    return found
+
+
+def against_truth(
+    columns: dict[str, np.ndarray], truth: dict[str, np.ndarray], distance: np.ndarray
+) -> Row:
+    """Of noise-free extinction and density."""
+    said = read_prediction(columns)
+    row: Row = {
+        "density r": correlations(said["density"], truth["density"])["density_r"]
+    }
+    if "extinction_interval" not in said:
+        return row
+    interval, true = said["extinction_interval"], truth["extinction"]
+    row["A in 68%"], row["A in 95%"] = coverage(interval, true)
+    held = (interval[0] <= true) & (true <= interval[1])
+    row["by thirds of distance"] = thirds(held, distance)
+    row["ρ in 68%"] = coverage(said["density_interval"], truth["density"])[0]
+    quantiles = (columns[f"extinction_{name}"] for name in ("p16", "p50", "p84"))
+    row["log score"] = float(half_normals(true, *quantiles).mean())
+    return row
+
+
+def against_observed(columns: dict[str, np.ndarray], test: Stars, plan: Plan) -> Row:
+    """Of extinctions with their noise."""
+    assert test.extinction is not None
+    if np.isnan(columns["extinction_std"]).all():
+        return {}
+    noise = observation_noise(test, plan, columns["density_mean"])
+    said = {name: columns[f"extinction_{name}"] for name in KINDS}
+    z = predictive_z(test.extinction, noise, said, positive=plan.is_lognormal)
+    at68, at95 = z_coverage(z, (0.68, 0.95))
+    variance = said["std"] ** 2 + noise**2
+    squared = (test.extinction - said["mean"]) ** 2 / variance
+    score = -0.5 * (squared + np.log(2 * np.pi * variance))
+    return {
+        "A in 68%": at68.held,
+        "A in 95%": at95.held,
+        "by thirds of distance": thirds(np.abs(z) <= WIDTHS[0], test.distance),
+        "log score": float(score.mean()),
+    }
+
+
+def thirds(held: np.ndarray, distance: np.ndarray) -> str:
+    """Fractions of the near, the middle and the far third."""
+    parts = np.array_split(held[np.argsort(distance, kind="stable")], 3)
+    return " / ".join(f"{part.mean():.3f}" for part in parts)
+
+
+def half_normals(
+    true: np.ndarray, low: np.ndarray, middle: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """Log density of two half normals that meet at ``middle``."""
+    below, above = middle - low, high - middle
+    z = (true - middle) / np.where(true < middle, below, above)
+    return -0.5 * z**2 - np.log((below + above) / 2) - 0.5 * np.log(2 * np.pi)
+
+
+def rmse(predicted: np.ndarray, true: np.ndarray) -> float:
+    """Root mean square error."""
+    return float(np.sqrt(np.mean((predicted - true) ** 2)))
+
+
+def commit() -> str:
+    """The checkout's commit, marked where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    return f"commit {done.stdout.strip()}" if not done.returncode else "no checkout"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    options = parser(__doc__)
+    options.add_argument("--data", type=Path, default=data_folder(), metavar="FOLDER")
+    options.add_argument("--set", action="append", choices=list(SETS))
+    options.add_argument(
+        "--settings", nargs="+", default=[], metavar="KEY=VALUE", help="of the fit"
+    )
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    main()

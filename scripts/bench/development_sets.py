@@ -1,0 +1,150 @@
+"""Development sets: stars to fit, stars held out, and the truth where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from astropy.table import Table
+
+from pipelines.catalog.schema import Stars
+
+_REACH = 5000.0
+# Of the density in the Ananke sample, and its noise; see the folder's README.
+_MASS_PER_EXTINCTION, _ANANKE_NOISE = 0.20022, 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Development:
+    """One set, split.
+
+    Parameters
+    ----------
+    train
+        Stars to fit.
+    test
+        Held-out stars where a prediction is judged: at their true places if these are
+        known.
+    truth
+        Noise-free ``extinction`` [mag] and ``density`` [mag/pc] of ``test``; None where
+        only observed extinctions are known.
+    settings
+        What a user has to give for this set.
+    """
+
+    train: Stars
+    test: Stars
+    truth: dict[str, np.ndarray] | None
+    settings: tuple[str, ...] = ()
+
+
+def galaxy(data: Path, *, name: str) -> Development:
+    """A simulated sky with its own split; distance errors only where there are any."""
+    with np.load(data / f"{name}.npz") as stored:
+        column = {key: np.asarray(stored[key], np.float64) for key in stored.files}
+    place = {"l": column["l"], "b": column["b"]}
+    error = column["e_dist_pc"] if name.endswith("defects") else None
+    observed = Stars(
+        **place,
+        distance=column["dist_pc"],
+        distance_error=error,
+        extinction=column["av"],
+        extinction_error=column["e_av"],
+    )
+    true = Stars(**place, distance=column.get("distance_true", column["dist_pc"]))
+    truth = {"extinction": column["av_true"], "density": column["density_true"]}
+    return _split(observed, true, column["is_test"] > 0, truth)
+
+
+def semi_synthetic(data: Path) -> Development:
+    """A real dust field, stars at exact distances."""
+    with np.load(data / "semi_synthetic_75k.npz") as stored:
+        column = {key: np.asarray(stored[key], np.float64) for key in stored.files}
+    stars = Stars(
+        l=column["l"],
+        b=column["b"],
+        distance=1e3 * column["dist_kpc"],
+        extinction=column["av_obs"],
+        extinction_error=column["av_sigma"],
+    )
+    density = column["rho_true_mag_per_kpc"] / 1e3
+    truth = {"extinction": column["av_true"], "density": density}
+    near = stars.distance < _REACH
+    test = np.arange(len(stars)) % 5 == 1
+    truth = {key: values[near] for key, values in truth.items()}
+    return _split(stars.select(near), stars.select(near), test[near], truth)
+
+
+def real(data: Path, *, name: str) -> Development:
+    """Real stars or clusters; errors are half the 16–84% ranges, rows of none go."""
+    table = Table.read(data / f"{name}.csv.gz", format="ascii.csv")
+
+    def column(key: str) -> np.ndarray:
+        return np.asarray(table[key], np.float64)
+
+    stars = Stars(
+        l=column("l"),
+        b=column("b"),
+        distance=column("dist_pc"),
+        distance_error=(column("dist_hi_pc") - column("dist_lo_pc")) / 2,
+        extinction=column("av"),
+        extinction_error=(column("av_hi") - column("av_lo")) / 2,
+    )
+    assert stars.extinction_error is not None
+    assert stars.distance_error is not None
+    sound = (stars.extinction_error > 0) & (stars.distance_error > 0)
+    sound &= stars.distance < _REACH
+    test = np.arange(len(stars)) % 5 == 1
+    return _split(stars.select(sound), stars.select(sound), test[sound], None)
+
+
+def ananke(data: Path) -> Development:
+    """The sample of the HIP-GP paper with the paper's noise, a fifth held out."""
+    table = Table.read(data / "ananke_5k.csv.gz", format="ascii.csv")
+    x, y, z = (1e3 * np.asarray(table[axis], np.float64) for axis in "xyz")
+    extinction = np.asarray(table["e"], np.float64)
+    generator = np.random.default_rng(0)
+    sigma = _ANANKE_NOISE * generator.uniform(0.5, 1.5, len(extinction))
+    stars = Stars(
+        l=np.degrees(np.arctan2(y, x)) % 360,
+        b=np.degrees(np.arctan2(z, np.hypot(x, y))),
+        distance=np.sqrt(x**2 + y**2 + z**2),
+        extinction=extinction + sigma * generator.standard_normal(len(sigma)),
+        extinction_error=sigma,
+    )
+    density = np.asarray(table["density"], np.float64) / _MASS_PER_EXTINCTION / 1e3
+    truth = {"extinction": extinction, "density": density}
+    test = np.arange(len(stars)) % 5 == 1
+    box = ("box.x=[-250,250]", "box.y=[-250,250]", "box.z=[-50,50]")
+    return _split(stars, stars, test, truth, settings=box)
+
+
+def _split(
+    observed: Stars,
+    places: Stars,
+    test: np.ndarray,
+    truth: dict[str, np.ndarray] | None,
+    settings: tuple[str, ...] = (),
+) -> Development:
+    """Judged at ``places`` if there is a truth, else where they were observed."""
+    held = {} if truth is None else {key: v[test] for key, v in truth.items()}
+    return Development(
+        train=observed.select(~test),
+        test=places.select(test),
+        truth=held or None,
+        settings=settings,
+    )
+
+
+SETS: dict[str, Callable[[Path], Development]] = {
+    "galaxy_dev_clean": partial(galaxy, name="galaxy_dev_clean"),
+    "galaxy_dev_defects": partial(galaxy, name="galaxy_dev_defects"),
+    "semi_synthetic_75k": semi_synthetic,
+    "stars_av": partial(real, name="stars_av"),
+    "clusters_hunt2023": partial(real, name="clusters_hunt2023"),
+    "ananke_5k": ananke,
+    "near_dev": partial(galaxy, name="near_dev"),
+}
