@@ -22,13 +22,13 @@ from torch import Tensor
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
 from dustmap.residual.kriging import Kriging, Neighbourhoods
-from dustmap.residual.learning import OUTLYING, Learnt, learn_weights
+from dustmap.residual.learning import OUTLYING, Learnt, learn_weights, variance_scale
 from dustmap.residual.neighbours import nearest, without_self
 
 # Neighbours of a place, and of a star while the covariance is learnt.
 _COUNT, _LEARNING_COUNT = 50, 30
-# Stretches of angles that are tried.
-_STRETCHES = (5.0, 10.0, 20.0)
+# Stretches of angles that are tried, with this many rows held out.
+_STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 600
 # Rays darker than this part of the mean density have the residual of this part.
 _DARKEST = 0.02
 # Rounds of weighing outliers and learning, and the part of rows that calls for them.
@@ -48,8 +48,11 @@ class ResidualField:
     stated, noise
         Variance of each star's extinction, and the same with that of outliers raised
         [mag²].
-    weights, nugget, scale, outliers
+    weights, nugget, outliers
         Of the covariance; see `Learnt`.
+    scale
+        The factor on predicted variances with which 68% of the stars that the map had
+        not seen lie within one standard deviation.
     stretch
         Of angles against logarithms of distance, where neighbours are sought.
     """
@@ -100,9 +103,8 @@ class ResidualField:
         """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²]."""
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
         found = self._krige(places)
-        variance = found.variance.clamp_min(0.0) + self.nugget
         corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
-        return corrected, self.scale * variance
+        return corrected, self.scale * found.variance.clamp_min(0.0)
 
     def correct_density(
         self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
@@ -118,8 +120,7 @@ class ResidualField:
         found = self._krige(rays_to(points, nowhere, self.darkest), points=True)
         densities = densities.to(torch.float64)
         corrected = _added(densities, densities * found.mean(self.residuals))
-        relative = self.scale * found.variance.clamp_min(0.0)
-        return corrected, corrected**2 * relative
+        return corrected, corrected**2 * found.variance.clamp_min(0.0)
 
     def _krige(self, places: Rays, *, points: bool = False) -> Kriging:
         """Places from the nearest stars."""
@@ -183,48 +184,67 @@ def learn_residual(
     these count less and the covariance is learnt anew; fewer cannot be told from rays
     through compact clouds.
     """
-    field = _learnt(rays, residuals, noise, noise, held, _STRETCHES)
+    some = held[:_STRETCHING]
+    tried = [_learnt(rays, residuals, noise, some, stretch) for stretch in _STRETCHES]
+    stretch = max(tried, key=lambda found: found[0].score)[1].stretch
+    field = _learnt(rays, residuals, noise, held, stretch)[1]
     for _ in range(_ROUNDS):
         if field.outliers < _FEW_OUTLIERS:
             break
         weighed = field.with_outliers_weighed(field.outliers)
-        stretches = (field.stretch,)
-        field = _learnt(rays, residuals, noise, weighed.noise, held, stretches)
+        again = _learnt(rays, residuals, weighed.noise, held, stretch, stated=noise)
+        field = again[1]
     else:
         field = field.with_outliers_weighed(field.outliers)
-    return field
+    return replace(field, scale=_scale(field, held))
 
 
 def _learnt(
     rays: Rays,
     residuals: Tensor,
-    stated: Tensor,
     noise: Tensor,
     held: Tensor,
-    stretches: tuple[float, ...],
-) -> ResidualField:
-    """The best of some stretches, with the neighbours' noise as it is given."""
-    seen = torch.ones(len(rays), dtype=torch.bool)
-    seen[held] = False
-    known, mean = torch.nonzero(seen)[:, 0], residuals.mean(dim=0)
-    best: tuple[Learnt, float] | None = None
-    for stretch in stretches:
-        points = rays.coordinates(stretch)
-        near = known[nearest(points[known], points[held], _LEARNING_COUNT)]
-        hoods = Neighbourhoods.of(FreeSpectrum(), rays, rays[held], near)
-        found = learn_weights(hoods, mean, noise, mean[held], stated[held])
-        if best is None or found.score > best[0].score:
-            best = found, stretch
-    assert best is not None
-    learnt, stretch = best
-    return ResidualField(
+    stretch: float,
+    stated: Tensor | None = None,
+) -> tuple[Learnt, ResidualField]:
+    """What held-out rows teach, with the neighbours' noise as it is given."""
+    stated = noise if stated is None else stated
+    mean = residuals.mean(dim=0)
+    near = _near_unseen(rays, held, stretch, _LEARNING_COUNT)
+    hoods = Neighbourhoods.of(FreeSpectrum(), rays, rays[held], near)
+    learnt = learn_weights(hoods, mean, noise, mean[held], stated[held])
+    return learnt, ResidualField(
         rays=rays,
         residuals=residuals,
         stated=stated,
         noise=noise,
         weights=learnt.weights,
         nugget=learnt.nugget,
-        scale=learnt.scale,
+        scale=1.0,
         stretch=stretch,
         outliers=learnt.outliers,
     )
+
+
+def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
+    """The nearest rows to held-out ones among the others."""
+    seen = torch.ones(len(rays), dtype=torch.bool)
+    seen[held] = False
+    known, points = torch.nonzero(seen)[:, 0], rays.coordinates(stretch)
+    return known[nearest(points[known], points[held], count)]
+
+
+def _scale(field: ResidualField, held: Tensor) -> float:
+    """The factor on variances that calibrates held-out rows; see `ResidualField`."""
+    found = krige_rays(
+        FreeSpectrum(),
+        field.weights,
+        field.rays,
+        field.noise + field.nugget,
+        field.rays[held],
+        _near_unseen(field.rays, held, field.stretch, _COUNT),
+    )
+    errors = field.residuals[:, held] - found.mean(field.residuals)
+    noise = errors.var(dim=0) + field.stated[held]
+    variance = found.variance.clamp_min(0.0)
+    return variance_scale(errors.mean(dim=0), variance, noise)

@@ -26,15 +26,13 @@ class Learnt:
     """Weights of the components, and the variance of what no neighbour shares.
 
     ``outliers`` is the part of the rows that are, ``score`` the mean log density of the
-    held-out rows, ``scale`` the factor on the variance with which 68% of them lie
-    within one standard deviation.
+    held-out rows.
     """
 
     weights: Float[Tensor, " j"]
     nugget: float
     outliers: float
     score: float
-    scale: float
 
 
 def learn_weights(
@@ -61,13 +59,11 @@ def learn_weights(
     origin, rows = start.clone(), len(observed)
     place = start.requires_grad_(True)
 
-    def predicted(values: Tensor) -> tuple[Tensor, Tensor]:
-        found = hoods.krige(values[:-1], noise + values[-1])
-        return observed - found.mean(residuals), found.variance + values[-1]
-
     def score() -> Tensor:
-        error, variance = predicted(scale * place[:-1].exp())
-        whole = variance + observed_noise
+        values = scale * place[:-1].exp()
+        found = hoods.krige(values[:-1], noise + values[-1])
+        error = observed - found.mean(residuals)
+        whole = found.variance + observed_noise + values[-1]
         inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
         outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
             error, OUTLYING**2 * whole
@@ -90,7 +86,6 @@ def learn_weights(
             nugget=float(values[-1]),
             outliers=float(place[-1].sigmoid()),
             score=float(score()),
-            scale=_variance_scale(*predicted(values), observed_noise),
         )
 
 
@@ -107,7 +102,11 @@ def log_score(
     )
 
 
-def _variance_scale(error: Tensor, variance: Tensor, noise: Tensor) -> float:
+def variance_scale(
+    error: Float[Tensor, " m"],
+    variance: Float[Tensor, " m"],
+    noise: Float[Tensor, " m"],
+) -> float:
     """The factor on ``variance`` with which 68.27% of errors are within one std.
 
     Residuals have heavier tails than a normal of their variance, whose central
