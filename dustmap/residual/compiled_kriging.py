@@ -35,16 +35,17 @@ def krige_rays(
         If a neighbourhood's covariance is not positive definite.
     """
     table = ray_table()
-    used = weights > 0
+    used = (weights > 0).numpy()
+    scales = np.array(spectrum.lengthscales)[used]
     found = _krige(
-        _columns(rays),
-        _columns(places),
+        _columns(rays, scales),
+        _columns(places, scales),
         noise.numpy(),
         neighbours.numpy(),
         table.ratio.numpy(),
         np.array([table.starts, table.steps]),
-        np.array(spectrum.lengthscales)[used.numpy()],
-        weights[used].numpy(),
+        np.stack([scales, np.log(scales)]),
+        weights.numpy()[used] * scales**2,
     )
     solved, variance = map(torch.from_numpy, found)
     failed = int(torch.isnan(variance).sum())
@@ -56,24 +57,27 @@ def krige_rays(
     return Kriging(neighbours=neighbours, weights=solved, variance=variance)
 
 
-def _columns(rays: Rays) -> np.ndarray:
-    """Direction, length and density of each ray, shape ``(n, 5)``."""
-    parts = [rays.directions, rays.lengths[:, None], rays.density[:, None]]
+def _columns(rays: Rays, scales: np.ndarray) -> np.ndarray:
+    r"""What pairs need of each ray, shape ``(n, 6 + j)``.
+
+    Direction, length, density, :math:`\ln d`, then :math:`e^{-d/\ell_j} - 1`.
+    """
+    lengths = rays.lengths[:, None]
+    decayed = torch.expm1(-lengths / torch.from_numpy(scales))
+    logarithm = lengths.clamp_min(1e-300).log()
+    parts = [rays.directions, lengths, rays.density[:, None], logarithm, decayed]
     return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())
 
 
 @njit(cache=True)
-def _interpolated(ratio, axes, chord, shorter, difference):
-    """The table's ratio, trilinearly."""
-    value = 0.0
-    x = (math.log(max(chord, LIMITS[0])) - axes[0, 0]) / axes[1, 0]
-    y = (math.log(max(shorter, LIMITS[1])) - axes[0, 1]) / axes[1, 1]
-    z = (math.log1p(min(difference, LIMITS[2])) - axes[0, 2]) / axes[1, 2]
+def _interpolated(ratio, x, y, z):
+    """The table's ratio, trilinearly, at places in steps of its axes."""
     x = min(max(x, 0.0), ratio.shape[0] - 1 - 1e-9)
     y = min(max(y, 0.0), ratio.shape[1] - 1 - 1e-9)
     z = min(max(z, 0.0), ratio.shape[2] - 1 - 1e-9)
     i, j, k = int(x), int(y), int(z)
     a, b, c = x - i, y - j, z - k
+    value = 0.0
     for p in range(2):
         for q in range(2):
             first, second = ratio[i + p, j + q, k], ratio[i + p, j + q, k + 1]
@@ -83,29 +87,37 @@ def _interpolated(ratio, axes, chord, shorter, difference):
 
 
 @njit(cache=True)
-def _parallel(u, difference):
-    """``I(0, u, u + difference)``; see `ray_table.parallel_rays`."""
+def _parallel(u, difference, decayed):
+    """``I(0, u, u + difference)``; ``decayed`` adds both rays' ``exp(-d/l) - 1``.
+
+    See `ray_table.parallel_rays`.
+    """
     longer = u + difference
     if longer < 1e-3:
         return u * longer - (longer**3 - difference**3 + u**3) / 6
-    return 2 * u + math.expm1(-u) + math.expm1(-longer) - math.expm1(-difference)
+    return 2 * u + decayed - math.expm1(-difference)
 
 
 @njit(cache=True)
 def _covariance(one, other, ratio, axes, scales, weights):
-    """The free spectrum's covariance of two rays."""
+    """The free spectrum's covariance of two rays.
+
+    ``scales`` are lengths and their logarithms; ``weights`` hold ``w l**2``.
+    """
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     chord = math.sqrt(x * x + y * y + z * z)
+    across = (math.log(max(chord, LIMITS[0])) - axes[0, 0]) / axes[1, 0]
+    shorter, logarithm = min(one[3], other[3]), min(one[5], other[5])
+    apart = abs(one[3] - other[3])
     total = 0.0
-    for j in range(len(scales)):
-        u = min(one[3], other[3]) / scales[j]
-        difference = abs(one[3] - other[3]) / scales[j]
-        total += (
-            weights[j]
-            * scales[j] ** 2
-            * _interpolated(ratio, axes, chord, u, difference)
-            * _parallel(u, difference)
-        )
+    for j in range(len(weights)):
+        difference = apart / scales[0, j]
+        along = max(logarithm - scales[1, j], math.log(LIMITS[1])) - axes[0, 1]
+        behind = math.log1p(min(difference, LIMITS[2])) - axes[0, 2]
+        value = _interpolated(ratio, across, along / axes[1, 1], behind / axes[1, 2])
+        decayed = one[6 + j] + other[6 + j]
+        value *= _parallel(shorter / scales[0, j], difference, decayed)
+        total += weights[j] * value
     return one[4] * other[4] * total
 
 
