@@ -95,14 +95,20 @@ class ResidualField:
         return replace(self, noise=1 / precision)
 
     def correct(
-        self, ends: Float[Tensor, "m 3"], extinctions: Float[Tensor, "s m"]
+        self,
+        ends: Float[Tensor, "m 3"],
+        extinctions: Float[Tensor, "s m"],
+        count: int = _COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²]."""
+        """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²].
+
+        From the ``count`` nearest stars.
+        """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
         near = nearest(
             self.rays.coordinates(self.stretch),
             places.coordinates(self.stretch),
-            _COUNT,
+            count,
         )
         found = krige_rays(
             FreeSpectrum(),
@@ -154,6 +160,7 @@ def learn_residual(
     residuals: Float[Tensor, "s n"],
     noise: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
+    stretches: tuple[float, ...] = _STRETCHES,
 ) -> ResidualField:
     """The residual whose covariance predicts held-out rows best.
 
@@ -162,7 +169,7 @@ def learn_residual(
     these count less and the covariance is learnt anew; fewer cannot be told from rays
     through compact clouds.
     """
-    field = _learnt(rays, residuals, noise, noise, held, _STRETCHES)
+    field = _learnt(rays, residuals, noise, noise, held, stretches)
     for _ in range(_ROUNDS):
         if field.outliers < _FEW_OUTLIERS:
             break
