@@ -22,13 +22,15 @@ from torch import Tensor
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
 from dustmap.residual.kriging import Kriging, Neighbourhoods
-from dustmap.residual.learning import OUTLYING, Learnt, learn_weights, variance_scale
+from dustmap.residual.learning import OUTLYING, learn_weights, variance_scale
 from dustmap.residual.neighbours import nearest, without_self
 
 # Neighbours of a place, and of a star while the covariance is learnt.
 _COUNT, _LEARNING_COUNT = 50, 30
 # Stretches of angles that are tried, with this many rows held out.
-_STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 600
+_STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 400
+# Held-out rows that teach the covariance; all of them calibrate its errors.
+_LEARNING = 1200
 # Rays darker than this part of the mean density have the residual of this part.
 _DARKEST = 0.02
 # Rounds of weighing outliers and learning, and the part of rows that calls for them.
@@ -98,11 +100,17 @@ class ResidualField:
         return replace(self, noise=1 / precision)
 
     def correct(
-        self, ends: Float[Tensor, "m 3"], extinctions: Float[Tensor, "s m"]
+        self,
+        ends: Float[Tensor, "m 3"],
+        extinctions: Float[Tensor, "s m"],
+        count: int = _COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²]."""
+        """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²].
+
+        From the ``count`` nearest stars.
+        """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        found = self._krige(places)
+        found = self._krige(places, count)
         corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
         return corrected, self.scale * found.variance.clamp_min(0.0)
 
@@ -117,12 +125,12 @@ class ResidualField:
         :mod:`dustmap.residual.decay_table`.
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
-        found = self._krige(rays_to(points, nowhere, self.darkest), points=True)
+        found = self._krige(rays_to(points, nowhere, self.darkest), _COUNT, points=True)
         densities = densities.to(torch.float64)
         corrected = _added(densities, densities * found.mean(self.residuals))
         return corrected, corrected**2 * found.variance.clamp_min(0.0)
 
-    def _krige(self, places: Rays, *, points: bool = False) -> Kriging:
+    def _krige(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
         """Places from the nearest stars."""
         return krige_rays(
             FreeSpectrum(),
@@ -133,7 +141,7 @@ class ResidualField:
             nearest(
                 self.rays.coordinates(self.stretch),
                 places.coordinates(self.stretch),
-                _COUNT,
+                count,
             ),
             points=points,
         )
@@ -176,54 +184,81 @@ def learn_residual(
     residuals: Float[Tensor, "s n"],
     noise: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
+    *,
+    placing: Float[Tensor, " n"] | None = None,
+    stretches: tuple[float, ...] = _STRETCHES,
 ) -> ResidualField:
-    """The residual whose covariance predicts held-out rows best.
+    r"""The residual whose covariance predicts held-out rows best.
 
     ``held`` are the rows that the map has not seen; the others are their neighbours
-    while the covariance is learnt. Where more than two rows in a thousand are outliers,
-    these count less and the covariance is learnt anew; fewer cannot be told from rays
-    through compact clouds.
+    while the covariance is learnt. Errors of distances make noise of the density at the
+    star: ``placing`` [mag²] is their variance for the map's density :math:`\bar\rho`,
+    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. Where more than two
+    rows in a thousand are outliers, these count less; fewer cannot be told from rays
+    through compact clouds. Both call for the covariance to be learnt anew.
     """
-    some = held[:_STRETCHING]
-    tried = [_learnt(rays, residuals, noise, some, stretch) for stretch in _STRETCHES]
-    stretch = max(tried, key=lambda found: found[0].score)[1].stretch
-    field = _learnt(rays, residuals, noise, held, stretch)[1]
-    for _ in range(_ROUNDS):
-        if field.outliers < _FEW_OUTLIERS:
-            break
-        weighed = field.with_outliers_weighed(field.outliers)
-        again = _learnt(rays, residuals, weighed.noise, held, stretch, stated=noise)
-        field = again[1]
-    else:
-        field = field.with_outliers_weighed(field.outliers)
-    return replace(field, scale=_scale(field, held))
-
-
-def _learnt(
-    rays: Rays,
-    residuals: Tensor,
-    noise: Tensor,
-    held: Tensor,
-    stretch: float,
-    stated: Tensor | None = None,
-) -> tuple[Learnt, ResidualField]:
-    """What held-out rows teach, with the neighbours' noise as it is given."""
-    stated = noise if stated is None else stated
-    mean = residuals.mean(dim=0)
-    near = _near_unseen(rays, held, stretch, _LEARNING_COUNT)
-    hoods = Neighbourhoods.of(FreeSpectrum(), rays, rays[held], near)
-    learnt = learn_weights(hoods, mean, noise, mean[held], stated[held])
-    return learnt, ResidualField(
+    placing = torch.zeros_like(noise) if placing is None else placing
+    stated = noise + placing
+    start = ResidualField(
         rays=rays,
         residuals=residuals,
         stated=stated,
-        noise=noise,
+        noise=stated,
+        weights=stated.new_zeros(0),
+        nugget=0.0,
+        scale=1.0,
+        outliers=0.0,
+        stretch=stretches[0],
+    )
+    field = _stretched(start, held[:_STRETCHING], stretches)
+    field, _ = _learnt(field, held[:_LEARNING])
+    for _ in range(_ROUNDS):
+        stated = noise + placing * (1 + float(field.weights.sum()))
+        field = _weighed(replace(field, stated=stated, noise=stated))
+        if field.outliers < _FEW_OUTLIERS and not bool(placing.any()):
+            break
+        field, _ = _learnt(field, held[:_LEARNING])
+    else:
+        field = _weighed(field)
+    return replace(field, scale=_scale(field, held))
+
+
+def _weighed(field: ResidualField) -> ResidualField:
+    """With outliers weighed, if there are more than a few."""
+    if field.outliers < _FEW_OUTLIERS:
+        return field
+    return field.with_outliers_weighed(field.outliers)
+
+
+def _stretched(
+    field: ResidualField, held: Tensor, stretches: tuple[float, ...]
+) -> ResidualField:
+    """With the stretch of the best score."""
+    if len(stretches) == 1:
+        return field
+    tried = [_learnt(replace(field, stretch=stretch), held) for stretch in stretches]
+    return max(tried, key=lambda found: found[1])[0]
+
+
+def _learnt(field: ResidualField, held: Tensor) -> tuple[ResidualField, float]:
+    """With the covariance that held-out rows teach, and its log score."""
+    near = _near_unseen(field.rays, held, field.stretch, _LEARNING_COUNT)
+    hoods = Neighbourhoods.of(FreeSpectrum(), field.rays, field.rays[held], near)
+    mean = field.residuals.mean(dim=0)
+    learnt = learn_weights(
+        hoods,
+        mean,
+        field.noise,
+        mean[held],
+        field.stated[held],
+    )
+    found = replace(
+        field,
         weights=learnt.weights,
         nugget=learnt.nugget,
-        scale=1.0,
-        stretch=stretch,
         outliers=learnt.outliers,
     )
+    return found, learnt.score
 
 
 def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:

@@ -1,22 +1,33 @@
-r"""Extinctions kriged from neighbouring stars: the baseline without a grid.
+r"""Extinctions kriged from neighbouring stars alone: the baseline without a grid.
 
-The local mean density :math:`g = \langle y_n / d_n \rangle` of a place's nearest stars
-times its distance is the map, what neighbours share beyond it a `ResidualField`.
+The map is the local mean density of a place's nearest stars,
+:math:`g = \sum_n y_n / \sum_n d_n`, times the distance; what neighbours share beyond it
+is a `ResidualField`. How many stars make the mean, and the stretch of angles in which
+neighbours are sought, are those with the best log score of some held-out rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.field import ResidualField, learn_residual, least_density
-from dustmap.residual.free_spectrum import Rays
+from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.kriging import Neighbourhoods
+from dustmap.residual.learning import learn_weights
 from dustmap.residual.neighbours import nearest, without_self
 
-# Stars whose mean is the local density, and the stretch of angles where they are found.
-_COUNT, _STRETCH = 40, 10.0
+# Stars of a local mean that are tried, and the stretch in which they are found.
+_MEANS, _STRETCH = (100, 300), 10.0
+# Stretches that are tried for kriging, held-out rows and neighbours to try them on.
+_STRETCHES, _TRIED, _TRIED_NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), 400, 30
+# Neighbours of a place.
+_NEIGHBOURS = 100
+# Places whose means are computed at once.
+_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,40 +40,116 @@ class GridFree:
         Rays of the stars with extinction over distance for density [mag/pc].
     field
         The residual about the local mean.
+    count
+        Stars of a local mean.
+    floored
+        Stars whose local mean was raised to `least_density`.
     """
 
     observed: Rays
     field: ResidualField
+    count: int
+    floored: int
 
-    def predict(
-        self, directions: Float[Tensor, "m 3"], lengths: Float[Tensor, " m"]
-    ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        """Extinction of places [mag] and its variance [mag²], without noise."""
-        places = Rays(directions=directions, lengths=lengths, density=lengths)
-        near = nearest(
-            self.observed.coordinates(_STRETCH), places.coordinates(_STRETCH), _COUNT
-        )
-        local = self.observed.density[near].mean(1).clamp_min(self.field.darkest)
-        mean, variance = self.field.correct(
-            directions * lengths[:, None], (local * lengths)[None]
-        )
-        return mean[0], variance
+    def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Noise-free extinction of places [mag] and its variance [mag²].
+
+        The places' densities count for nothing.
+        """
+        mean = local_means(self.observed, places, (self.count,))[:, 0]
+        extinction = mean.clamp_min(self.field.darkest) * places.lengths
+        ends = places.directions * places.lengths[:, None]
+        found, variance = self.field.correct(ends, extinction[None], _NEIGHBOURS)
+        return found[0], variance
 
 
 def learn_grid_free(
-    observed: Rays, noise: Float[Tensor, " n"], held: Int[Tensor, " m"]
+    observed: Rays,
+    noise: Float[Tensor, " n"],
+    placing: Float[Tensor, " n"],
+    held: Int[Tensor, " m"],
 ) -> GridFree:
     """The kriging whose covariance predicts the rows ``held`` best.
 
-    ``observed`` holds extinction over distance; ``noise`` are variances [mag²].
+    Parameters
+    ----------
+    observed
+        Rays with extinction over distance for density [mag/pc].
+    noise
+        Variances of the extinctions [mag²].
+    placing
+        Standard deviations of the distances [pc]; local mean densities make noise of
+        them.
     """
-    points = observed.coordinates(_STRETCH)
-    near = without_self(nearest(points, points, _COUNT + 1))
     extinction = observed.density * observed.lengths
     least = least_density(extinction, observed.lengths)
-    local = observed.density[near].mean(1).clamp_min(least)
-    rays = replace(observed, density=local)
-    residuals = extinction - local * observed.lengths
-    return GridFree(
-        observed=observed, field=learn_residual(rays, residuals[None], noise, held)
+    means = local_means(observed, None, _MEANS)
+    trials = [_Trial.of(observed, mean, least, noise, placing) for mean in means.T]
+    tried = held[:_TRIED]
+    scores = [trial.score(tried, _STRETCH) for trial in trials]
+    best = scores.index(max(scores))
+    trial = trials[best]
+    stretch = max(_STRETCHES, key=lambda stretch: trial.score(tried, stretch))
+    field = learn_residual(
+        trial.rays,
+        trial.residuals[None],
+        trial.noise,
+        held,
+        stretches=(stretch,),
     )
+    floored = int((means[:, best] < least).sum())
+    return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
+
+
+def local_means(
+    observed: Rays, places: Rays | None, counts: tuple[int, ...]
+) -> Float[Tensor, "m c"]:
+    """Mean densities [mag/pc] of the nearest stars, of so many; all if there are fewer.
+
+    Of the stars themselves where no places are given, each without its own.
+    """
+    points = observed.coordinates(_STRETCH)
+    extinction = observed.density * observed.lengths
+    asked = points if places is None else places.coordinates(_STRETCH)
+    most = max(counts) + (places is None)
+    found = []
+    for rows in torch.arange(len(asked)).split(_ROWS):
+        near = nearest(points, asked[rows], most)
+        if places is None:
+            near = without_self(near, rows)
+        sums = [part[near].cumsum(1) for part in (extinction, observed.lengths)]
+        last = [min(count, near.shape[1]) - 1 for count in counts]
+        found.append(sums[0][:, last] / sums[1][:, last])
+    return torch.cat(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """Stars about one choice of local means: rays, residuals [mag], variances."""
+
+    rays: Rays
+    residuals: Float[Tensor, " n"]
+    noise: Float[Tensor, " n"]
+
+    @classmethod
+    def of(
+        cls, observed: Rays, mean: Tensor, least: float, noise: Tensor, placing: Tensor
+    ) -> _Trial:
+        mean = mean.clamp_min(least)
+        return cls(
+            rays=replace(observed, density=mean),
+            residuals=(observed.density - mean) * observed.lengths,
+            noise=noise + (mean * placing) ** 2,
+        )
+
+    def score(self, held: Tensor, stretch: float) -> float:
+        """Mean log score of held-out rows with the weights that make it largest."""
+        seen = torch.ones(len(self.rays), dtype=torch.bool)
+        seen[held] = False
+        known = torch.nonzero(seen)[:, 0]
+        points = self.rays.coordinates(stretch)
+        near = known[nearest(points[known], points[held], _TRIED_NEIGHBOURS)]
+        hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, self.rays[held], near)
+        return learn_weights(
+            hoods, self.residuals, self.noise, self.residuals[held], self.noise[held]
+        ).score

@@ -49,17 +49,15 @@ class TunedNeighbours:
     proportional: bool
     rmse: float
 
-    def predict(
-        self, directions: Float[Tensor, "m 3"], lengths: Float[Tensor, " m"]
-    ) -> Float[Tensor, " m"]:
-        """Extinction [mag] of places at these distances [pc]."""
-        places = Rays(directions=directions, lengths=lengths, density=lengths)
+    def predict(self, places: Rays) -> Float[Tensor, " m"]:
+        """Extinction of places [mag]; their densities count for nothing."""
         near = nearest(
             self.rays.coordinates(self.stretch),
             places.coordinates(self.stretch),
             self.count,
         )
-        return _forms(self.rays, near, lengths)[int(self.proportional)][:, -1]
+        forms = _forms(self.rays, near, places.lengths)
+        return forms[int(self.proportional)][:, -1]
 
 
 def tune_neighbours(rays: Rays, generator: torch.Generator) -> TunedNeighbours:

@@ -162,7 +162,12 @@ def data_of(stars: Stars, config: FitConfig) -> Data:
 
 
 def placing_errors(stars: Stars) -> np.ndarray:
-    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`."""
+    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`.
+
+    Stars of a catalogue without distance errors are exactly placed.
+    """
+    if stars.distance_error is None:
+        return np.zeros(len(stars))
     merged = stars.mean_distance_error
     return distance_errors(stars) if merged is None else merged
 

@@ -20,32 +20,24 @@ def baselines(
     train: Stars, targets: Stars, generator: torch.Generator
 ) -> dict[str, np.ndarray]:
     """Extinction [mag] of ``neighbours`` and of ``kriging``, with ``kriging_std``."""
-    observed, noise = _observed(train)
+    assert train.extinction is not None
+    assert train.extinction_error is not None
+    observed = _rays(train, train.extinction / train.distance)
     places = _rays(targets, np.ones(len(targets)))
-    tuned = tune_neighbours(observed, generator)
     count = min(_HELD, int(_SHARE * len(train)))
     held = torch.randperm(len(train), generator=generator)[:count]
-    mean, variance = learn_grid_free(observed, noise, held).predict(
-        places.directions, places.lengths
+    kriging = learn_grid_free(
+        observed,
+        torch.as_tensor(train.extinction_error) ** 2,
+        torch.as_tensor(placing_errors(train)),
+        held,
     )
+    mean, variance = kriging.predict(places)
     return {
-        "neighbours": tuned.predict(places.directions, places.lengths).numpy(),
+        "neighbours": tune_neighbours(observed, generator).predict(places).numpy(),
         "kriging": mean.numpy(),
         "kriging_std": variance.sqrt().numpy(),
     }
-
-
-def _observed(stars: Stars) -> tuple[Rays, torch.Tensor]:
-    """Rays with extinction over distance, and the variance of the extinctions."""
-    assert stars.extinction is not None
-    assert stars.extinction_error is not None
-    density = stars.extinction / stars.distance
-    noise = stars.extinction_error
-    if stars.distance_error is not None:
-        # By the mean density, as long as no map is there.
-        mean = stars.extinction.sum() / stars.distance.sum()
-        noise = np.hypot(noise, mean * placing_errors(stars))
-    return _rays(stars, density), torch.as_tensor(noise) ** 2
 
 
 def _rays(stars: Stars, density: np.ndarray) -> Rays:

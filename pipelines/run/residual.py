@@ -21,6 +21,7 @@ from dustmap.residual.free_spectrum import Rays
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
+from pipelines.planning.selection import placing_errors
 from pipelines.run.assessment import observation_noise
 
 FILE = "residual.safetensors"
@@ -50,16 +51,16 @@ def fit_residual(
     values = _samples_at(posterior, plan, ends)
     extinctions, density = values.chunk(2, dim=1)
     observed = torch.cat([torch.as_tensor(part.extinction) for part in stars])
-    at = density.mean(dim=0).numpy().clip(min=0)
-    errors = [
-        observation_noise(part, plan, at[rows])
-        for part, rows in zip(stars, (slice(len(train)), slice(len(train), None)))
-    ]
-    noise = torch.as_tensor(np.concatenate(errors)) ** 2
+    at = density.square().mean(dim=0).sqrt()
+    bare = [observation_noise(part, plan, np.zeros(len(part))) for part in stars]
+    noise = torch.as_tensor(np.concatenate(bare)) ** 2
+    errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
     mean = extinctions.mean(dim=0)
     rays = rays_to(ends, mean, least_density(mean, ends.norm(dim=1)))
     held = torch.arange(len(train), len(ends))
-    return learn_residual(rays, observed - extinctions, noise, held)
+    return learn_residual(
+        rays, observed - extinctions, noise, held, placing=(at * errors) ** 2
+    )
 
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
