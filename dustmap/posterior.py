@@ -107,25 +107,33 @@ class Posterior:
         return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
-        shape = (len(self.samples), len(model.functionals))
+        values, unresolved = self._sampled(model)
+        return moments_over_samples(values, unresolved, positive=model.positive)
+
+    def sampled(
+        self, functionals: Functionals, *, rows: int = 2**18
+    ) -> tuple[Float[Tensor, "s n"], Float[Tensor, "s n"]]:
+        """Every sample's values and the variances of what is unresolved, corrected.
+
+        Without samples, of the mean. ``rows`` functionals are held at once.
+        """
+        chunks = [part for _, part in functionals.chunks(rows)] or [functionals]
+        found = [self._sampled(self.model.at(part)) for part in chunks]
+        values, variances = (torch.cat(parts, dim=1).cpu() for parts in zip(*found))
+        return values, variances
+
+    def _sampled(self, model: ForwardModel) -> tuple[Tensor, Tensor]:
+        samples = self.samples if len(self.samples) else self.mean[None]
+        shape = (len(samples), len(model.functionals))
         values = torch.zeros(shape, dtype=torch.float64, device=model.device)
         unresolved = torch.zeros_like(values)
-        for row, sample in enumerate(self.samples):
+        for row, sample in enumerate(samples):
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
         for rows, correct in self._corrections(model.functionals):
             values[:, rows], unresolved[:, rows] = correct(values[:, rows])
-        return moments_over_samples(values, unresolved, positive=model.positive)
-
-    def values(self, functionals: Functionals) -> Float[Tensor, "s n"]:
-        """Every sample's values, or those of the mean, without what is unresolved."""
-        model = self.model.at(functionals)
-        if not len(self.samples):
-            return model.apply(self.mean).to(torch.float64).cpu()[None]
-        shape = (len(self.samples), len(functionals))
-        nothing = torch.zeros(shape, dtype=torch.float64)
-        return self._values(model, nothing, nothing)
+        return values, unresolved
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator

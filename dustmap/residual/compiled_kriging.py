@@ -29,14 +29,16 @@ def krige_rays(
     rays: Rays,
     noise: Float[Tensor, " n"],
     places: Rays,
-    neighbours: Int[Tensor, "m k"],
+    neighbours: Int[Tensor, "b k"],
     *,
+    blocks: Int[Tensor, " m"] | None = None,
     points: bool = False,
 ) -> Kriging:
     """Weights of the neighbours' residuals for every place, and what is left.
 
     The prediction is that of the extinction to the places; with ``points``, that of the
-    relative density there.
+    relative density there. Places of one of the ``blocks`` have the same neighbours,
+    whose covariance is factorised once; by default each has its own.
 
     Raises
     ------
@@ -47,11 +49,16 @@ def krige_rays(
     used = weights > _NEGLIGIBLE * weights.max()
     scales = np.array(spectrum.lengthscales)[used.numpy()]
     axes = np.array([table.starts, table.steps])
+    blocks = torch.arange(len(places)) if blocks is None else blocks
+    order = blocks.argsort(stable=True)
+    starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     found = _krige(
         _columns(rays, scales),
         _columns(places, scales),
         noise.numpy(),
         neighbours.numpy(),
+        order.numpy(),
+        starts.numpy(),
         (table.ratio.numpy(), axes, np.log(scales), decay_table()),
         scales,
         weights[used].numpy(),
@@ -64,7 +71,7 @@ def krige_rays(
             f"{failed} of {len(variance)} neighbourhoods have a covariance that is not "
             "positive definite"
         )
-    return Kriging(neighbours=neighbours, weights=solved, variance=variance)
+    return Kriging(neighbours=neighbours[blocks], weights=solved, variance=variance)
 
 
 # Columns of a ray; from the last one on, e^(-d/ℓ) - 1 of every scale.
@@ -190,29 +197,43 @@ def _solve(factor, x):
         x[i] /= factor[i, i]
 
 
+@njit(cache=True)
+def _fill(matrix, rays, noise, near, tables, scales, weights):
+    """The covariance of a block's neighbours with their noise, lower triangle."""
+    for i in range(len(near)):
+        for j in range(i + 1):
+            one, other = rays[near[i]], rays[near[j]]
+            matrix[i, j] = _covariance(one, other, tables, scales, weights)
+        matrix[i, i] += JITTER * matrix[i, i] + noise[near[i]]
+
+
 @njit(parallel=True, cache=True)
-def _krige(rays, places, noise, neighbours, tables, scales, weights, points):
-    count, near = neighbours.shape
-    solved = np.zeros((count, near))
+def _krige(
+    rays, places, noise, neighbours, order, starts, tables, scales, weights, points
+):
+    count, size = len(order), neighbours.shape[1]
+    solved = np.zeros((count, size))
     variance = np.full(count, np.nan)
-    for m in prange(count):
-        matrix, across = np.empty((near, near)), np.empty(near)
-        for i in range(near):
-            row = rays[neighbours[m, i]]
-            if points:
-                across[i] = _point_covariance(places[m], row, tables, scales, weights)
-            else:
-                across[i] = _covariance(places[m], row, tables, scales, weights)
-            for j in range(i + 1):
-                other = rays[neighbours[m, j]]
-                matrix[i, j] = _covariance(row, other, tables, scales, weights)
-            matrix[i, i] += JITTER * matrix[i, i] + noise[neighbours[m, i]]
+    for block in prange(len(neighbours)):
+        near, matrix = neighbours[block], np.empty((size, size))
+        _fill(matrix, rays, noise, near, tables, scales, weights)
         if not _factorise(matrix):
             continue
-        solved[m] = across
-        _solve(matrix, solved[m])
-        prior = weights.sum()
-        if not points:
-            prior = _covariance(places[m], places[m], tables, scales, weights)
-        variance[m] = prior - (solved[m] * across).sum()
+        across = np.empty(size)
+        for m in order[starts[block] : starts[block + 1]]:
+            prior = weights.sum()
+            if not points:
+                prior = _covariance(places[m], places[m], tables, scales, weights)
+            for i in range(size):
+                row = rays[near[i]]
+                if points:
+                    covariance = _point_covariance(
+                        places[m], row, tables, scales, weights
+                    )
+                else:
+                    covariance = _covariance(places[m], row, tables, scales, weights)
+                across[i] = covariance
+            solved[m] = across
+            _solve(matrix, solved[m])
+            variance[m] = prior - (solved[m] * across).sum()
     return solved, variance

@@ -14,6 +14,7 @@ over the nearest stars, so that map and residual vary together.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -26,7 +27,7 @@ from dustmap.residual.learning import OUTLYING, learn_weights, variance_scale
 from dustmap.residual.neighbours import nearest, without_self
 
 # Neighbours of a place, and of a star while the covariance is learnt.
-_COUNT, _LEARNING_COUNT = 50, 30
+_COUNT, _LEARNING_COUNT = 64, 30
 # Stretches of angles that are tried, with this many rows held out.
 _STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 400
 # Held-out rows that teach the covariance; all of them calibrate its errors.
@@ -82,14 +83,8 @@ class ResidualField:
         these two.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
-        found = krige_rays(
-            FreeSpectrum(),
-            self.weights,
-            self.rays,
-            self.noise + self.nugget,
-            self.rays,
-            without_self(nearest(points, points, _LEARNING_COUNT + 1)),
-        )
+        near = without_self(nearest(points, points, _LEARNING_COUNT + 1))
+        found = self.krige(self.rays, near)
         variance = found.variance + self.nugget + self.stated
         squared = (residuals - found.mean(residuals)) ** 2 / variance
         odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
@@ -110,7 +105,8 @@ class ResidualField:
         From the ``count`` nearest stars.
         """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        found = self._krige(places, count)
+        stars, asked = (x.coordinates(self.stretch) for x in (self.rays, places))
+        found = self.krige(places, nearest(stars, asked, count))
         corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
         return corrected, self.scale * found.variance.clamp_min(0.0)
 
@@ -125,25 +121,24 @@ class ResidualField:
         :mod:`dustmap.residual.decay_table`.
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
-        found = self._krige(rays_to(points, nowhere, self.darkest), _COUNT, points=True)
+        places = rays_to(points, nowhere, self.darkest)
+        stars = self.rays.coordinates(self.stretch)
+        # Points with one nearest star have its neighbours: cubes have many such points.
+        at = nearest(stars, places.coordinates(self.stretch), 1)[:, 0]
+        found, blocks = at.unique(return_inverse=True)
+        kriged = self.krige(
+            places, nearest(stars, stars[found], _COUNT), blocks=blocks, points=True
+        )
         densities = densities.to(torch.float64)
-        corrected = _added(densities, densities * found.mean(self.residuals))
-        return corrected, corrected**2 * found.variance.clamp_min(0.0)
+        corrected = _added(densities, densities * kriged.mean(self.residuals))
+        return corrected, corrected**2 * kriged.variance.clamp_min(0.0)
 
-    def _krige(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
-        """Places from the nearest stars."""
+    def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
+        """Places from their neighbours among the stars."""
+        noise = self.noise + self.nugget
+        spectrum, rays = FreeSpectrum(), self.rays
         return krige_rays(
-            FreeSpectrum(),
-            self.weights,
-            self.rays,
-            self.noise + self.nugget,
-            places,
-            nearest(
-                self.rays.coordinates(self.stretch),
-                places.coordinates(self.stretch),
-                count,
-            ),
-            points=points,
+            spectrum, self.weights, rays, noise, places, neighbours, **options
         )
 
 
@@ -271,14 +266,8 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 def _scale(field: ResidualField, held: Tensor) -> float:
     """The factor on variances that calibrates held-out rows; see `ResidualField`."""
-    found = krige_rays(
-        FreeSpectrum(),
-        field.weights,
-        field.rays,
-        field.noise + field.nugget,
-        field.rays[held],
-        _near_unseen(field.rays, held, field.stretch, _COUNT),
-    )
+    near = _near_unseen(field.rays, held, field.stretch, _COUNT)
+    found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
     noise = errors.var(dim=0) + field.stated[held]
     variance = found.variance.clamp_min(0.0)

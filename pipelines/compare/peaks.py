@@ -85,7 +85,7 @@ def _densities(run: Run, points: np.ndarray) -> np.ndarray:
     """Density of every sample [mag/pc] at points [pc]; NaN outside the box."""
     places = torch.as_tensor(points)
     inside = run.plan.grid.contains(places)
-    found = run.posterior.values(PointValues(places[inside]))
+    found, _ = run.posterior.sampled(PointValues(places[inside]))
     values = np.full((len(found), len(points)), np.nan)
     values[:, inside.numpy()] = found.numpy()
     return values

@@ -78,12 +78,12 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     plan = read_run(run).plan
     test = part.test.select(inside)
     others = baselines(train, test, torch.Generator().manual_seed(options.seed))
-    judged = against_observed(columns, test, plan)
     if part.truth is not None:
         truth = {name: values[inside] for name, values in part.truth.items()}
         judged = against_truth(columns, truth, test.distance)
     else:
         truth = {"extinction": test.extinction}
+        judged = against_observed(columns, test, plan)
     error = {
         "map": rmse(columns["extinction_mean"], truth["extinction"]),
         **{n: rmse(others[n], truth["extinction"]) for n in ("neighbours", "kriging")},
