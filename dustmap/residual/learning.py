@@ -17,8 +17,9 @@ _DEGREES = 5.0
 OUTLYING = 10.0
 _STEPS = 60
 # Of the logarithms that are searched, about their start: the score is flat in weights
-# that do not matter, and steps along it would overflow.
-_PRIOR_STD = 5.0
+# that do not matter. Steps of a line search that go too far end at the range's bounds.
+_PRIOR_STD, _RANGE = 5.0, 12.0
+_OUTLIER_LOGIT = -4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,14 @@ def learn_weights(
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     shared = hoods.prior.mean(dim=0)
     scale = torch.cat([unit / shared, unit[None]])
-    start = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
-    start[-1] = -4.0
-    origin, rows = start.clone(), len(observed)
-    place = start.requires_grad_(True)
+    origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
+    origin[-1] = _OUTLIER_LOGIT
+    steps = torch.zeros_like(origin).requires_grad_(True)
 
-    def score() -> Tensor:
+    def place() -> Tensor:
+        return origin + _RANGE * (steps / _RANGE).tanh()
+
+    def score(place: Tensor) -> Tensor:
         values = scale * place[:-1].exp()
         found = hoods.krige(values[:-1], noise + values[-1])
         error = observed - found.mean(residuals)
@@ -70,22 +73,24 @@ def learn_weights(
         )
         return torch.logaddexp(inlying, outlying).mean()
 
-    search = torch.optim.LBFGS([place], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         search.zero_grad()
-        loss = -score() + ((place - origin) / _PRIOR_STD).square().sum() / 2 / rows
+        prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
+        loss = prior - score(place())
         loss.backward()
         return loss
 
     search.step(closure)
     with torch.no_grad():
-        values = scale * place[:-1].exp()
+        best = place()
+        values = scale * best[:-1].exp()
         return Learnt(
             weights=values[:-1],
             nugget=float(values[-1]),
-            outliers=float(place[-1].sigmoid()),
-            score=float(score()),
+            outliers=float(best[-1].sigmoid()),
+            score=float(score(best)),
         )
 
 
