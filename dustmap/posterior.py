@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
@@ -22,23 +23,28 @@ class Moments:
     ``std`` includes the conditional variance that the grid cannot resolve. Its relative
     Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
     ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
-    of the logarithm of a positive density.
+    of the logarithm of a positive density, ``degrees`` the degrees of freedom of the
+    standard deviations, infinite where samples determine no part of them.
     """
 
     mean: Float[Tensor, "*n"]
     std: Float[Tensor, "*n"]
     log_mean: Float[Tensor, "*n"] | None = None
     log_std: Float[Tensor, "*n"] | None = None
+    degrees: Float[Tensor, "*n"] | None = None
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the normal or log-normal with the posterior's moments.
 
-        A few samples determine two moments far better than an order statistic. Rays of
-        zero length have quantiles of zero.
+        A few samples determine two moments far better than an order statistic; that
+        they do so with errors makes Student-T quantiles of normal ones. Rays of zero
+        length have quantiles of zero.
         """
         if not 0 < probability < 1:
             raise ValueError(f"a probability lies between 0 and 1, got {probability}")
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        if self.degrees is not None:
+            z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
         if self.log_mean is None or self.log_std is None:
             return self.mean + z * self.std
         dark = torch.isinf(self.log_mean)
@@ -104,7 +110,9 @@ class Posterior:
         variance = total / max(len(self.samples), 1) + tangent.variance
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
-        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
+            return Moments(mean=mean.cpu(), std=variance.cpu())
+        degrees = _degrees(total / len(self.samples), variance, len(self.samples))
+        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
         values, unresolved = self._sampled(model)
@@ -201,18 +209,33 @@ def moments_over_samples(
     with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
     ln A − τ²/2.
     """
-    mean = values.mean(dim=0)
-    std = (values.var(dim=0) + unresolved.mean(dim=0)).sqrt()
+    mean, between = values.mean(dim=0), values.var(dim=0)
+    variance = between + unresolved.mean(dim=0)
     if not positive:
-        return Moments(mean=mean.cpu(), std=std.cpu())
+        degrees = _degrees(between, variance, len(values))
+        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
     logarithms, scatter = log_moments(values, unresolved)
-    spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter.mean(dim=0)
+    between = torch.where(mean <= 0, 0.0, logarithms.var(dim=0))
+    spread = between + scatter.mean(dim=0)
     return Moments(
         mean=mean.cpu(),
-        std=std.cpu(),
+        std=variance.sqrt().cpu(),
         log_mean=logarithms.mean(dim=0).cpu(),
         log_std=spread.sqrt().cpu(),
+        degrees=_degrees(between, spread, len(values)),
     )
+
+
+def _degrees(
+    between: Float[Tensor, " n"], variance: Float[Tensor, " n"], samples: int
+) -> Float[Tensor, " n"]:
+    r"""Degrees of freedom of a variance of which samples determine a part.
+
+    Welch's :math:`\nu = (B + W)^2 / (B^2 / \nu_B)`; antithetic pairs give one degree
+    each, :math:`\nu_B = S / 2`.
+    """
+    share = torch.where(variance > 0, between / variance, 0.0)
+    return (samples / 2 / share.square()).cpu()
 
 
 def log_moments(

@@ -33,7 +33,7 @@ class HeldOut:
         Extinction and its standard deviation [mag], with what common noise and the
         distance's error add.
     predicted
-        ``mean std p16 p50 p84`` of the noise-free extinction [mag].
+        ``mean std`` and quantiles of the noise-free extinction [mag].
     """
 
     l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
