@@ -22,8 +22,8 @@ from dustmap.residual.neighbours import nearest, without_self
 
 # Stars of a local mean that are tried, and the stretch in which they are found.
 _MEANS, _STRETCH = (100, 300), 10.0
-# Stretches that are tried for kriging, held-out rows and neighbours to try them on.
-_STRETCHES, _TRIED, _TRIED_NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), 400, 30
+# Further stretches that are tried for kriging, on so many rows and neighbours.
+_STRETCHES, _TRIED, _TRIED_NEIGHBOURS = (5.0, 20.0, 40.0), 300, 20
 # Neighbours of a place.
 _NEIGHBOURS = 100
 # Places whose means are computed at once.
@@ -88,8 +88,9 @@ def learn_grid_free(
     tried = held[:_TRIED]
     scores = [trial.score(tried, _STRETCH) for trial in trials]
     best = scores.index(max(scores))
-    trial = trials[best]
-    stretch = max(_STRETCHES, key=lambda stretch: trial.score(tried, stretch))
+    trial, known = trials[best], {_STRETCH: scores[best]}
+    known |= {stretch: trial.score(tried, stretch) for stretch in _STRETCHES}
+    stretch = max(known, key=lambda stretch: known[stretch])
     field = learn_residual(
         trial.rays, trial.residuals[None], trial.noise, held, (stretch,)
     )
