@@ -56,15 +56,14 @@ class FitReport:
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
         lines = [f"stars: {counts}", *self.messages]
+        if self.held_out:
+            lines.append(_told(self.held_out))
+        if "rmse_kriging" in self.held_out:
+            lines.append(in_words(self.held_out, self.plan))
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         gib = self.peak_memory_bytes / 2**30
         lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
-        lines.append(f"run: {self.output}")
-        if self.held_out:
-            lines.append(_told(self.held_out))
-            if "rmse_kriging" in self.held_out:
-                lines.append(in_words(self.held_out, self.plan))
-        return "\n".join(lines)
+        return "\n".join([*lines, f"run: {self.output}"])
 
 
 def _told(score: dict[str, float]) -> str:

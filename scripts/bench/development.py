@@ -39,7 +39,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.model.plan import Plan
 from pipelines.run.assessment import observation_noise
-from pipelines.run.baselines import baselines
+from pipelines.run.baselines import NAMES, predict_baselines
 from pipelines.run.folder import read_run
 
 
@@ -77,7 +77,9 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     columns = {name: column[inside] for name, column in columns.items()}
     plan = read_run(run).plan
     test = part.test.select(inside)
-    others = baselines(train, test, torch.Generator().manual_seed(options.seed))
+    generator = torch.Generator().manual_seed(options.seed)
+    others = predict_baselines(train, test, generator)
+    assert others is not None
     judged = against_observed(columns, test, plan)
     if part.truth is not None:
         truth = {name: values[inside] for name, values in part.truth.items()}
@@ -86,7 +88,7 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
         truth = {"extinction": test.extinction}
     error = {
         "map": rmse(columns["extinction_mean"], truth["extinction"]),
-        **{n: rmse(others[n], truth["extinction"]) for n in ("neighbours", "kriging")},
+        **{key: rmse(getattr(others, key), truth["extinction"]) for key in NAMES},
     }
     best = min(error["neighbours"], error["kriging"])
     return {
