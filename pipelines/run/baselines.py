@@ -76,8 +76,8 @@ def predict_baselines(
     count = min(_HELD, int(_SHARE * len(train)))
     kriging = learn_grid_free(
         observed,
-        torch.as_tensor(train.extinction_error) ** 2,
-        torch.as_tensor(_placing(train)),
+        torch.tensor(train.extinction_error) ** 2,
+        torch.tensor(_placing(train)),
         torch.randperm(len(train), generator=generator)[:count],
     )
     mean, variance = kriging.predict(places)
@@ -136,9 +136,8 @@ def in_words(score: dict[str, float], plan: Plan) -> str:
     best = min(NAMES, key=lambda key: score[f"rmse_{key}"])
     if not loses(score):
         return told
-    more = score["rmse"] / score[f"rmse_{best}"] - 1
     return (
-        f"{told}: the map loses to {NAMES[best]} by {more:.1%} "
+        f"{told}: the map, {score['rmse']:.4g}, loses to {NAMES[best]} "
         f"({score['excess']:.1f} standard errors); {_reason(score, plan)}"
     )
 
@@ -169,7 +168,7 @@ def _placing(stars: Stars) -> np.ndarray:
 
 def _rays(stars: Stars, density: np.ndarray) -> Rays:
     return Rays(
-        directions=torch.as_tensor(unit_vectors(stars.l, stars.b)),
-        lengths=torch.as_tensor(stars.distance),
-        density=torch.as_tensor(density),
+        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
+        lengths=torch.tensor(stars.distance),
+        density=torch.tensor(density),
     )
