@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import Functionals, LineIntegrals
+from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.residual.field import ResidualField
 
@@ -59,7 +60,7 @@ class Posterior:
         Exact posterior samples of ε.
     residual
         What neighbouring stars share beyond the field, of a non-linear model: it
-        corrects line integrals that begin at the observer.
+        corrects line integrals that begin at the observer and values at points.
     """
 
     model: ForwardModel
@@ -106,18 +107,33 @@ class Posterior:
         return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
-        shape = (len(self.samples), len(model.functionals))
+        values, unresolved = self._sampled(model)
+        return moments_over_samples(values, unresolved, positive=model.positive)
+
+    def sampled(
+        self, functionals: Functionals, *, rows: int = 2**18
+    ) -> tuple[Float[Tensor, "s n"], Float[Tensor, "s n"]]:
+        """Every sample's values and the variances of what is unresolved, corrected.
+
+        Without samples, of the mean. ``rows`` functionals are held at once.
+        """
+        chunks = [part for _, part in functionals.chunks(rows)] or [functionals]
+        found = [self._sampled(self.model.at(part)) for part in chunks]
+        values, variances = (torch.cat(parts, dim=1).cpu() for parts in zip(*found))
+        return values, variances
+
+    def _sampled(self, model: ForwardModel) -> tuple[Tensor, Tensor]:
+        samples = self.samples if len(self.samples) else self.mean[None]
+        shape = (len(samples), len(model.functionals))
         values = torch.zeros(shape, dtype=torch.float64, device=model.device)
         unresolved = torch.zeros_like(values)
-        for row, sample in enumerate(self.samples):
+        for row, sample in enumerate(samples):
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        for rows, ends in self._sight_lines(model.functionals):
-            assert self.residual is not None
-            corrected = self.residual.correct(ends, values[:, rows])
-            values[:, rows], unresolved[:, rows] = corrected
-        return moments_over_samples(values, unresolved, positive=model.positive)
+        for rows, correct in self._corrections(model.functionals):
+            values[:, rows], unresolved[:, rows] = correct(values[:, rows])
+        return values, unresolved
 
     def draws(
         self, functionals: Functionals, generator: torch.Generator
@@ -151,18 +167,26 @@ class Posterior:
         """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
         values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
-        for rows, ends in self._sight_lines(model.functionals):
-            assert self.residual is not None
+        for rows, correct in self._corrections(model.functionals):
             assert white is not None
-            values[:, rows], variance = self.residual.correct(ends, values[:, rows])
+            values[:, rows], variance = correct(values[:, rows])
             unresolved[:, rows] = variance.sqrt() * white[:, rows]
         return (values + unresolved).cpu()
 
-    def _sight_lines(self, functionals: Functionals) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of integrals from the observer and their ends, if they are corrected."""
-        for rows, kind in functionals.runs() if self.residual is not None else ():
+    def _corrections(
+        self, functionals: Functionals
+    ) -> Iterator[tuple[slice, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
+        """Rows that the residual corrects, and how: samples' values and variances.
+
+        These are integrals from the observer and values at points.
+        """
+        if self.residual is None:
+            return
+        for rows, kind in functionals.runs():
             if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
-                yield rows, kind.end
+                yield rows, partial(self.residual.correct, kind.end)
+            elif isinstance(kind, PointValues):
+                yield rows, partial(self.residual.correct_density, kind.points)
 
 
 def moments_over_samples(

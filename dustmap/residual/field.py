@@ -14,6 +14,7 @@ over the nearest stars, so that map and residual vary together.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,14 +22,16 @@ from torch import Tensor
 
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
-from dustmap.residual.kriging import Neighbourhoods
-from dustmap.residual.learning import OUTLYING, Learnt, learn_weights
+from dustmap.residual.kriging import Kriging, Neighbourhoods
+from dustmap.residual.learning import OUTLYING, learn_weights, variance_scale
 from dustmap.residual.neighbours import nearest, without_self
 
 # Neighbours of a place, and of a star while the covariance is learnt.
-_COUNT, _LEARNING_COUNT = 50, 30
-# Stretches of angles that are tried.
-_STRETCHES = (5.0, 10.0, 20.0)
+_COUNT, _LEARNING_COUNT = 64, 30
+# Stretches of angles that are tried, with this many rows held out.
+_STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 400
+# Held-out rows that teach the covariance; all of them calibrate its errors.
+_LEARNING = 1200
 # Rays darker than this part of the mean density have the residual of this part.
 _DARKEST = 0.02
 # Rounds of weighing outliers and learning, and the part of rows that calls for them.
@@ -48,8 +51,11 @@ class ResidualField:
     stated, noise
         Variance of each star's extinction, and the same with that of outliers raised
         [mag²].
-    weights, nugget, scale, outliers
+    weights, nugget, outliers
         Of the covariance; see `Learnt`.
+    scale
+        The factor on predicted variances with which 68% of the stars that the map had
+        not seen lie within one standard deviation.
     stretch
         Of angles against logarithms of distance, where neighbours are sought.
     """
@@ -77,14 +83,8 @@ class ResidualField:
         these two.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
-        found = krige_rays(
-            FreeSpectrum(),
-            self.weights,
-            self.rays,
-            self.noise + self.nugget,
-            self.rays,
-            without_self(nearest(points, points, _LEARNING_COUNT + 1)),
-        )
+        near = without_self(nearest(points, points, _LEARNING_COUNT + 1))
+        found = self.krige(self.rays, near)
         variance = found.variance + self.nugget + self.stated
         squared = (residuals - found.mean(residuals)) ** 2 / variance
         odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
@@ -105,22 +105,41 @@ class ResidualField:
         From the ``count`` nearest stars.
         """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        near = nearest(
-            self.rays.coordinates(self.stretch),
-            places.coordinates(self.stretch),
-            count,
-        )
-        found = krige_rays(
-            FreeSpectrum(),
-            self.weights,
-            self.rays,
-            self.noise + self.nugget,
-            places,
-            near,
-        )
-        variance = found.variance.clamp_min(0.0) + self.nugget
+        stars, asked = (x.coordinates(self.stretch) for x in (self.rays, places))
+        found = self.krige(places, nearest(stars, asked, count))
         corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
-        return corrected, self.scale * variance
+        return corrected, self.scale * found.variance.clamp_min(0.0)
+
+    def correct_density(
+        self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
+    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
+        r"""Every sample's densities at points [pc], corrected, and their variances.
+
+        The residual of the density is :math:`\rho_s(x) \delta(x)` with the relative
+        density :math:`\delta` of variance :math:`\sum_j w_j`; its covariance with the
+        extinction of a star is :math:`g_n \sum_j w_j \ell_j J` of
+        :mod:`dustmap.residual.decay_table`.
+        """
+        nowhere = torch.zeros(len(points), dtype=torch.float64)
+        places = rays_to(points, nowhere, self.darkest)
+        stars = self.rays.coordinates(self.stretch)
+        # Points with one nearest star have its neighbours: cubes have many such points.
+        at = nearest(stars, places.coordinates(self.stretch), 1)[:, 0]
+        found, blocks = at.unique(return_inverse=True)
+        kriged = self.krige(
+            places, nearest(stars, stars[found], _COUNT), blocks=blocks, points=True
+        )
+        densities = densities.to(torch.float64)
+        corrected = _added(densities, densities * kriged.mean(self.residuals))
+        return corrected, corrected**2 * kriged.variance.clamp_min(0.0)
+
+    def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
+        """Places from their neighbours among the stars."""
+        noise = self.noise + self.nugget
+        spectrum, rays = FreeSpectrum(), self.rays
+        return krige_rays(
+            spectrum, self.weights, rays, noise, places, neighbours, **options
+        )
 
 
 def _added(
@@ -160,57 +179,96 @@ def learn_residual(
     residuals: Float[Tensor, "s n"],
     noise: Float[Tensor, " n"],
     held: Int[Tensor, " m"],
+    *,
+    placing: Float[Tensor, " n"] | None = None,
     stretches: tuple[float, ...] = _STRETCHES,
 ) -> ResidualField:
-    """The residual whose covariance predicts held-out rows best.
+    r"""The residual whose covariance predicts held-out rows best.
 
     ``held`` are the rows that the map has not seen; the others are their neighbours
-    while the covariance is learnt. Where more than two rows in a thousand are outliers,
-    these count less and the covariance is learnt anew; fewer cannot be told from rays
-    through compact clouds.
+    while the covariance is learnt. Errors of distances make noise of the density at the
+    star: ``placing`` [mag²] is their variance for the map's density :math:`\bar\rho`,
+    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. Where more than two
+    rows in a thousand are outliers, these count less; fewer cannot be told from rays
+    through compact clouds. Both call for the covariance to be learnt anew.
     """
-    field = _learnt(rays, residuals, noise, noise, held, stretches)
-    for _ in range(_ROUNDS):
-        if field.outliers < _FEW_OUTLIERS:
-            break
-        weighed = field.with_outliers_weighed(field.outliers)
-        stretches = (field.stretch,)
-        field = _learnt(rays, residuals, noise, weighed.noise, held, stretches)
-    else:
-        field = field.with_outliers_weighed(field.outliers)
-    return field
-
-
-def _learnt(
-    rays: Rays,
-    residuals: Tensor,
-    stated: Tensor,
-    noise: Tensor,
-    held: Tensor,
-    stretches: tuple[float, ...],
-) -> ResidualField:
-    """The best of some stretches, with the neighbours' noise as it is given."""
-    seen = torch.ones(len(rays), dtype=torch.bool)
-    seen[held] = False
-    known, mean = torch.nonzero(seen)[:, 0], residuals.mean(dim=0)
-    best: tuple[Learnt, float] | None = None
-    for stretch in stretches:
-        points = rays.coordinates(stretch)
-        near = known[nearest(points[known], points[held], _LEARNING_COUNT)]
-        hoods = Neighbourhoods.of(FreeSpectrum(), rays, rays[held], near)
-        found = learn_weights(hoods, mean, noise, mean[held], stated[held])
-        if best is None or found.score > best[0].score:
-            best = found, stretch
-    assert best is not None
-    learnt, stretch = best
-    return ResidualField(
+    placing = torch.zeros_like(noise) if placing is None else placing
+    stated = noise + placing
+    start = ResidualField(
         rays=rays,
         residuals=residuals,
         stated=stated,
-        noise=noise,
+        noise=stated,
+        weights=stated.new_zeros(0),
+        nugget=0.0,
+        scale=1.0,
+        outliers=0.0,
+        stretch=stretches[0],
+    )
+    field = _stretched(start, held[:_STRETCHING], stretches)
+    field, _ = _learnt(field, held[:_LEARNING])
+    for _ in range(_ROUNDS):
+        stated = noise + placing * (1 + float(field.weights.sum()))
+        field = _weighed(replace(field, stated=stated, noise=stated))
+        if field.outliers < _FEW_OUTLIERS and not bool(placing.any()):
+            break
+        field, _ = _learnt(field, held[:_LEARNING])
+    else:
+        field = _weighed(field)
+    return replace(field, scale=_scale(field, held))
+
+
+def _weighed(field: ResidualField) -> ResidualField:
+    """With outliers weighed, if there are more than a few."""
+    if field.outliers < _FEW_OUTLIERS:
+        return field
+    return field.with_outliers_weighed(field.outliers)
+
+
+def _stretched(
+    field: ResidualField, held: Tensor, stretches: tuple[float, ...]
+) -> ResidualField:
+    """With the stretch of the best score."""
+    if len(stretches) == 1:
+        return field
+    tried = [_learnt(replace(field, stretch=stretch), held) for stretch in stretches]
+    return max(tried, key=lambda found: found[1])[0]
+
+
+def _learnt(field: ResidualField, held: Tensor) -> tuple[ResidualField, float]:
+    """With the covariance that held-out rows teach, and its log score."""
+    near = _near_unseen(field.rays, held, field.stretch, _LEARNING_COUNT)
+    hoods = Neighbourhoods.of(FreeSpectrum(), field.rays, field.rays[held], near)
+    mean = field.residuals.mean(dim=0)
+    learnt = learn_weights(
+        hoods,
+        mean,
+        field.noise,
+        mean[held],
+        field.stated[held],
+    )
+    found = replace(
+        field,
         weights=learnt.weights,
         nugget=learnt.nugget,
-        scale=learnt.scale,
-        stretch=stretch,
         outliers=learnt.outliers,
     )
+    return found, learnt.score
+
+
+def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
+    """The nearest rows to held-out ones among the others."""
+    seen = torch.ones(len(rays), dtype=torch.bool)
+    seen[held] = False
+    known, points = torch.nonzero(seen)[:, 0], rays.coordinates(stretch)
+    return known[nearest(points[known], points[held], count)]
+
+
+def _scale(field: ResidualField, held: Tensor) -> float:
+    """The factor on variances that calibrates held-out rows; see `ResidualField`."""
+    near = _near_unseen(field.rays, held, field.stretch, _COUNT)
+    found = field.krige(field.rays[held], near)
+    errors = field.residuals[:, held] - found.mean(field.residuals)
+    noise = errors.var(dim=0) + field.stated[held]
+    variance = found.variance.clamp_min(0.0)
+    return variance_scale(errors.mean(dim=0), variance, noise)

@@ -84,15 +84,20 @@ def learn_grid_free(
     extinction = observed.density * observed.lengths
     least = least_density(extinction, observed.lengths)
     means = local_means(observed, None, _MEANS)
-    trials = [_Trial.of(observed, mean, least, noise, placing) for mean in means.T]
+    trials = [_Trial.of(observed, mean, least, placing) for mean in means.T]
     tried = held[:_TRIED]
-    scores = [trial.score(tried, _STRETCH) for trial in trials]
+    scores = [trial.score(noise, tried, _STRETCH) for trial in trials]
     best = scores.index(max(scores))
     trial, known = trials[best], {_STRETCH: scores[best]}
-    known |= {stretch: trial.score(tried, stretch) for stretch in _STRETCHES}
+    known |= {stretch: trial.score(noise, tried, stretch) for stretch in _STRETCHES}
     stretch = max(known, key=lambda stretch: known[stretch])
     field = learn_residual(
-        trial.rays, trial.residuals[None], trial.noise, held, (stretch,)
+        trial.rays,
+        trial.residuals[None],
+        noise,
+        held,
+        placing=trial.placing,
+        stretches=(stretch,),
     )
     floored = int((means[:, best] < least).sum())
     return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
@@ -122,25 +127,27 @@ def local_means(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """Stars about one choice of local means: rays, residuals [mag], variances."""
+    """Stars about one choice of local means.
+
+    Rays with these for density, residuals [mag], and variances by errors of distances.
+    """
 
     rays: Rays
     residuals: Float[Tensor, " n"]
-    noise: Float[Tensor, " n"]
+    placing: Float[Tensor, " n"]
 
     @classmethod
-    def of(
-        cls, observed: Rays, mean: Tensor, least: float, noise: Tensor, placing: Tensor
-    ) -> _Trial:
+    def of(cls, observed: Rays, mean: Tensor, least: float, placing: Tensor) -> _Trial:
         mean = mean.clamp_min(least)
         return cls(
             rays=replace(observed, density=mean),
             residuals=(observed.density - mean) * observed.lengths,
-            noise=noise + (mean * placing) ** 2,
+            placing=(mean * placing) ** 2,
         )
 
-    def score(self, held: Tensor, stretch: float) -> float:
+    def score(self, noise: Tensor, held: Tensor, stretch: float) -> float:
         """Mean log score of held-out rows with the weights that make it largest."""
+        noise = noise + self.placing
         seen = torch.ones(len(self.rays), dtype=torch.bool)
         seen[held] = False
         known = torch.nonzero(seen)[:, 0]
@@ -148,5 +155,5 @@ class _Trial:
         near = known[nearest(points[known], points[held], _TRIED_NEIGHBOURS)]
         hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, self.rays[held], near)
         return learn_weights(
-            hoods, self.residuals, self.noise, self.residuals[held], self.noise[held]
+            hoods, self.residuals, noise, self.residuals[held], noise[held]
         ).score

@@ -17,8 +17,9 @@ _DEGREES = 5.0
 OUTLYING = 10.0
 _STEPS = 60
 # Of the logarithms that are searched, about their start: the score is flat in weights
-# that do not matter, and steps along it would overflow.
-_PRIOR_STD = 5.0
+# that do not matter. Steps of a line search that go too far end at the range's bounds.
+_PRIOR_STD, _RANGE = 5.0, 12.0
+_OUTLIER_LOGIT = -4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,13 @@ class Learnt:
     """Weights of the components, and the variance of what no neighbour shares.
 
     ``outliers`` is the part of the rows that are, ``score`` the mean log density of the
-    held-out rows, ``scale`` the factor on the variance with which 68% of them lie
-    within one standard deviation.
+    held-out rows.
     """
 
     weights: Float[Tensor, " j"]
     nugget: float
     outliers: float
     score: float
-    scale: float
 
 
 def learn_weights(
@@ -56,41 +55,42 @@ def learn_weights(
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
     shared = hoods.prior.mean(dim=0)
     scale = torch.cat([unit / shared, unit[None]])
-    start = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
-    start[-1] = -4.0
-    origin, rows = start.clone(), len(observed)
-    place = start.requires_grad_(True)
+    origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
+    origin[-1] = _OUTLIER_LOGIT
+    steps = torch.zeros_like(origin).requires_grad_(True)
 
-    def predicted(values: Tensor) -> tuple[Tensor, Tensor]:
+    def place() -> Tensor:
+        return origin + _RANGE * (steps / _RANGE).tanh()
+
+    def score(place: Tensor) -> Tensor:
+        values = scale * place[:-1].exp()
         found = hoods.krige(values[:-1], noise + values[-1])
-        return observed - found.mean(residuals), found.variance + values[-1]
-
-    def score() -> Tensor:
-        error, variance = predicted(scale * place[:-1].exp())
-        whole = variance + observed_noise
+        error = observed - found.mean(residuals)
+        whole = found.variance + observed_noise + values[-1]
         inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
         outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
             error, OUTLYING**2 * whole
         )
         return torch.logaddexp(inlying, outlying).mean()
 
-    search = torch.optim.LBFGS([place], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         search.zero_grad()
-        loss = -score() + ((place - origin) / _PRIOR_STD).square().sum() / 2 / rows
+        prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
+        loss = prior - score(place())
         loss.backward()
         return loss
 
     search.step(closure)
     with torch.no_grad():
-        values = scale * place[:-1].exp()
+        best = place()
+        values = scale * best[:-1].exp()
         return Learnt(
             weights=values[:-1],
             nugget=float(values[-1]),
-            outliers=float(place[-1].sigmoid()),
-            score=float(score()),
-            scale=_variance_scale(*predicted(values), observed_noise),
+            outliers=float(best[-1].sigmoid()),
+            score=float(score(best)),
         )
 
 
@@ -107,7 +107,11 @@ def log_score(
     )
 
 
-def _variance_scale(error: Tensor, variance: Tensor, noise: Tensor) -> float:
+def variance_scale(
+    error: Float[Tensor, " m"],
+    variance: Float[Tensor, " m"],
+    noise: Float[Tensor, " m"],
+) -> float:
     """The factor on ``variance`` with which 68.27% of errors are within one std.
 
     Residuals have heavier tails than a normal of their variance, whose central

@@ -148,10 +148,10 @@ def _ratios(
 def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """``H(u, v)``: one ray of length ``u`` integrated at the end of the other."""
     apart, along = v * angle.sin(), v * angle.cos()
-    return _decay(apart, u - along) + _decay(apart, along)
+    return decay_integral(apart, u - along) + decay_integral(apart, along)
 
 
-def _decay(p: Tensor, x: Tensor) -> Tensor:
+def decay_integral(p: Tensor, x: Tensor) -> Tensor:
     """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
     end = torch.asinh(x.clamp(-_DECAY, _DECAY) / p)
     edges = torch.linspace(0, 1, 6).to(p)

@@ -85,13 +85,9 @@ def _densities(run: Run, points: np.ndarray) -> np.ndarray:
     """Density of every sample [mag/pc] at points [pc]; NaN outside the box."""
     places = torch.as_tensor(points)
     inside = run.plan.grid.contains(places)
-    model = run.posterior.model.at(PointValues(places[inside]))
-    samples = run.posterior.samples
-    if not len(samples):
-        samples = run.posterior.mean[None]
-    values = np.full((len(samples), len(points)), np.nan)
-    for row, sample in zip(values, samples, strict=True):
-        row[inside.numpy()] = model.apply(sample).to(torch.float64).cpu().numpy()
+    found, _ = run.posterior.sampled(PointValues(places[inside]))
+    values = np.full((len(found), len(points)), np.nan)
+    values[:, inside.numpy()] = found.numpy()
     return values
 
 

@@ -123,7 +123,7 @@ class ModelConfig(Settings):
     gaussian one"""
     degrees: Auto[Annotated[float, Field(gt=1)]] = None
     """degrees of freedom of the Student-T noise; learnt when auto"""
-    residual: bool = False
+    residual: bool = True
     """predict extinctions by the map and by what neighbouring stars share beyond it; of
     a lognormal density"""
     common_noise: Auto[NonNegative] = None
@@ -221,9 +221,9 @@ class DataConfig(Settings):
 
     holdout: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
     """fraction of the stars held out to test the map"""
-    validation: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
-    """fraction of the stars, at most 3000, on which the residual is learnt; the grid is
-    not fitted to them"""
+    validation: Auto[Annotated[float, Field(ge=0, lt=0.5)]] = None
+    """fraction of the stars, at most 3000, on which the residual is learnt, and to
+    which the grid is not fitted; 5% when auto, up to 15% of small catalogues"""
     max_distance: Auto[Positive] = None
     """stars further away are left out [pc]"""
 

@@ -12,6 +12,8 @@ import zarr
 
 # What the group of posterior samples calls itself.
 SAMPLES = "dustmap samples"
+# The array of bytes in it that holds the residual of neighbouring stars.
+RESIDUAL = "residual"
 _CHUNK = 64
 
 

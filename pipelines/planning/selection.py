@@ -22,7 +22,8 @@ from pipelines.planning.planner import Catalogue, mean_density
 _NSIDE = 64
 # Fewer stars than this make no map.
 _FEWEST = 5
-_MOST_VALIDATION = 3000
+# Stars on which a residual is learnt: no fewer, for a good one, and no more.
+FEWEST_VALIDATION, _ENOUGH_VALIDATION, _MOST_VALIDATION = 50, 400, 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +134,18 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
 
 
 def _validation(count: int, config: FitConfig) -> int:
-    """On how many of so many stars the residual is learnt."""
-    if not (config.model.residual and config.density == "lognormal"):
+    """On how many of so many stars the residual is learnt.
+
+    Of small catalogues it needs a larger part.
+    """
+    asked = config.model.residual and config.density == "lognormal"
+    if not (asked and config.inference.samples):
         return 0
-    return min(round(config.data.validation * count), _MOST_VALIDATION)
+    share = config.data.validation
+    if share is None:
+        share = max(0.05, min(0.15, _ENOUGH_VALIDATION / max(count, 1)))
+    wanted = min(round(share * count), _MOST_VALIDATION)
+    return wanted if wanted >= FEWEST_VALIDATION else 0
 
 
 def planning_view(stars: Stars, config: FitConfig) -> Catalogue:
@@ -173,7 +182,12 @@ def data_of(stars: Stars, config: FitConfig) -> Data:
 
 
 def placing_errors(stars: Stars) -> np.ndarray:
-    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`."""
+    """How far stars may be from their places [pc]; see `pipelines.catalog.merging`.
+
+    Stars of a catalogue without distance errors are exactly placed.
+    """
+    if stars.distance_error is None:
+        return np.zeros(len(stars))
     merged = stars.mean_distance_error
     return distance_errors(stars) if merged is None else merged
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.posterior import Moments, Posterior
+from dustmap.posterior import Moments, Posterior, moments_over_samples
 from pipelines.base.quantiles import summaries
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import AXES, Cube
@@ -21,8 +22,8 @@ _NODES = 2**22
 def map_cube(run: Run) -> Cube:
     """Posterior mean and std of the density at the grid points, and sight lines.
 
-    At its own points the grid resolves the field, so that no sub-grid variance is
-    added there.
+    At its own points the grid resolves the field, so that no sub-grid variance is added
+    there but what a residual of neighbouring stars leaves.
     """
     grid, model = run.plan.grid, run.posterior.model
     if isinstance(model, RowwiseGaussian):
@@ -63,16 +64,54 @@ def columns(
     start[..., up] = grid.axis(up)[:, None]
     start[..., across] = grid.axis(across)
     start[..., axis] = low
+    if run.posterior.residual is None:
+        found = _line_moments(run, start, axis, high)
+    else:
+        found = _node_moments(run.posterior, start, axis, _nodes(run, axis, low, high))
+    arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
+    return Columns(along=along, low=low, high=high, arrays=arrays)
+
+
+def _line_moments(run: Run, start: Tensor, axis: int, high: float) -> Moments:
+    """Of integrals along an axis from ``start`` to ``high`` [pc]."""
     end = start.clone()
     end[..., axis] = high
-    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
-    rows = max(1, int(_NODES * step / (high - low)))
+    step = run.plan.ray_step * run.plan.grid.spacing[axis] / run.plan.refinement
+    rows = max(1, int(_NODES * step / float((end - start)[..., axis].max())))
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )
-    found = summaries(run.posterior.moments(through, rows=rows))
-    arrays = {name: value.reshape(shape) for name, value in found.items()}
-    return Columns(along=along, low=low, high=high, arrays=arrays)
+    return run.posterior.moments(through, rows=rows)
+
+
+def _nodes(run: Run, axis: int, low: float, high: float) -> Tensor:
+    """Both ends and the grid points between them [pc]."""
+    points = run.plan.grid.axis(axis)
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    return torch.cat([points[(points > low) & (points < high)], ends]).sort().values
+
+
+def _node_moments(
+    posterior: Posterior, start: Tensor, axis: int, nodes: Tensor
+) -> Moments:
+    """The same from corrected densities at nodes, by the trapezoidal rule.
+
+    What is unresolved at the nodes counts as independent.
+    """
+    steps = nodes.diff()
+    weights = torch.nn.functional.pad(steps, (1, 0)) + torch.nn.functional.pad(
+        steps, (0, 1)
+    )
+    shape = (len(posterior.samples), start[..., 0].numel())
+    total = torch.zeros(shape, dtype=torch.float64)
+    variance = torch.zeros_like(total)
+    for node, weight in zip(nodes, weights / 2, strict=True):
+        points = start.clone()
+        points[..., axis] = node
+        values, unresolved = posterior.sampled(PointValues(points.reshape(-1, 3)))
+        total += weight * values
+        variance += weight**2 * unresolved
+    return moments_over_samples(total, variance, positive=posterior.model.positive)
 
 
 def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:

@@ -27,8 +27,6 @@ def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarr
     """
     assert stars.extinction_error is not None
     noise = np.hypot(stars.extinction_error, plan.common_noise)
-    if stars.distance_error is None:
-        return noise
     return np.hypot(noise, density * placing_errors(stars))
 
 

@@ -77,7 +77,7 @@ def predict_baselines(
     kriging = learn_grid_free(
         observed,
         torch.tensor(train.extinction_error) ** 2,
-        torch.tensor(_placing(train)),
+        torch.tensor(placing_errors(train)),
         torch.randperm(len(train), generator=generator)[:count],
     )
     mean, variance = kriging.predict(places)
@@ -97,7 +97,7 @@ def kriging_noise(stars: Stars, found: Baselines) -> np.ndarray:
     """
     assert stars.extinction_error is not None
     return np.hypot(
-        stars.extinction_error, found.kriging / stars.distance * _placing(stars)
+        stars.extinction_error, found.kriging / stars.distance * placing_errors(stars)
     )
 
 
@@ -157,13 +157,6 @@ def _reason(score: dict[str, float], plan: Plan) -> str:
             f"{correlated:.3g} pc"
         )
     return f"not for its grid of {spacing:.3g} pc: {stars}"
-
-
-def _placing(stars: Stars) -> np.ndarray:
-    """Standard deviations of the distances [pc]; zero where they are exact."""
-    if stars.distance_error is None:
-        return np.zeros(len(stars))
-    return placing_errors(stars)
 
 
 def _rays(stars: Stars, density: np.ndarray) -> Rays:

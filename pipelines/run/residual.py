@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from dustmap.functionals import PointValues, Stack
@@ -21,15 +21,14 @@ from dustmap.residual.free_spectrum import Rays
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
+from pipelines.planning.selection import FEWEST_VALIDATION, placing_errors
 from pipelines.run.assessment import observation_noise
 
 FILE = "residual.safetensors"
-# Fewer stars than this teach no covariance.
-_FEWEST = 50
 _ROWS = 131_072
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
-    f"posterior samples and {_FEWEST} stars in data.validation"
+    f"posterior samples and {FEWEST_VALIDATION} stars in data.validation"
 )
 _CONSTANTS = ("nugget", "scale", "outliers", "stretch")
 
@@ -43,23 +42,23 @@ def fit_residual(
     them, and then they are neighbours like the fitted ones. ``None`` if there are too
     few or the posterior has no samples.
     """
-    if len(validation) < _FEWEST or not len(posterior.samples):
+    if len(validation) < FEWEST_VALIDATION or not len(posterior.samples):
         return None
     stars = [train, validation]
     ends = torch.cat([torch.as_tensor(part.positions()) for part in stars])
     values = _samples_at(posterior, plan, ends)
     extinctions, density = values.chunk(2, dim=1)
     observed = torch.cat([torch.as_tensor(part.extinction) for part in stars])
-    at = density.mean(dim=0).numpy().clip(min=0)
-    errors = [
-        observation_noise(part, plan, at[rows])
-        for part, rows in zip(stars, (slice(len(train)), slice(len(train), None)))
-    ]
-    noise = torch.as_tensor(np.concatenate(errors)) ** 2
+    at = density.square().mean(dim=0).sqrt()
+    bare = [observation_noise(part, plan, np.zeros(len(part))) for part in stars]
+    noise = torch.as_tensor(np.concatenate(bare)) ** 2
+    errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
     mean = extinctions.mean(dim=0)
     rays = rays_to(ends, mean, least_density(mean, ends.norm(dim=1)))
     held = torch.arange(len(train), len(ends))
-    return learn_residual(rays, observed - extinctions, noise, held)
+    return learn_residual(
+        rays, observed - extinctions, noise, held, placing=(at * errors) ** 2
+    )
 
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
@@ -75,6 +74,18 @@ def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
 
 def write_residual(folder: Path, field: ResidualField) -> None:
     """Save a residual beside the posterior."""
+    (folder / FILE).write_bytes(residual_bytes(field))
+
+
+def read_residual(folder: Path) -> ResidualField | None:
+    """The residual of a run folder; ``None`` if it has none."""
+    if not (folder / FILE).is_file():
+        return None
+    return residual_from((folder / FILE).read_bytes())
+
+
+def residual_bytes(field: ResidualField) -> bytes:
+    """A residual in the safetensors format."""
     tensors = {
         "directions": field.rays.directions,
         "lengths": field.rays.lengths,
@@ -87,15 +98,12 @@ def write_residual(folder: Path, field: ResidualField) -> None:
             [getattr(field, name) for name in _CONSTANTS], dtype=torch.float64
         ),
     }
-    plain = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
-    (folder / FILE).write_bytes(save(plain))
+    return save({name: tensor.clone() for name, tensor in tensors.items()})
 
 
-def read_residual(folder: Path) -> ResidualField | None:
-    """The residual of a run folder; ``None`` if it has none."""
-    if not (folder / FILE).is_file():
-        return None
-    tensors = load_file(folder / FILE)
+def residual_from(data: bytes) -> ResidualField:
+    """The residual that these bytes hold."""
+    tensors = load(data)
     names = ("directions", "lengths", "density")
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
     return ResidualField(

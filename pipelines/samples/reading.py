@@ -13,9 +13,10 @@ import zarr
 from dustmap.posterior import Posterior
 from dustmap.whitening import FieldWhitening
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr_arrays import is_samples, read_array
+from pipelines.formats.zarr_arrays import RESIDUAL, is_samples, read_array
 from pipelines.model.plan import Plan
 from pipelines.run.folder import Run, posterior_model
+from pipelines.run.residual import residual_from
 from pipelines.samples.fields import GridField
 from pipelines.samples.writing import VERSION
 from pipelines.storage.atomic import check_manifest
@@ -72,10 +73,15 @@ def read_samples(
     cubes = np.concatenate([central, read_array(group, field.name)])
     rows = field.parameters(model, cubes.transpose(0, 3, 2, 1))
     support = read_array(group, "support")
+    residual = None
+    if RESIDUAL in group:
+        residual = residual_from(read_array(group, RESIDUAL).tobytes())
     return Run(
         path=source,
         plan=plan,
-        posterior=Posterior(model=model, mean=rows[0], samples=rows[1:]),
+        posterior=Posterior(
+            model=model, mean=rows[0], samples=rows[1:], residual=residual
+        ),
         support=torch.from_numpy(support.T[field.at_grid].copy()),
         summary=record["summary"],
         provenance=record["fit"],

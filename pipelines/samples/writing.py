@@ -5,6 +5,7 @@
 or ``density``                       or the density [mag/pc]: rounded to ``step``
 ``central_…``          z y x         the same of the posterior mean (or mode) of ε
 ``support``            z y x         sight-line length per cell of the map [cells]
+``residual``           byte          what neighbouring stars share, as safetensors
 =====================  ============  ==============================================
 
 Rounded float32 have zeros for their last bits, which blosc (zstd) packs away.
@@ -24,11 +25,13 @@ import zarr
 from torch import Tensor
 from zarr.codecs import BloscCodec
 
+from dustmap.functionals import PointValues
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr_arrays import SAMPLES, consolidate, write_array
+from pipelines.formats.zarr_arrays import RESIDUAL, SAMPLES, consolidate, write_array
 from pipelines.maps.cube import AXES, FRAME, field_title
 from pipelines.products.provenance import provenance
 from pipelines.run.folder import Run
+from pipelines.run.residual import residual_bytes
 from pipelines.samples.fields import GridField
 from pipelines.storage.atomic import atomic_directory, write_manifest
 
@@ -117,6 +120,17 @@ def write_samples(
         ):
             attributes = {"units": unit, "long_name": about}
             write_array(group, name, cube, dimensions=AXES[::-1], attributes=attributes)
+        if posterior.residual is not None:
+            packed = np.frombuffer(residual_bytes(posterior.residual), np.uint8)
+            about = {"long_name": "residual of neighbouring stars, safetensors"}
+            write_array(
+                group,
+                RESIDUAL,
+                packed,
+                dimensions=("byte",),
+                attributes=about,
+                chunks=packed.shape,
+            )
     tensors = (posterior.mean, posterior.samples, run.support)
     return SamplesReport(
         output=output,
@@ -133,19 +147,24 @@ def write_sample_cubes(
 ) -> int:
     """Write ``density`` with the dimensions ``sample z y x`` [mag/pc]; how many.
 
-    At its own points the grid resolves the field, so that no sub-grid scatter is
-    added there. ``count`` takes the first so many samples; all by default.
+    At the grid points, with the correction by neighbouring stars, but without what
+    remains unresolved. ``count`` takes the first so many samples; all by default.
 
     Raises
     ------
     InputError
         If there are no samples or fewer than ``count``, or ``path`` exists.
     """
-    model = run.posterior.model
+    model, samples = run.posterior.model, run.posterior.samples[:count]
     field = GridField(run.plan, model)
     axes = [axis[some] for axis, some in zip(field.axes, field.at_grid, strict=True)]
-    samples = run.posterior.samples[:count]
     with _store(path, run, "density", axes, count, {}, overwrite) as group:
+        if run.posterior.residual is not None:
+            points = PointValues(run.plan.grid.points())
+            found, _ = run.posterior.sampled(points)
+            cubes = found[:count].reshape(-1, *run.plan.grid.shape).numpy()
+            group["density"][:] = cubes.transpose(0, 3, 2, 1)
+            return len(samples)
         for number, eps in enumerate(samples):
             values = field.values(model, eps)[field.at_grid]
             group["density"][number] = (np.exp(values) if model.positive else values).T

@@ -80,12 +80,12 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     generator = torch.Generator().manual_seed(options.seed)
     others = predict_baselines(train, test, generator)
     assert others is not None
-    judged = against_observed(columns, test, plan)
     if part.truth is not None:
         truth = {name: values[inside] for name, values in part.truth.items()}
         judged = against_truth(columns, truth, test.distance)
     else:
         truth = {"extinction": test.extinction}
+        judged = against_observed(columns, test, plan)
     error = {
         "map": rmse(columns["extinction_mean"], truth["extinction"]),
         **{key: rmse(getattr(others, key), truth["extinction"]) for key in NAMES},

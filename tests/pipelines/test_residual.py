@@ -72,7 +72,7 @@ def test_neighbours_predict_what_the_grid_cannot(run: Run) -> None:
     held = (true > found["extinction_p16"]) & (true < found["extinction_p84"])
     assert 0.5 < held.mean() < 0.9
     assert (found["extinction_p16"] > 0).all()
-    np.testing.assert_array_equal(found["density_mean"], without["density_mean"])
+    assert not np.allclose(found["density_mean"], without["density_mean"], rtol=0.05)
     assert len(field.rays) == run.summary["counts"]["fitted"] + 300
 
 

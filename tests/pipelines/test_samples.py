@@ -73,7 +73,7 @@ def test_the_arrays_need_no_reader_of_ours(run, stored):
     with xarray.open_zarr(report.output) as opened:
         name = opened.attrs["arrays"][0]
         field = opened[name].load()
-        assert set(opened.dims) == {"sample", "z", "y", "x"}
+        assert set(opened[name].dims) == {"sample", "z", "y", "x"}
         np.testing.assert_array_equal(group[name][:], field.values)
     assert name == ("log_density" if run.posterior.model.positive else "density")
     assert field.dims == ("sample", "z", "y", "x")
