@@ -47,7 +47,9 @@ def predict_columns(
     inside = plan.grid.contains(positions)
     where = inside.numpy()
     columns = {
-        name: np.full(len(stars), np.nan) for name in UNITS if name.endswith(KINDS)
+        f"{quantity}_{kind}": np.full(len(stars), np.nan)
+        for quantity in ("extinction", "density")
+        for kind in KINDS
     }
     ends = positions[inside]
     if len(ends):
