@@ -7,19 +7,14 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from scipy.spatial import KDTree
 
-from pipelines.base.geometry import unit_vectors
-from pipelines.catalog.schema import Stars, read_stars, read_table
+from pipelines.catalog.schema import read_stars, read_table
 from pipelines.formats.zarr import read_zarr
-
-# A step of 0.0625 rad (3.6 deg) counts like one of 1 in the logarithm of the distance.
-_PER_RADIAN = 16.0
-_NEIGHBOURS = (1, 3, 8)
+from pipelines.run.baselines import NAMES
 
 
 def main() -> None:
-    """Print errors on held-out stars by kind, nearest neighbours, and the cube."""
+    """Print errors on held-out stars by kind, without a map, and the cube."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="what scripts/real_map.sh made")
     folder: Path = parser.parse_args().folder
@@ -33,10 +28,8 @@ def main() -> None:
             f"{kind}: {chosen.sum()}, scatter {measured[chosen].std():.3f}; "
             f"map {errors((mean - measured)[chosen])}"
         )
-    fitted = read_stars(folder / "run" / "stars.parquet")
-    for count in _NEIGHBOURS:
-        guess = neighbours(fitted, held_out, count)
-        lines.append(f"mean of {count} nearest: {errors(guess - measured)}")
+    for column, name in NAMES.items():
+        lines.append(f"no map, {name}: {errors(held_out[column] - measured)}")
     print("\n".join([*lines, *cube_lines(folder)]))
 
 
@@ -66,21 +59,6 @@ def errors(difference: np.ndarray) -> str:
     """RMSE and median absolute error in words."""
     rmse = float(np.sqrt(np.mean(difference**2)))
     return f"RMSE {rmse:.3f}, median |error| {np.median(np.abs(difference)):.3f}"
-
-
-def neighbours(
-    fitted: Stars, held_out: dict[str, np.ndarray], count: int
-) -> np.ndarray:
-    """Mean extinction [mag] of the nearest in direction and logarithm of distance."""
-    assert fitted.extinction is not None
-    tree = KDTree(_features(fitted.l, fitted.b, fitted.distance))
-    wanted = _features(held_out["l"], held_out["b"], held_out["distance"])
-    index = np.reshape(tree.query(wanted, k=count)[1], (-1, count))
-    return fitted.extinction[index].mean(axis=1)
-
-
-def _features(l: np.ndarray, b: np.ndarray, distance: np.ndarray) -> np.ndarray:  # noqa: E741
-    return np.column_stack([_PER_RADIAN * unit_vectors(l, b), np.log(distance)])
 
 
 def cube_lines(folder: Path) -> list[str]:

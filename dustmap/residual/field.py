@@ -273,6 +273,8 @@ def _scale(field: ResidualField, held: Tensor) -> float:
     near = _near_unseen(field.rays, held, field.stretch, _COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
-    noise = errors.var(dim=0) + field.stated[held]
+    # A single prediction has no spread.
+    spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
+    noise = spread + field.stated[held]
     variance = found.variance.clamp_min(0.0)
     return variance_scale(errors.mean(dim=0), variance, noise)

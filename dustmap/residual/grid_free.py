@@ -22,8 +22,8 @@ from dustmap.residual.neighbours import nearest, without_self
 
 # Stars of a local mean that are tried, and the stretch in which they are found.
 _MEANS, _STRETCH = (100, 300), 10.0
-# Stretches that are tried for kriging, held-out rows and neighbours to try them on.
-_STRETCHES, _TRIED, _TRIED_NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), 400, 30
+# Further stretches that are tried for kriging, on so many rows and neighbours.
+_STRETCHES, _TRIED, _TRIED_NEIGHBOURS = (5.0, 20.0, 40.0), 300, 20
 # Neighbours of a place.
 _NEIGHBOURS = 100
 # Places whose means are computed at once.
@@ -84,17 +84,19 @@ def learn_grid_free(
     extinction = observed.density * observed.lengths
     least = least_density(extinction, observed.lengths)
     means = local_means(observed, None, _MEANS)
-    trials = [_Trial.of(observed, mean, least, noise, placing) for mean in means.T]
+    trials = [_Trial.of(observed, mean, least, placing) for mean in means.T]
     tried = held[:_TRIED]
-    scores = [trial.score(tried, _STRETCH) for trial in trials]
+    scores = [trial.score(noise, tried, _STRETCH) for trial in trials]
     best = scores.index(max(scores))
-    trial = trials[best]
-    stretch = max(_STRETCHES, key=lambda stretch: trial.score(tried, stretch))
+    trial, known = trials[best], {_STRETCH: scores[best]}
+    known |= {stretch: trial.score(noise, tried, stretch) for stretch in _STRETCHES}
+    stretch = max(known, key=lambda stretch: known[stretch])
     field = learn_residual(
         trial.rays,
         trial.residuals[None],
-        trial.noise,
+        noise,
         held,
+        placing=trial.placing,
         stretches=(stretch,),
     )
     floored = int((means[:, best] < least).sum())
@@ -125,25 +127,27 @@ def local_means(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """Stars about one choice of local means: rays, residuals [mag], variances."""
+    """Stars about one choice of local means.
+
+    Rays with these for density, residuals [mag], and variances by errors of distances.
+    """
 
     rays: Rays
     residuals: Float[Tensor, " n"]
-    noise: Float[Tensor, " n"]
+    placing: Float[Tensor, " n"]
 
     @classmethod
-    def of(
-        cls, observed: Rays, mean: Tensor, least: float, noise: Tensor, placing: Tensor
-    ) -> _Trial:
+    def of(cls, observed: Rays, mean: Tensor, least: float, placing: Tensor) -> _Trial:
         mean = mean.clamp_min(least)
         return cls(
             rays=replace(observed, density=mean),
             residuals=(observed.density - mean) * observed.lengths,
-            noise=noise + (mean * placing) ** 2,
+            placing=(mean * placing) ** 2,
         )
 
-    def score(self, held: Tensor, stretch: float) -> float:
+    def score(self, noise: Tensor, held: Tensor, stretch: float) -> float:
         """Mean log score of held-out rows with the weights that make it largest."""
+        noise = noise + self.placing
         seen = torch.ones(len(self.rays), dtype=torch.bool)
         seen[held] = False
         known = torch.nonzero(seen)[:, 0]
@@ -151,5 +155,5 @@ class _Trial:
         near = known[nearest(points[known], points[held], _TRIED_NEIGHBOURS)]
         hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, self.rays[held], near)
         return learn_weights(
-            hoods, self.residuals, self.noise, self.residuals[held], self.noise[held]
+            hoods, self.residuals, noise, self.residuals[held], noise[held]
         ).score

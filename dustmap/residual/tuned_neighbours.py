@@ -59,6 +59,14 @@ class TunedNeighbours:
         forms = _forms(self.rays, near, places.lengths)
         return forms[int(self.proportional)][:, -1]
 
+    def separation(self, places: Rays) -> Float[Tensor, " m"]:
+        """Distance [pc] from each place to the sight line of its nearest star."""
+        near = nearest(
+            self.rays.coordinates(self.stretch), places.coordinates(self.stretch), 1
+        )
+        chord = (places.directions - self.rays.directions[near[:, 0]]).norm(dim=1)
+        return places.lengths * chord
+
 
 def tune_neighbours(rays: Rays, generator: torch.Generator) -> TunedNeighbours:
     """Choose stretch, count and form by leave-one-out errors on at most 3,000 stars."""

@@ -128,6 +128,15 @@ class Stars:
         chosen = {name: column[rows] for name, column in self.columns().items()}
         return Stars.of(chosen, self.units, self.meta)
 
+    def joined(self, other: Stars) -> Stars:
+        """These and then others of the same columns, with the ``meta`` of these."""
+        further = other.columns()
+        columns = {
+            name: np.concatenate([column, further[name]])
+            for name, column in self.columns().items()
+        }
+        return Stars.of(columns, self.units, self.meta)
+
     def positions(self) -> np.ndarray:
         """Heliocentric Galactic ``x, y, z`` [pc], shape ``(N, 3)``.
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+
+if TYPE_CHECKING:
+    from pipelines.config import FitConfig
+    from pipelines.fit.quick import QuickReport
 
 
 @click.command()
@@ -31,6 +36,12 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     is_flag=True,
     help="Go on even if configuration, catalogue or code are others by now.",
 )
+@click.option(
+    "--quick",
+    "is_quick",
+    is_flag=True,
+    help="No map: held-out stars from their neighbours alone, into RUN.quick.json.",
+)
 @OVERWRITE
 @reporting
 def fit(
@@ -38,19 +49,24 @@ def fit(
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
+    is_quick: bool,
     **options: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
 
     `dustmap config` prints every key with its default. A fit saves itself every few
     minutes and on SIGTERM, SIGUSR1 and Ctrl-C, with which it ends with status 75:
-    the same command with --resume goes on.
+    the same command with --resume goes on. With --quick no map is made: the figures
+    of held-out stars that any map has to beat, in seconds.
     """
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
     from pipelines.fit.launch import processes
 
     settings = load_config(FitConfig, config, overrides)
+    if is_quick:
+        click.echo(str(_quick(stars, output, settings, **options)))
+        return
     with processes() as group:
         report = run(stars, output, settings, group=group, **options)
         if not group.first:
@@ -58,6 +74,18 @@ def fit(
     click.echo(str(report))
     if not report.converged:
         click.echo("dustmap: warning: the solver did not converge (above)", err=True)
+
+
+def _quick(
+    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **resuming: bool
+) -> QuickReport:
+    """Refuses what only a fit of a map can do."""
+    from pipelines.base.errors import InputError
+    from pipelines.fit.quick import quick
+
+    if any(resuming.values()):
+        raise InputError("--quick saves nothing on the way: leave out --resume")
+    return quick(stars, output, settings, overwrite=overwrite)
 
 
 @click.command(name="config")

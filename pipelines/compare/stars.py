@@ -9,18 +9,27 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
-from pipelines.base.calibration import Bin, Calibration, by_bins, calibrate, even_edges
+from pipelines.base.calibration import (
+    Bin,
+    Calibration,
+    by_bins,
+    calibrate,
+    even_edges,
+    z_scores,
+)
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
-from pipelines.catalog.schema import Stars, read_table
+from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
 from pipelines.products.integrated import last_star
 from pipelines.run.assessment import observation_noise
+from pipelines.run.baselines import NAMES, in_words, predict_baselines
 from pipelines.run.folder import Run
 from pipelines.run.held_out import FILE, HeldOut, read_held_out
 from pipelines.run.predict import predict_columns
@@ -57,7 +66,10 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     counts["outside the box"] = int((~inside).sum())
     counts["without any error"] = int((inside & ~usable).sum())
     columns = {name: column[usable] for name, column in predicted.items()}
-    held = HeldOut.of(unseen.select(usable), run.plan, columns)
+    judged = unseen.select(usable)
+    if len(judged):
+        columns |= _baselines(run, judged, counts)
+    held = HeldOut.of(judged, run.plan, columns)
     return _comparison(run, held, counts, name)
 
 
@@ -76,6 +88,14 @@ def compare_held_out(run: Run) -> Comparison:
             "the table that was fitted, in which they are found again, or other stars"
         )
     return _comparison(run, held, Counter({"held out": len(held)}), "held-out stars")
+
+
+def _baselines(run: Run, judged: Stars, counts: Counter[str]) -> dict[str, np.ndarray]:
+    """What the stars of the run folder predict of these; none if they are too few."""
+    kept = read_stars(run.path / "stars.parquet")
+    counts["stars that the baselines know"] = len(kept)
+    found = predict_baselines(kept, judged, torch.Generator().manual_seed(0))
+    return {} if found is None else found.columns()
 
 
 def _not_fitted(run: Run, stars: Stars) -> tuple[Stars, Counter[str]]:
@@ -136,19 +156,43 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             "counts": dict(counts),
             "scatter_of_observed": float(held.observed.std()),
             "all": asdict(whole),
+            "baselines": held.baseline_score(),
             "by_distance": [asdict(each) for each in bins],
             "by_region": regions,
         },
         tables={
             "summary": summary,
+            "without_a_map": _without_a_map(held),
             "by_distance": distances,
             "by_region": regions,
             "stars": _per_star(held, z, beyond),
         },
-        shown=("summary", "by_distance", "by_region"),
-        words=_words(held, z, counts, whole),
+        shown=("summary", "without_a_map", "by_distance", "by_region"),
+        words=(*_words(held, z, counts, whole), *_beside(run, held)),
         figures={"stars": _figure(held, z, whole, bins)},
     )
+
+
+def _without_a_map(held: HeldOut) -> list[Row]:
+    """Both baselines on the same stars; tuned neighbours state no error."""
+    beside = held.baselines
+    if beside is None:
+        return []
+    plain = calibrate(held.observed - beside.neighbours, np.zeros(len(held)), levels=())
+    unsaid = {"mean z": None, "std z": None, "chi2/n": None}
+    z = z_scores(held.observed, held.noise, beside.kriging, beside.kriging_std)
+    kriged = calibrate(held.observed - beside.kriging, z)
+    return [
+        {"what": NAMES["neighbours"], **_figures(plain), **unsaid},
+        {"what": NAMES["kriging"], **_figures(kriged)},
+    ]
+
+
+def _beside(run: Run, held: HeldOut) -> tuple[str, ...]:
+    """The baselines in words, or that there are none."""
+    if held.baselines is None:
+        return ("What the stars predict without a map is not known for these.",)
+    return (f"{in_words(held.baseline_score(), run.plan)}.",)
 
 
 def _figures(found: Calibration) -> Row:

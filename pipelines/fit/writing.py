@@ -19,6 +19,7 @@ from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
 from pipelines.planning.selection import Sample
 from pipelines.run.assessment import crossed, sight_line_lengths
+from pipelines.run.baselines import NO_BASELINES, in_words, predict_baselines
 from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
@@ -57,6 +58,8 @@ class FitReport:
         lines = [f"stars: {counts}", *self.messages]
         if self.held_out:
             lines.append(_told(self.held_out))
+        if "rmse_kriging" in self.held_out:
+            lines.append(in_words(self.held_out, self.plan))
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         gib = self.peak_memory_bytes / 2**30
         lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
@@ -115,6 +118,10 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
             clock.lap("residual")
         predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
+    if len(test):
+        beside, said = _baselines(sample, config)
+        predictions, missing = predictions | beside, (*missing, *said)
+        clock.lap("baselines")
     report = FitReport(
         output=session.output,
         plan=result.plan,
@@ -142,6 +149,18 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)
         write_manifest(folder)
     return report
+
+
+def _baselines(
+    sample: Sample, config: FitConfig
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Columns of the held-out stars, or why there are none."""
+    generator = torch.Generator().manual_seed(config.inference.seed)
+    try:
+        found = predict_baselines(sample.known, sample.test, generator)
+    except FloatingPointError as error:
+        return {}, (f"no baselines: {error}",)
+    return ({}, (NO_BASELINES,)) if found is None else (found.columns(), ())
 
 
 def _posterior(result: Inference, config: FitConfig) -> Posterior:

@@ -35,6 +35,19 @@ class Sample:
     test: Stars
     counts: dict[str, int]
 
+    @property
+    def known(self) -> Stars:
+        """All that are not held out."""
+        return self.train.joined(self.validation)
+
+    def within(self, box: Box) -> Sample:
+        """The stars in a box, with the counts as they are."""
+        train, validation, test = (
+            stars.select(box.contains(stars.positions()))
+            for stars in (self.train, self.validation, self.test)
+        )
+        return replace(self, train=train, validation=validation, test=test)
+
 
 def read_sample(
     source: Path, config: FitConfig, generator: torch.Generator, group: Group
@@ -107,10 +120,8 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
     """
     box = Box(lower=plan.grid.lower, upper=plan.grid.upper)
     _require_enough(sample.train, box, source)
-    train, validation, test = (
-        stars.select(box.contains(stars.positions()))
-        for stars in (sample.train, sample.validation, sample.test)
-    )
+    inside = sample.within(box)
+    train, validation, test = inside.train, inside.validation, inside.test
     pixels = healpy.ang2pix(_NSIDE, train.l, train.b, nest=True, lonlat=True)
     every = len(sample.train) + len(sample.validation) + len(sample.test)
     counts = {**sample.counts, "fitted": len(train)}

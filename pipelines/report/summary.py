@@ -10,6 +10,7 @@ from dustmap.kernels import KERNELS
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
+from pipelines.run.baselines import in_words, loses
 from pipelines.run.folder import Run
 
 # Deviations of a coverage from its level, in binomial errors, and of the mean z.
@@ -89,6 +90,8 @@ def judged_warnings(data: ReportData) -> list[str]:
     if judged is None:
         return [data.unjudged]
     found = []
+    if data.held_out is not None and (score := data.held_out.baseline_score()):
+        found += [in_words(score, data.run.plan)] if loses(score) else []
     for level in judged.coverage:
         if abs(level.held - level.level) > _TOO_FAR * level.error:
             word = "too wide" if level.held > level.level else "too narrow"

@@ -9,6 +9,7 @@ from pipelines.figures import held_out as drawing
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, percent, significant
+from pipelines.run.baselines import NAMES, in_words
 from pipelines.run.held_out import HeldOut
 
 _BINS = 6
@@ -22,7 +23,7 @@ def validation(data: ReportData) -> Section:
     if stars is None or judged is None:
         blocks: list[Block] = [Text((data.unjudged,))]
     else:
-        blocks = [Text(_method(data)), _errors(judged)]
+        blocks = [Text(_method(data)), _errors(judged), *_without_a_map(data)]
         if data.z is None:
             blocks.append(_scatter(stars))
         else:
@@ -65,6 +66,23 @@ def _errors(judged: Calibration) -> Table:
             ("mean of z² (reduced χ²)", significant(judged.chi2)),
         ]
     return facts("Measured minus predicted extinction", rows)
+
+
+def _without_a_map(data: ReportData) -> list[Block]:
+    """What neighbouring stars alone predict of the same stars."""
+    stars = data.held_out
+    if stars is None or stars.baselines is None:
+        return []
+    score = stars.baseline_score()
+    rows = [("this map", f"{significant(score['rmse'])} mag")]
+    rows += [
+        (f"no map: {name}", f"{significant(score[f'rmse_{key}'])} mag")
+        for key, name in NAMES.items()
+    ]
+    return [
+        facts("Root mean square of measured minus predicted", rows),
+        Text((f"{in_words(score, data.run.plan)}.",)),
+    ]
 
 
 def _scatter(stars: HeldOut) -> Block:

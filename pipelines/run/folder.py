@@ -8,7 +8,7 @@
 ``metrics.jsonl``          one record per solver iteration that was reported
 ``convergence.png``        the same as a picture
 ``stars.parquet``          the stars that were fitted (at most 200,000 of them)
-``held_out.parquet``       the held-out stars: observed, and as predicted
+``held_out.parquet``       held-out stars: observed, by the map, without it
 ``manifest.json``          hashes of all of these; ``COMPLETE`` is written last
 =========================  ====================================================
 """

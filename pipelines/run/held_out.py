@@ -12,6 +12,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.assessment import observation_noise
+from pipelines.run.baselines import Baselines, baseline_score
 from pipelines.run.predict import write_predictions
 
 FILE = "held_out.parquet"
@@ -34,6 +35,8 @@ class HeldOut:
         distance's error add.
     predicted
         ``mean std`` and quantiles of the noise-free extinction [mag].
+    baselines
+        What neighbouring stars alone predict; ``None`` if they were too few.
     """
 
     l: np.ndarray  # noqa: E741  the field's name for Galactic longitude
@@ -42,6 +45,7 @@ class HeldOut:
     observed: np.ndarray
     noise: np.ndarray
     predicted: dict[str, np.ndarray]
+    baselines: Baselines | None = None
 
     @classmethod
     def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
@@ -53,11 +57,15 @@ class HeldOut:
             observed=columns["extinction"],
             noise=columns["noise"],
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
+            baselines=Baselines.of_columns(columns),
         )
 
     @classmethod
     def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
-        """Stars with extinctions, beside the columns that were predicted of them."""
+        """Stars with extinctions, beside the columns that were predicted of them.
+
+        With those of the baselines, if they are among them.
+        """
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
         return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
 
@@ -68,6 +76,15 @@ class HeldOut:
     def residual(self) -> np.ndarray:
         """Observed minus predicted mean [mag]."""
         return self.observed - self.predicted["mean"]
+
+    def baseline_score(self) -> dict[str, float]:
+        """`rmse` of the map, errors of the baselines; empty without any."""
+        if self.baselines is None:
+            return {}
+        return {
+            "rmse": float(np.sqrt(np.mean(self.residual**2))),
+            **baseline_score(self.baselines, self.observed, self.predicted["mean"]),
+        }
 
     @property
     def has_uncertainty(self) -> bool:
@@ -108,7 +125,7 @@ def held_out_score(
     if held.has_uncertainty:
         for found in coverage(held.z_scores(positive=plan.is_lognormal), _LEVELS):
             score[f"coverage_{100 * found.level:.0f}"] = found.held
-    return score
+    return score | held.baseline_score()
 
 
 def write_held_out(

@@ -26,6 +26,10 @@ UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "noise": "mag",
+    "neighbours": "mag",
+    "kriging": "mag",
+    "kriging_std": "mag",
+    "separation": "pc",
 }
 # Rows predicted at once.
 _ROWS = 131_072
@@ -43,7 +47,9 @@ def predict_columns(
     inside = plan.grid.contains(positions)
     where = inside.numpy()
     columns = {
-        name: np.full(len(stars), np.nan) for name in UNITS if name.endswith(KINDS)
+        f"{quantity}_{kind}": np.full(len(stars), np.nan)
+        for quantity in ("extinction", "density")
+        for kind in KINDS
     }
     ends = positions[inside]
     if len(ends):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -35,12 +36,17 @@ from semi_synthetic import data_folder
 import dustmap
 from pipelines.base.calibration import coverage as z_coverage
 from pipelines.base.calibration import predictive_z
+from pipelines.base.measurement import table
 from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.model.plan import Plan
 from pipelines.run.assessment import observation_noise
-from pipelines.run.baselines import baselines
+from pipelines.run.baselines import NAMES, predict_baselines
 from pipelines.run.folder import read_run
+
+# Stars of a smoke run, to fit and to predict, and its settings.
+_QUICK = 2000, 400
+_QUICK_SETTINGS = ("inference.samples=4", "inference.learn=false", "box.spacing=100")
 
 
 def main() -> None:
@@ -48,17 +54,21 @@ def main() -> None:
     report = Report.of("development", __doc__, options)
     rows: list[Row] = []
     for name in options.set or SETS:
-        print(f"development: {name}", flush=True)
+        print(f"development: {name}", file=sys.stderr, flush=True)
         part = SETS[name](options.data)
+        if options.quick:
+            part = part.first(*_QUICK)
         rows.append({"set": name, **one_set(part, options, options.output / name)})
-        report.tables = {f"Held-out stars, {commit()}": rows}
-        report.write(options.output)
+        print(table(rows[-1:]), file=sys.stderr, flush=True)
+    report.tables = {f"Held-out stars, {commit()}": rows}
+    report.write(options.output)
 
 
 def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     """Fit, predict, judge."""
     load, clocks = os.getloadavg()[0], (time.perf_counter(), time.process_time())
-    chosen = settings([*part.settings, *options.settings])
+    quick = _QUICK_SETTINGS if options.quick else ()
+    chosen = settings([*part.settings, *quick, *options.settings])
     train = part.train
     assert train.extinction is not None
     dustmap.fit(
@@ -71,13 +81,15 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
         overwrite=True,
     )
     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-    table = dustmap.predict(run, coordinates(part.test))
-    columns = {name: np.asarray(table[name]) for name in table.colnames}
+    predicted = dustmap.predict(run, coordinates(part.test))
+    columns = {name: np.asarray(predicted[name]) for name in predicted.colnames}
     inside = columns["inside"].astype(bool)
     columns = {name: column[inside] for name, column in columns.items()}
     plan = read_run(run).plan
     test = part.test.select(inside)
-    others = baselines(train, test, torch.Generator().manual_seed(options.seed))
+    generator = torch.Generator().manual_seed(options.seed)
+    others = predict_baselines(train, test, generator)
+    assert others is not None
     if part.truth is not None:
         truth = {name: values[inside] for name, values in part.truth.items()}
         judged = against_truth(columns, truth, test.distance)
@@ -86,7 +98,7 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
         judged = against_observed(columns, test, plan)
     error = {
         "map": rmse(columns["extinction_mean"], truth["extinction"]),
-        **{n: rmse(others[n], truth["extinction"]) for n in ("neighbours", "kriging")},
+        **{key: rmse(getattr(others, key), truth["extinction"]) for key in NAMES},
     }
     best = min(error["neighbours"], error["kriging"])
     return {

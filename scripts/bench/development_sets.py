@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,16 @@ class Development:
     test: Stars
     truth: dict[str, np.ndarray] | None
     settings: tuple[str, ...] = ()
+
+    def first(self, train: int, test: int) -> Development:
+        """So many of both, for a smoke run."""
+        truth = self.truth and {key: v[:test] for key, v in self.truth.items()}
+        return replace(
+            self,
+            train=self.train.select(slice(train)),
+            test=self.test.select(slice(test)),
+            truth=truth,
+        )
 
 
 def galaxy(data: Path, *, name: str) -> Development:

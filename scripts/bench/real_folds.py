@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
-from neighbours import COUNTS, neighbours
 from report import Report, Row, parser
 from scoring import coverage, errors, normal_interval
 from semi_synthetic import data_folder
@@ -22,13 +22,14 @@ from verbs import Fitted, dustmap, fit_and_predict
 
 from pipelines.catalog.schema import Stars, read_stars, write_stars
 from pipelines.planning.selection import distance_errors
+from pipelines.run.baselines import NAMES, predict_baselines
 
 FOLDS, REACH = 5, 5000.0
 SOURCES = {
     "clusters": ("clusters_hunt2023.csv.gz", "hunt2023"),
     "stars": ("stars_av.csv.gz", "stars-av"),
 }
-METHODS = ("dustmap", *(f"mean of {count} nearest" for count in COUNTS))
+METHODS = ("dustmap", *NAMES.values())
 
 
 def objects(data: Path, work: Path) -> tuple[Stars, np.ndarray]:
@@ -70,8 +71,10 @@ def one_fold(
     noise = new_noise(fitted, test)
     spread = np.sqrt(columns["extinction_std"] ** 2 + noise)
     found = {"dustmap": columns["extinction_mean"], "spread": spread}
-    for name, count in zip(METHODS[1:], COUNTS, strict=True):
-        found[name] = neighbours(train, test, count)
+    generator = torch.Generator().manual_seed(options.seed)
+    beside = predict_baselines(train, test, generator)
+    assert beside is not None
+    found |= {name: getattr(beside, key) for key, name in NAMES.items()}
     return fitted, found
 
 

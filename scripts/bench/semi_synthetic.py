@@ -2,8 +2,8 @@
 
 75,000 stars in the decoded Bayestar 2019 map (Green et al. 2019, ApJ 887, 93) with
 noisy extinctions; 60,000 are fitted, and the noise-free extinction and the density of
-the other 15,000 predicted at their true places. Nearest neighbours in direction and
-logarithm of distance on the same split stand beside it.
+the other 15,000 predicted at their true places. What neighbouring stars alone predict
+on the same split stands beside it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
-from neighbours import COUNTS, neighbours
 from report import Report, Row, parser
 from scoring import errors, named, score_inside
 from verbs import Fitted, fit_and_predict
 
 from pipelines.catalog.schema import Stars, write_stars
+from pipelines.run.baselines import NAMES, predict_baselines
 
 FILE = "semi_synthetic_75k.npz"
 TRAIN, QUICK_TRAIN, QUICK_TEST = 60_000, 2_000, 500
@@ -60,15 +61,19 @@ def read_field(
     return stars, Stars(**place, distance=true), truth
 
 
-def reference_rows(train: Stars, targets: Stars, true: np.ndarray) -> list[Row]:
-    """Neighbours' mean extinctions: they say nothing of the density."""
+def reference_rows(
+    train: Stars, targets: Stars, true: np.ndarray, generator: torch.Generator
+) -> list[Row]:
+    """The baselines: they say nothing of the density."""
+    found = predict_baselines(train, targets, generator)
+    assert found is not None
     return [
         {
-            "method": f"mean of {count} nearest" if count > 1 else "nearest neighbour",
+            "method": name,
             "test stars": len(targets),
-            **named(errors(neighbours(train, targets, count), true)),
+            **named(errors(getattr(found, key), true)),
         }
-        for count in COUNTS
+        for key, name in NAMES.items()
     ]
 
 
@@ -102,7 +107,10 @@ def main() -> None:
     inside = fitted.columns["inside"].astype(bool)
     rows = [own]
     rows += reference_rows(
-        fitted_stars, targets.select(inside), true["extinction"][inside]
+        fitted_stars,
+        targets.select(inside),
+        true["extinction"][inside],
+        torch.Generator().manual_seed(options.seed),
     )
     for row in rows:
         row["RMSE / dustmap"] = row["RMSE [mag]"] / own["RMSE [mag]"]

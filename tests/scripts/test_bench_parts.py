@@ -10,8 +10,6 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from pipelines.catalog.schema import Stars
-
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 
 
@@ -65,25 +63,6 @@ def test_a_logarithm_is_correlated_where_both_are_positive():
     found = correlations(np.array([3.0, 2.0, 20.0, 200.0, -1.0]), true)
     assert found["density_log_r"] == pytest.approx(1)
     assert found["density_negative"] == 0.2
-
-
-def test_neighbours_are_near_on_the_sky_and_in_distance():
-    from neighbours import neighbours
-
-    l = np.array([10.0, 10.0, 200.0, 359.0])  # noqa: E741
-    distance = np.array([100.0, 1000.0, 100.0, 3000.0])
-    extinction = np.array([0.1, 1.0, 7.0, 3.0])
-    stars = Stars(
-        l=l, b=np.zeros(4), distance=distance,
-        extinction=extinction, extinction_error=np.ones(4),
-    )  # fmt: skip
-    wanted = Stars(
-        l=np.array([10.5, 10.5, 1.0]),
-        b=np.zeros(3),
-        distance=np.array([120.0, 900.0, 2900.0]),
-    )
-    np.testing.assert_array_equal(neighbours(stars, wanted, 1), [0.1, 1.0, 3.0])
-    np.testing.assert_allclose(neighbours(stars, wanted, 2)[:2], [0.55, 0.55])
 
 
 def small_lognormal():

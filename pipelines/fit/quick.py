@@ -1,0 +1,127 @@
+"""``dustmap fit --quick``: what neighbouring stars alone predict, without a map."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dustmap.distributed.group import Group
+from pipelines.base.calibration import coverage, z_scores
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.timing import StageClock
+from pipelines.config import FitConfig
+from pipelines.model.plan import choose_box
+from pipelines.planning.selection import Sample, read_sample
+from pipelines.run.baselines import (
+    FEWEST,
+    NAMES,
+    baseline_score,
+    kriging_noise,
+    predict_baselines,
+)
+from pipelines.storage.atomic import atomic_file, check_output
+
+SUFFIX = ".quick.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuickReport:
+    """Figures of the held-out stars [mag]; ``str`` gives the lines for people.
+
+    ``log_score`` is the mean log density of the observations in the normal of kriging's
+    mean, its variance and the noise [ln(1/mag)].
+    """
+
+    path: Path
+    counts: dict[str, int]
+    scatter: float
+    rmse_neighbours: float
+    rmse_kriging: float
+    separation: float
+    coverage_68: float
+    coverage_95: float
+    log_score: float
+    seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
+        spent = ", ".join(
+            f"{name} {value:.1f} s" for name, value in self.seconds.items()
+        )
+        return (
+            f"stars: {counts}; the nearest fitted sight line passes a held-out star at "
+            f"{self.separation:.3g} pc (median)\n"
+            f"{NAMES['neighbours']}: RMSE {self.rmse_neighbours:.4g} mag of held-out "
+            f"extinctions (noise included; they scatter by {self.scatter:.4g})\n"
+            f"{NAMES['kriging']}: RMSE {self.rmse_kriging:.4g} mag; the 68% intervals "
+            f"hold {self.coverage_68:.3f} of {self.counts['held out']} stars, the 95% "
+            f"ones {self.coverage_95:.3f}; log score {self.log_score:.4g}\n"
+            f"time: {spent}\n"
+            f"no map was made; figures: {self.path}"
+        )
+
+
+def quick(
+    source: Path, output: Path, config: FitConfig, *, overwrite: bool = False
+) -> QuickReport:
+    """Predict held-out stars from the others; write ``OUTPUT.quick.json``.
+
+    The stars are held out as `fit` with the same configuration does, in the box.
+
+    Raises
+    ------
+    InputError
+        If the catalogue has no extinctions or too few stars, or the file exists.
+    FloatingPointError
+        If no covariance can be learnt.
+    """
+    path = output.with_name(output.name + SUFFIX)
+    check_output(path, overwrite=overwrite)
+    clock = StageClock()
+    generator = torch.Generator().manual_seed(config.inference.seed)
+    sample = _inside(read_sample(source, config, generator, Group()), config)
+    known, test = sample.known, sample.test
+    clock.lap("read")
+    found = None if not len(test) else predict_baselines(known, test, generator)
+    if found is None:
+        raise InputError(
+            f"{source}: {len(known)} stars in the box to learn from and {len(test)} "
+            f"held out, expected at least {FEWEST} and 1: enlarge [box], or raise "
+            "data.holdout"
+        )
+    assert test.extinction is not None
+    clock.lap("baselines")
+    noise, observed = kriging_noise(test, found), test.extinction
+    z = z_scores(observed, noise, found.kriging, found.kriging_std)
+    width = np.hypot(noise, found.kriging_std)
+    at68, at95 = (each.held for each in coverage(z, (0.68, 0.95)))
+    report = QuickReport(
+        path=path,
+        counts={**sample.counts, "used": len(known), "held out": len(test)},
+        scatter=float(observed.std()),
+        **baseline_score(found, observed),
+        coverage_68=at68,
+        coverage_95=at95,
+        log_score=float(-0.5 * np.mean(z**2 + np.log(2 * np.pi * width**2))),
+        seconds=clock.seconds,
+    )
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        temporary.write_text(_as_json(report), encoding="utf-8")
+    return report
+
+
+def _inside(sample: Sample, config: FitConfig) -> Sample:
+    """The stars in the box that a fit would choose."""
+    lower, upper, _ = choose_box(sample.train.positions(), config)
+    return sample.within(Box(lower=tuple(lower), upper=tuple(upper)))
+
+
+def _as_json(report: QuickReport) -> str:
+    content = asdict(report)
+    content.pop("path")
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"

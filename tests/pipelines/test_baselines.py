@@ -1,0 +1,210 @@
+"""What neighbouring stars alone predict: beside a map, and without one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+
+from pipelines.catalog.schema import Stars, read_table, write_stars
+from pipelines.compare.stars import compare_held_out
+from pipelines.fit import FitReport
+from pipelines.report.data import ReportData
+from pipelines.report.summary import judged_warnings
+from pipelines.report.validation import validation
+from pipelines.run.baselines import (
+    Baselines,
+    baseline_score,
+    in_words,
+    kriging_noise,
+    loses,
+    predict_baselines,
+)
+from pipelines.run.held_out import HeldOut, read_held_out
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Stars:
+    return one_cloud.catalogue(300, seed=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, catalogue):
+    path = tmp_path_factory.mktemp("quick")
+    write_stars(path / "stars.parquet", catalogue, overwrite=False)
+    return path
+
+
+def beside(error: float, count: int = 200) -> tuple[Baselines, np.ndarray]:
+    """Baselines that are off by so much, and what was observed."""
+    observed = np.linspace(0.5, 1.5, count)
+    sign = np.where(np.arange(count) % 2, 1.0, -1.0)
+    found = Baselines(
+        neighbours=observed + 2 * error * sign,
+        kriging=observed + error * sign,
+        kriging_std=np.full(count, error),
+        separation=np.full(count, 12.0),
+    )
+    return found, observed
+
+
+def test_both_find_a_cloud_and_kriging_knows_its_error(catalogue) -> None:
+    fresh = one_cloud.catalogue(200, seed=9)
+    found = predict_baselines(catalogue, fresh, torch.Generator().manual_seed(0))
+    assert found is not None
+    true = one_cloud.extinction(fresh.positions())
+    for guess in (found.neighbours, found.kriging):
+        assert np.sqrt(np.mean((guess - true) ** 2)) < 0.6 * true.std()
+    z = np.abs(found.kriging - true) / found.kriging_std
+    assert 0.5 < np.mean(z < 1) < 0.95
+    again = Baselines.of_columns(found.columns())
+    assert again is not None
+    np.testing.assert_array_equal(again.separation, found.separation)
+
+
+def test_too_few_stars_have_none(catalogue) -> None:
+    few = catalogue.select(slice(0, 99))
+    assert predict_baselines(few, catalogue, torch.Generator()) is None
+
+
+def test_an_error_of_the_distance_is_noise(catalogue) -> None:
+    found, _ = beside(0.1, len(catalogue))
+    blurred = replace(catalogue, distance_error=np.full(len(catalogue), 30.0))
+    expected = np.hypot(one_cloud.ERROR, found.kriging / catalogue.distance * 30)
+    np.testing.assert_allclose(kriging_noise(blurred, found), expected)
+
+
+@pytest.mark.parametrize(("factor", "worse"), [(0.5, False), (1.0, False), (3.0, True)])
+def test_a_map_loses_where_its_squared_errors_are_larger(factor, worse) -> None:
+    found, observed = beside(0.1)
+    rng = np.random.default_rng(0)
+    predicted = observed + factor * 0.1 * rng.standard_normal(len(observed))
+    score = baseline_score(found, observed, predicted)
+    assert score["rmse_kriging"] == pytest.approx(0.1)
+    assert score["rmse_neighbours"] == pytest.approx(0.2)
+    difference = (predicted - observed) ** 2 - 0.1**2
+    error = difference.std(ddof=1) / np.sqrt(len(observed))
+    assert score["excess"] == pytest.approx(difference.mean() / error)
+    assert loses(score) is worse
+
+
+@pytest.mark.parametrize(
+    ("spacing", "lengthscale", "why"),
+    [
+        (50.0, 100.0, "its grid of 50 pc is coarser than its stars are dense"),
+        (10.0, 11.0, "too few stars"),
+        (10.0, 100.0, "not for its grid of 10 pc"),
+    ],
+)
+def test_why_a_map_loses_is_in_its_numbers(
+    cloud_run, spacing, lengthscale, why
+) -> None:
+    grid = replace(cloud_run.plan.grid, spacing=(spacing,) * 3)
+    plan = replace(cloud_run.plan, grid=grid, lengthscale=(lengthscale,) * 3)
+    score = {"rmse": 0.3, "rmse_neighbours": 0.25, "rmse_kriging": 0.2}
+    score |= {"separation": 12.0, "excess": 4.0}
+    said = in_words(score, plan)
+    assert "the map, 0.3, loses to grid-free kriging (4.0 standard errors)" in said
+    assert why in said and "12 pc" in said
+    better = in_words({**score, "excess": -4.0}, plan)
+    assert better == (
+        "RMSE without a map: tuned neighbours 0.25, grid-free kriging 0.2 mag"
+    )
+
+
+def test_a_fit_keeps_them_and_prints_them(positive_run) -> None:
+    columns, units, _ = read_table(positive_run.path / "held_out.parquet")
+    held = positive_run.summary["held_out"]
+    observed = columns["extinction"]
+    for key in ("neighbours", "kriging"):
+        rmse = np.sqrt(np.mean((columns[key] - observed) ** 2))
+        assert held[f"rmse_{key}"] == pytest.approx(rmse)
+        assert units[key] == "mag"
+    assert units["separation"] == "pc" and (columns["separation"] > 0).all()
+    report = FitReport(
+        output=positive_run.path,
+        plan=positive_run.plan,
+        converged=True,
+        messages=[],
+        **{
+            name: positive_run.summary[name]
+            for name in ("counts", "held_out", "seconds", "peak_memory_bytes")
+        },
+    )
+    assert f"RMSE without a map: tuned neighbours {held['rmse_neighbours']:.4g}" in str(
+        report
+    )
+
+
+def test_compare_and_report_show_them(positive_run) -> None:
+    found = compare_held_out(positive_run)
+    held = positive_run.summary["held_out"]
+    rows = found.tables["without_a_map"]
+    assert "without_a_map" in found.shown
+    rmse = {row["what"]: row["RMSE [mag]"] for row in rows}
+    assert rmse == {
+        "tuned neighbours": pytest.approx(held["rmse_neighbours"]),
+        "grid-free kriging": pytest.approx(held["rmse_kriging"]),
+    }
+    assert "RMSE without a map" in found.words[-1]
+
+
+def report_data(run, held: HeldOut) -> ReportData:
+    """Of a report whose maps are not asked for."""
+    return ReportData(
+        run=run,
+        cube=None,  # type: ignore[arg-type]
+        sky=None,  # type: ignore[arg-type]
+        columns={},
+        lines=[],
+        records=[],
+        origin={},
+        held_out=held,
+    )
+
+
+def test_a_report_warns_of_a_map_that_loses(positive_run) -> None:
+    held = read_held_out(positive_run.path)
+    assert held is not None and held.baselines is not None
+    exact = replace(held.baselines, kriging=held.observed)
+    data = report_data(positive_run, replace(held, baselines=exact))
+    assert any("loses to grid-free kriging" in line for line in judged_warnings(data))
+    shown = str(validation(data).blocks)
+    assert "no map: grid-free kriging" in shown and "no map: tuned neighbours" in shown
+    without = report_data(positive_run, replace(held, baselines=None))
+    assert "no map" not in str(validation(without).blocks)
+
+
+def test_quick_writes_the_figures_that_it_prints(command, folder, catalogue) -> None:
+    line = f"fit {folder}/stars.parquet -o {folder}/run --quick --set data.holdout=0.2"
+    done = command(line)
+    assert done.exit_code == 0, done.output
+    found = json.loads((folder / "run.quick.json").read_text())
+    assert not (folder / "run").exists()
+    for name in ("rmse_neighbours", "rmse_kriging", "log_score"):
+        assert f"{found[name]:.4g}" in done.output
+    # Of 60 those in the box of the others.
+    assert 57 <= found["counts"]["held out"] <= 60
+    assert found["rmse_kriging"] < 0.6 * found["scatter"]
+    assert 0.4 < found["coverage_68"] < found["coverage_95"] <= 1
+    again = command(line)
+    assert again.exit_code == 2 and "--overwrite" in again.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--resume", "leave out --resume"),
+        ("--set data.holdout=0", "raise data.holdout"),
+        ("--set data.max_distance=200", "expected at least 100"),
+    ],
+)
+def test_quick_refuses_what_it_cannot_do(command, folder, more, said) -> None:
+    done = command(f"fit {folder}/stars.parquet -o {folder}/other --quick {more}")
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not (folder / "other.quick.json").exists()
