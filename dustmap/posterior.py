@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -14,6 +13,7 @@ from torch import Tensor
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.residual.field import ResidualField
+from dustmap.residual.joint_draws import draw_extinctions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +139,13 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        for rows, correct in self._corrections(model.functionals):
-            values[:, rows], unresolved[:, rows] = correct(values[:, rows])
+        for rows, kind in self._corrected(model.functionals):
+            assert self.residual is not None
+            if isinstance(kind, PointValues):
+                found = self.residual.correct_density(kind.points, values[:, rows])
+            else:
+                found = self.residual.correct(kind.end, values[:, rows])
+            values[:, rows], unresolved[:, rows] = found
         return values, unresolved
 
     def draws(
@@ -164,7 +169,8 @@ class Posterior:
 
         For models with independent residuals. Equal normals may be used for related
         functionals, such as the points along one ray: the moments of each do not
-        change.
+        change. With a residual of neighbouring stars they are independent: it is drawn
+        jointly.
         """
         model = self.model.at(functionals)
         return self._values(model, model.residual_from(self.samples, white), white)
@@ -175,26 +181,29 @@ class Posterior:
         """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
         values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
-        for rows, correct in self._corrections(model.functionals):
+        for rows, kind in self._corrected(model.functionals):
+            assert self.residual is not None
             assert white is not None
-            values[:, rows], variance = correct(values[:, rows])
-            unresolved[:, rows] = variance.sqrt() * white[:, rows]
+            if isinstance(kind, PointValues):
+                correct = self.residual.correct_density
+                values[:, rows], variance = correct(kind.points, values[:, rows])
+                unresolved[:, rows] = variance.sqrt() * white[:, rows]
+            else:
+                values[:, rows] = draw_extinctions(
+                    self.residual, kind.end, values[:, rows], white[:, rows]
+                )
+                unresolved[:, rows] = 0.0
         return (values + unresolved).cpu()
 
-    def _corrections(
+    def _corrected(
         self, functionals: Functionals
-    ) -> Iterator[tuple[slice, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
-        """Rows that the residual corrects, and how: samples' values and variances.
-
-        These are integrals from the observer and values at points.
-        """
-        if self.residual is None:
-            return
-        for rows, kind in functionals.runs():
-            if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
-                yield rows, partial(self.residual.correct, kind.end)
-            elif isinstance(kind, PointValues):
-                yield rows, partial(self.residual.correct_density, kind.points)
+    ) -> Iterator[tuple[slice, LineIntegrals | PointValues]]:
+        """Rows that the residual corrects: integrals from the observer and points."""
+        for rows, kind in functionals.runs() if self.residual is not None else ():
+            if isinstance(kind, PointValues) or (
+                isinstance(kind, LineIntegrals) and not bool(kind.start.any())
+            ):
+                yield rows, kind
 
 
 def moments_over_samples(

@@ -106,7 +106,7 @@ class ResidualField:
         """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
         found = self._krige_near(places, count)
-        corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
+        corrected = added(extinctions.to(torch.float64), found.mean(self.residuals))
         return corrected, self.scale * found.variance.clamp_min(0.0)
 
     def correct_density(
@@ -123,7 +123,7 @@ class ResidualField:
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
         densities = densities.to(torch.float64)
-        corrected = _added(densities, densities * found.mean(self.residuals))
+        corrected = added(densities, densities * found.mean(self.residuals))
         return corrected, corrected**2 * found.variance.clamp_min(0.0)
 
     def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
@@ -146,7 +146,7 @@ class ResidualField:
         )
 
 
-def _added(
+def added(
     extinction: Float[Tensor, "s m"], change: Float[Tensor, "s m"]
 ) -> Float[Tensor, "s m"]:
     """The sum, kept positive: changes that take more than half act exponentially.
