@@ -154,7 +154,7 @@ MISTAKES = [
     (
         {},
         {"method": "magic"},
-        "--method takes auto, neighbours, hip, svgp, sgpr, exact, got",
+        "--method takes auto, neighbours, hip, svgp, sgpr",
     ),
     ({}, {"likelihood": "cauchy"}, "--likelihood takes gaussian, student-t, bern"),
     ({}, {"method": "exact", "likelihood": "student-t"}, "use hip or svgp"),
