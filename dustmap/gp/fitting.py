@@ -113,7 +113,7 @@ class _Objective(Generic[Model]):
         model = self.at(vector)
         try:
             value, gradient = model.value_and_gradient()
-        except ValueError:
+        except (ValueError, FloatingPointError):
             # Only a missing Cholesky factor comes here: the values were checked.
             self.failures += 1
             return (abs(self.best[0]) * 10 + 1e6) / self.scale, np.zeros_like(vector)

@@ -90,13 +90,27 @@ class Neighbourhoods:
         """
         among = self.among @ weights
         own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + noise[self.neighbours]
-        factor, failed = torch.linalg.cholesky_ex(among + torch.diag_embed(own))
-        if bool(failed.any()):
-            raise FloatingPointError(
-                f"{int((failed > 0).sum())} of {len(failed)} neighbourhoods have a "
-                "covariance that is not positive definite"
-            )
+        factor = cholesky_factors(among, own)
         across = self.across @ weights
         solved = torch.cholesky_solve(across[..., None], factor)[..., 0]
         variance = self.prior @ weights - (solved * across).sum(1)
         return Kriging(neighbours=self.neighbours, weights=solved, variance=variance)
+
+
+def cholesky_factors(
+    covariance: Float[Tensor, "m k k"], noise: Float[Tensor, "m k"]
+) -> Float[Tensor, "m k k"]:
+    """Lower factors of every neighbourhood's covariance and noise; differentiable.
+
+    Raises
+    ------
+    FloatingPointError
+        If one is not positive definite.
+    """
+    factor, failed = torch.linalg.cholesky_ex(covariance + torch.diag_embed(noise))
+    if bool(failed.any()):
+        raise FloatingPointError(
+            f"{int((failed > 0).sum())} of {len(failed)} neighbourhoods have a "
+            "covariance that is not positive definite"
+        )
+    return factor

@@ -44,6 +44,12 @@ def _products(command: Any) -> Any:
     metavar="PC",
     help="Only what is within this distance: density, and extinction of the zarr.",
 )
+@click.option(
+    "--spacing",
+    type=float,
+    metavar="PC",
+    help="Cells of the density this far apart, finer than the grid's or coarser.",
+)
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:

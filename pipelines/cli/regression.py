@@ -27,7 +27,15 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     "--method",
     default="auto",
     show_default=True,
-    help="auto, hip (grid, 1 to 3 inputs), svgp, sgpr or exact.",
+    help="auto, neighbours, hip (grid, 1 to 3 inputs), svgp, sgpr or exact.",
+)
+@click.option(
+    "--time-budget",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of auto: compare methods whose estimated times fit into it.",
 )
 @click.option(
     "--whitening",

@@ -49,7 +49,8 @@ class RunProducts:
     @cached_property
     def cube(self) -> Cube:
         """The density, and what is cut out of it noted."""
-        cube, options = map_cube(self.run), self.options
+        options = self.options
+        cube = map_cube(self.run, spacing=options.spacing, within=options.box)
         if options.box:
             cube = cut_box(cube, **options.box)
         if options.sphere is not None:

@@ -56,6 +56,8 @@ class ExportOptions:
         only states the band.
     box, sphere
         Cut-outs of the density [pc].
+    spacing
+        Of the density's cells [pc]; those of the grid unless given.
     """
 
     distances: Sequence[float] | None = None
@@ -67,6 +69,7 @@ class ExportOptions:
     r_v: float | None = None
     box: dict[str, Range] = field(default_factory=dict)
     sphere: float | None = None
+    spacing: float | None = None
 
     def change(self, meta: dict[str, Any]) -> Conversion | None:
         """From the band of a run to the one that is wanted, if any is named."""

@@ -39,13 +39,13 @@ EXPORTERS = {
         write=f"{_WRITERS}:zarr",
         help="Density and integrated extinction as zarr v3.",
         usual=("map.zarr",),
-        options=("box", "sphere"),
+        options=("box", "sphere", "spacing"),
     ),
     "fits": Exporter(
         write=f"{_WRITERS}:fits",
         help="Density cube as FITS.",
         usual=("map.fits",),
-        options=("box", "sphere"),
+        options=("box", "sphere", "spacing"),
     ),
     "healpix": Exporter(
         write=f"{_WRITERS}:healpix",

@@ -109,7 +109,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     missing: tuple[str, ...] = ()
     if session.group.first:
         test, posterior = sample.test, _posterior(result, config)
-        if config.model.residual:
+        if config.model.residual and config.density == "lognormal":
             residual = fit_residual(
                 posterior, result.plan, sample.train, sample.validation
             )

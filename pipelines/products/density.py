@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +12,7 @@ from torch import Tensor
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior, moments_over_samples
+from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.maps.columns import Columns
 from pipelines.maps.cube import AXES, Cube
@@ -19,25 +23,65 @@ from pipelines.run.folder import Run
 _NODES = 2**22
 
 
-def map_cube(run: Run) -> Cube:
+def map_cube(
+    run: Run,
+    *,
+    spacing: float | None = None,
+    within: Mapping[str, tuple[float, float]] | None = None,
+) -> Cube:
     """Posterior mean and std of the density at the grid points, and sight lines.
 
     At its own points the grid resolves the field, so that no sub-grid variance is added
-    there but what a residual of neighbouring stars leaves.
+    there but what a residual of neighbouring stars leaves. With ``spacing`` [pc] at
+    points so far apart, from the box's lower corner on; then ``within`` ranges of x, y
+    and z alone.
+
+    Raises
+    ------
+    InputError
+        If the spacing is not positive or leaves fewer than two points along an axis.
     """
     grid, model = run.plan.grid, run.posterior.model
-    if isinstance(model, RowwiseGaussian):
-        moments = _inducing_moments(run.posterior, model)
+    if spacing is not None:
+        axes = _axes(run, spacing, within or {})
+        points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        moments = run.posterior.moments(PointValues(points.reshape(-1, 3)), rows=2**18)
+        support = run.support_at(points.numpy()).reshape(-1)
     else:
-        moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
-    found = {**summaries(moments), "support": run.support.numpy()}
+        axes, support = [grid.axis(d) for d in range(3)], run.support.numpy()
+        if isinstance(model, RowwiseGaussian):
+            moments = _inducing_moments(run.posterior, model)
+        else:
+            moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
+    shape = tuple(len(axis) for axis in axes)
     # From C order of (x, y, z) to (z, y, x).
     arrays = {
-        name: np.ascontiguousarray(values.reshape(grid.shape).T, dtype=np.float32)
-        for name, values in found.items()
+        name: np.ascontiguousarray(values.reshape(shape).T, dtype=np.float32)
+        for name, values in {**summaries(moments), "support": support}.items()
     }
-    x, y, z = (grid.axis(d).numpy() for d in range(3))
+    x, y, z = (axis.numpy() for axis in axes)
     return Cube(x=x, y=y, z=z, arrays=arrays, meta=provenance(run))
+
+
+def _axes(
+    run: Run, spacing: float, within: Mapping[str, tuple[float, float]]
+) -> list[Tensor]:
+    """Coordinates [pc] that are ``spacing`` apart in the box and in these ranges."""
+    if not spacing > 0:
+        raise InputError(f"--spacing is a positive number of pc, got {spacing:g}")
+    grid, found = run.plan.grid, []
+    for name, low, high in zip(AXES, grid.lower, grid.upper, strict=True):
+        count = math.floor((high - low) / spacing + 1e-9) + 1
+        axis = low + spacing * torch.arange(count, dtype=torch.float64)
+        first, last = within.get(name, (low, high))
+        axis = axis[(axis >= first - 1e-9) & (axis <= last + 1e-9)]
+        if len(axis) < 2:
+            raise InputError(
+                f"--spacing {spacing:g} leaves {len(axis)} points along {name} between "
+                f"{max(low, first):g} and {min(high, last):g} pc, expected 2 or more"
+            )
+        found.append(axis)
+    return found
 
 
 def columns(

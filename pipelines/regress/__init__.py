@@ -20,16 +20,14 @@ import dustmap
 from pipelines.base.timing import StageClock
 from pipelines.catalog.schema import write_table
 from pipelines.figures.style import save_figure
+from pipelines.regress.choosing import choose
 from pipelines.regress.columns import select
-from pipelines.regress.dense import fit_exact, fit_sgpr
 from pipelines.regress.figure import draw
 from pipelines.regress.fitted import Problem
 from pipelines.regress.options import Options
 from pipelines.regress.prediction import Prediction, Scaling, metrics, predict
 from pipelines.regress.report import Report
 from pipelines.regress.table import read_any
-from pipelines.regress.torus import fit_torus
-from pipelines.regress.variational import fit_variational
 from pipelines.run.folder import check_output, write_json
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
@@ -37,12 +35,6 @@ from pipelines.storage.digests import input_digests
 __all__ = ["Options", "Report", "regress"]
 
 _SUMMARY = "summary.json"
-_METHODS = {
-    "exact": fit_exact,
-    "sgpr": fit_sgpr,
-    "hip": fit_torus,
-    "svgp": fit_variational,
-}
 
 
 def regress(
@@ -63,7 +55,6 @@ def regress(
     scaling = Scaling.of(data)
     clock.lap("read")
     train = ~data.test
-    method, why = options.method_for(int(train.sum()), len(data.inputs))
     x, y = scaling.inputs(data.x), scaling.target(data.y)
     problem = Problem(
         x=x[train],
@@ -73,7 +64,8 @@ def regress(
         generator=torch.Generator().manual_seed(options.seed),
         whitening=options.whitening,
     )
-    model = _METHODS[method](problem)
+    choice = choose(problem, options)
+    model = choice.model
     clock.lap("fit")
     truth, latent = data.y[data.test], model.latent(x[data.test])
     prediction = predict(latent, model.likelihood, scaling)
@@ -87,9 +79,7 @@ def regress(
         rows=table.rows,
         data=data,
         options=options,
-        method=method,
-        why=why,
-        model=model,
+        choice=choice,
         scaling=scaling,
         metrics=scores,
         seconds=clock.seconds,

@@ -49,6 +49,8 @@ class FittedModel:
         For people, one line each.
     facts
         For the record.
+    refit
+        The same hyperparameters with other rows, of a method that can be compared.
     """
 
     latent: Latent
@@ -59,3 +61,4 @@ class FittedModel:
     converged: bool
     messages: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    refit: Callable[[Tensor, Tensor], FittedModel] | None = None

@@ -1,20 +1,22 @@
-"""What the user may choose of a regression, and the method that suits a table."""
+"""What the user may choose of a regression, and the methods that suit a table."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dustmap.likelihoods import LIKELIHOODS, Likelihood
 from pipelines.base.errors import InputError
 
 WHITENINGS = ("cholesky", "ciq")
-# So many rows are always solved exactly, or at most; a grid has so many axes at most.
+# Up to so many rows `auto` is exact, and exact may be asked for; a grid's most axes.
 EXACT_ROWS, MOST_EXACT, AXES = 2_000, 8_000, 3
 
 # Which likelihoods a method can have: the others have closed forms for normal noise.
 _NORMAL = tuple(name for name, kind in LIKELIHOODS.items() if kind.conjugate)
 _MIXTURES = (n for n, kind in LIKELIHOODS.items() if kind.mixture_of_normals)
 _ABLE = {
+    "neighbours": _NORMAL,
     "hip": (*_NORMAL, *_MIXTURES),
     "svgp": tuple(LIKELIHOODS),
     "sgpr": _NORMAL,
@@ -32,12 +34,14 @@ class Options:
     """The choices; what is ``None`` or ``auto`` is chosen from the table.
 
     ``test_fraction`` of the rows is held out at random by ``seed``, unless
-    ``split_column`` says which (1) and which to fit (0).
+    ``split_column`` says which (1) and which to fit (0). Methods are compared as long
+    as their estimated times keep the ``time_budget`` [s]; the fastest always is.
 
     Raises
     ------
     InputError
-        If a choice is unknown, two contradict each other, or the fraction is none.
+        If a choice is unknown, two contradict each other, the fraction is none or the
+        budget is not positive.
     """
 
     target: str
@@ -48,6 +52,7 @@ class Options:
     seed: int = 0
     test_fraction: float = 0.2
     split_column: str | None = None
+    time_budget: float = 30.0
 
     @property
     def noise(self) -> type[Likelihood]:
@@ -63,6 +68,10 @@ class Options:
             raise InputError(
                 "--test-fraction lies between 0 and 1, both excluded, got "
                 f"{self.test_fraction}"
+            )
+        if not 0 < self.time_budget < math.inf:
+            raise InputError(
+                f"--time-budget is a positive number of seconds, got {self.time_budget}"
             )
         if self.inputs is not None and self.target in self.inputs:
             raise InputError(
@@ -80,8 +89,8 @@ class Options:
                 f"{self.method} has no such choice: leave it out"
             )
 
-    def method_for(self, rows: int, axes: int) -> tuple[str, str]:
-        """The method and why, for so many rows to fit and inputs.
+    def candidates(self, rows: int, axes: int) -> tuple[tuple[str, ...], str]:
+        """Methods for so many rows to fit and inputs, and why if there is but one.
 
         Raises
         ------
@@ -99,16 +108,17 @@ class Options:
                 f"{rows}: use another method, or leave it out"
             )
         if self.method != "auto":
-            return self.method, "as asked for"
+            return (self.method,), "as asked for"
         if self.noise.classes:
-            return "svgp", "classes"
+            return ("svgp",), "classes"
         if self.whitening != "cholesky":
-            return "svgp", f"whitening {self.whitening}"
-        if self.noise.conjugate and rows <= EXACT_ROWS:
-            return "exact", f"no more than {EXACT_ROWS:,} rows"
-        if axes <= AXES:
-            return "hip", f"{axes} input{'s' * (axes > 1)}"
-        why = f"{axes} inputs, too many for a grid"
-        if self.noise.conjugate and rows <= MOST_EXACT:
-            return "exact", f"{why}, no more than {MOST_EXACT:,} rows"
-        return "svgp", why
+            return ("svgp",), f"whitening {self.whitening}"
+        if not self.noise.conjugate:
+            if axes <= AXES:
+                return ("hip",), f"{self.likelihood}, {axes} input{'s' * (axes > 1)}"
+            return ("svgp",), f"{self.likelihood}, {axes} inputs: too many for a grid"
+        if rows <= EXACT_ROWS:
+            return ("exact",), f"no more than {EXACT_ROWS:,} rows"
+        grid = ("hip",) * (axes <= AXES)
+        dense = ("exact",) * (rows <= MOST_EXACT)
+        return ("neighbours", *grid, *dense, "svgp"), ""

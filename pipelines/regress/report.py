@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.regress.choosing import Choice
 from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
@@ -21,13 +23,27 @@ class Report:
     rows: int
     data: SplitData
     options: Options
-    method: str
-    why: str
-    model: FittedModel
+    choice: Choice
     scaling: Scaling
     metrics: dict[str, float]
     seconds: dict[str, float]
     memory: float
+
+    @property
+    def method(self) -> str:
+        """The one that was asked for or chosen."""
+        return self.choice.method
+
+    @property
+    def model(self) -> FittedModel:
+        """Its fit."""
+        return self.choice.model
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """Mean log density of held-out rows in the target's unit, by method tried."""
+        unit = math.log(self.scaling.y_scale)
+        return {name: score - unit for name, score in self.choice.tried.items()}
 
     @property
     def converged(self) -> bool:
@@ -64,7 +80,9 @@ class Report:
             },
             "likelihood": self.options.likelihood,
             "method": self.method,
-            "why": self.why,
+            "why": self.choice.why,
+            "tried": self.held_out,
+            "not_tried": self.choice.untried,
             "kernel_choice": self.model.why,
             "hyperparameters": self.hyperparameters(),
             "scaling": {
@@ -97,7 +115,9 @@ class Report:
             first,
             f"target: {data.target}; inputs: {', '.join(data.inputs)}",
             *data.notes,
-            f"method: {self.method} ({self.why}); likelihood {self.options.likelihood}",
+            f"method: {self.method} ({self.choice.why}); likelihood "
+            f"{self.options.likelihood}",
+            *self._comparison(),
             f"kernel: {self.model.why}",
             f"lengthscale: {', '.join(scales)}",
             f"field: mean {found['mean']:.4g}, std {found['std']:.4g}{noise}",
@@ -107,6 +127,18 @@ class Report:
             f"run: {self.output}",
         ]
         return "\n".join(lines)
+
+    def _comparison(self) -> list[str]:
+        """What was tried and what was not, if there was a choice."""
+        if not self.held_out:
+            return []
+        scores = (f"{name} {score:.4g}" for name, score in self.held_out.items())
+        lines = [f"log density per row held out of the fit: {', '.join(scores)}"]
+        if self.choice.untried:
+            each = (f"{n} (some {s:.0f} s)" for n, s in self.choice.untried.items())
+            budget = f"--time-budget {self.options.time_budget:g}"
+            lines.append(f"not tried within {budget}: {', '.join(each)}")
+        return lines
 
     def _scores(self) -> str:
         if self.data.classes is not None:

@@ -21,8 +21,8 @@ from dustmap.kernels import KERNELS, Radial
 ROWS, _FEW, _NEIGHBOURS = 1000, 300, 4
 # Rows that refine them where nothing else does.
 MORE_ROWS = 2000
-_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
-_NOISES = (1e-3, 0.03, 0.3, 0.9)
+SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+NOISES = (1e-3, 0.03, 0.3, 0.9)
 _CANDIDATES = ("matern52", "matern32")
 _SETTINGS = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 
@@ -107,6 +107,6 @@ def _first(kernel: type[Radial], x: Tensor, y: Tensor) -> ExactGP:
             noise=noise,
             mean=float(y.mean()),
         )
-        for scale, noise in itertools.product(_SCALES, _NOISES)
+        for scale, noise in itertools.product(SCALES, NOISES)
     ]
     return max(models, key=lambda model: model.log_marginal())

@@ -11,6 +11,7 @@ import torch
 import xarray
 
 from dustmap.functionals import PointValues, Stack
+from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, load_config
@@ -128,6 +129,20 @@ def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path)
     assert 0.5 < np.median(ratio) < 2
 
 
+def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
+    ranges = {"x": (200.0, 320.0), "y": (0.0, 80.0), "z": (0.0, 80.0)}
+    cube = map_cube(run, spacing=20.0, within=ranges)
+    assert cube.spacing == pytest.approx((20.0, 20.0, 20.0))
+    assert cube.arrays["mean"].shape == (5, 5, 7)
+    assert (cube.arrays["p2_5"] > 0).all()
+    x, y, z = float(cube.x[4]), float(cube.y[2]), float(cube.z[1])
+    moments = run.posterior.moments(PointValues(torch.tensor([[x, y, z]]).double()))
+    assert cube.arrays["mean"][1, 2, 4] == pytest.approx(float(moments.mean), rel=1e-5)
+    for spacing, ranges in ((-1.0, {}), (20.0, {"x": (201.0, 219.0)})):
+        with pytest.raises(InputError, match="spacing"):
+            map_cube(run, spacing=spacing, within=ranges)
+
+
 def test_a_run_without_it_has_none(tmp_path) -> None:
     assert read_residual(tmp_path) is None
 
@@ -142,8 +157,12 @@ def test_draws_have_the_moments_of_predictions(run: Run) -> None:
             for seed in range(50)
         ]
     )[:, :30]
-    spread = moments.std[:30] / np.sqrt(len(draws))
-    assert bool(((draws.mean(0) - moments.mean[:30]).abs() < 6 * spread).all())
+    # Joint draws have fewer neighbours among the stars: other means by parts of a std.
+    error = (draws.mean(0) - moments.mean[:30]) / moments.std[:30]
+    assert float(error.abs().max()) < 0.5 + 6 / np.sqrt(len(draws))
+    assert float(error.square().mean().sqrt()) < 0.2
+    ratio = draws.std(0) / moments.std[:30]
+    assert 0.8 < float(ratio.median()) < 1.2
 
 
 def test_a_fit_without_stars_to_learn_it_on_says_so(tmp_path) -> None:

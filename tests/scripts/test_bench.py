@@ -116,6 +116,15 @@ def test_development(tmp_path, data_dir):
     assert "density r" in rows[0] and "density r" not in rows[1]
 
 
+@pytest.mark.data
+def test_regress(tmp_path, data_dir):
+    words = ("--data", data_dir, "--case", "April 1948", "--method", "neighbours")
+    (rows,) = run("regress", tmp_path, *words).values()
+    (row,) = rows
+    assert row["method"] == "neighbours" and row["rows"] == 320
+    assert 0 < row["RMSE"] < 1 and row["NLL"] < 1.5 and row["CPU [s]"] > 0
+
+
 def test_calibration(tmp_path):
     coverage, ranks = run("calibration", tmp_path).values()
     assert {row["model"] for row in coverage} == {"gaussian", "lognormal"}

@@ -41,6 +41,7 @@ FILES = {
 def fewer_steps(monkeypatch):
     """Tables here are easier than most."""
     monkeypatch.setattr("pipelines.regress.variational._FEWEST_STEPS", 150)
+    monkeypatch.setattr("pipelines.regress.neighbours._KERNELS", ("matern52",))
 
 
 def wave(count, seed=0, axes=1):
@@ -193,7 +194,7 @@ def test_an_input_that_does_not_matter_gets_a_long_lengthscale(tmp_path):
     assert report.metrics["rmse"] < 2 * NOISE
 
 
-@pytest.mark.parametrize("method", ["hip", "sgpr", "svgp"])
+@pytest.mark.parametrize("method", ["neighbours", "hip", "sgpr", "svgp"])
 def test_every_method_comes_near_the_exact_one(finished, tmp_path, method):
     report = run(tmp_path, method=method)
     assert report.method == method
@@ -294,27 +295,27 @@ def test_figures_are_drawn_in_more_inputs(tmp_path, axes):
 
 
 @pytest.mark.parametrize(
-    ("rows", "axes", "likelihood", "method"),
+    ("rows", "axes", "likelihood", "methods"),
     [
-        (500, 9, "gaussian", "exact"),
-        (5000, 2, "gaussian", "hip"),
-        (500, 2, "student-t", "hip"),
-        (8000, 4, "gaussian", "exact"),
-        (8001, 4, "gaussian", "svgp"),
-        (500, 4, "student-t", "svgp"),
-        (500, 1, "bernoulli", "svgp"),
+        (500, 9, "gaussian", ("exact",)),
+        (2001, 2, "gaussian", ("neighbours", "hip", "exact", "svgp")),
+        (8001, 2, "gaussian", ("neighbours", "hip", "svgp")),
+        (8001, 4, "gaussian", ("neighbours", "svgp")),
+        (500, 2, "student-t", ("hip",)),
+        (500, 4, "student-t", ("svgp",)),
+        (500, 1, "bernoulli", ("svgp",)),
     ],
 )
-def test_the_method_is_chosen_by_rows_inputs_and_likelihood(
-    rows, axes, likelihood, method
+def test_methods_are_those_for_rows_inputs_and_likelihood(
+    rows, axes, likelihood, methods
 ):
     options = Options(target="y", likelihood=likelihood)
-    assert options.method_for(rows, axes)[0] == method
+    assert options.candidates(rows, axes)[0] == methods
 
 
 def test_a_method_that_cannot_is_refused(tmp_path):
     with pytest.raises(InputError, match="grid of one to three inputs, here are 4"):
-        Options(target="y", method="hip").method_for(100, 4)
+        Options(target="y", method="hip").candidates(100, 4)
     x, _, y = wave(8100)
     with pytest.raises(InputError, match="at most 8000 rows to fit, here are 8099"):
         run(
@@ -414,6 +415,11 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
         ("regress t.csv -o absent/x --target y", "absent is not a folder"),
         ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
         ("regress t.csv -o x --target y --test-fraction 2", "lies between 0 and 1"),
+        ("regress t.csv -o x --target y --time-budget 0", "positive number of seconds"),
+        (
+            "regress t.csv -o x --target y --method neighbours --likelihood student-t",
+            "cannot have the likelihood student-t: use hip or svgp",
+        ),
     ],
 )
 def test_a_mistake_is_explained_and_leaves_nothing(

@@ -151,7 +151,11 @@ MISTAKES = [
     ({}, {"split_column": "t"}, "has no column 't' for the split column"),
     ({}, {"test_fraction": 0.9}, "4 rows to fit and 36 to test remain of 40"),
     ({}, {"test_fraction": 1.0}, "--test-fraction lies between 0 and 1"),
-    ({}, {"method": "magic"}, "--method takes auto, hip, svgp, sgpr, exact, got"),
+    (
+        {},
+        {"method": "magic"},
+        "--method takes auto, neighbours, hip, svgp, sgpr",
+    ),
     ({}, {"likelihood": "cauchy"}, "--likelihood takes gaussian, student-t, bern"),
     ({}, {"method": "exact", "likelihood": "student-t"}, "use hip or svgp"),
     ({}, {"method": "hip", "likelihood": "bernoulli"}, "use svgp"),
