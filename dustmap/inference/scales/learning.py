@@ -40,6 +40,10 @@ _DIFFERENCE, _LONGEST = 0.02, 0.7
 _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
+# Standard deviations of a normal prior of the logarithms around the start, that of the
+# common noise the wider one. Thousands of stars outweigh it by far; few alone might
+# leave a coordinate anywhere.
+_SPREAD, _NOISE_SPREAD = 1.5, 4.0
 # Changes of logarithms that move no map.
 _SETTLED = 0.01
 
@@ -91,6 +95,11 @@ class _Search:
     ) -> None:
         self.likelihood, self.coordinates, self.fields = likelihood, coordinates, fields
         self.on_step, self.steps = on_step, 0
+        spreads = [
+            _NOISE_SPREAD if label == "common_noise" else _SPREAD
+            for label in coordinates.labels
+        ]
+        self.precision = torch.tensor(spreads, dtype=torch.float64) ** -2
         shape = (len(fields.fields), len(likelihood.ends))
         self.white = torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -99,12 +108,12 @@ class _Search:
     ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
         """The maximum of the likelihood, and the information there."""
         place = torch.zeros(len(self.coordinates.labels), dtype=torch.float64)
-        value = float(self._at(place).log_density(extinction).sum())
+        value = self._value(place, extinction)
         for _ in range(_CLIMB_STEPS):
             scores = self._scores(self._around(place), extinction)
-            information = scores.T @ scores
-            slope = scores.sum(dim=0)
-            step = _solved(information, slope)
+            information = scores.T @ scores + self.precision.diag()
+            slope = scores.sum(dim=0) - self.precision * place
+            step = torch.linalg.solve(information, slope)
             gain = 0.5 * float(slope @ step)
             self._tell("likelihood", gain)
             if gain < _STILL:
@@ -121,23 +130,33 @@ class _Search:
         """Move until simulations have the observed score at the maximum."""
         around, maximum = self._around(place), self.coordinates.at(place)
         observed = self._scores(around, extinction).sum(dim=0)
+
+        def simulated_at(place: Tensor) -> tuple[Tensor, Tensor]:
+            scores = self._simulated_scores(around, place)
+            return scores, observed - scores.mean(dim=0) - self.precision * place
+
+        scores, gap = simulated_at(place)
         jacobian, converged = information, False
-        simulated = self._simulated_scores(around, place)
         for _ in range(_MATCH_STEPS):
-            step = _shortened(_solved(jacobian, observed - simulated.mean(dim=0)))
+            step, singular = torch.linalg.solve_ex(jacobian, gap)
+            if int(singular):
+                break
+            step = _shortened(step)
             size = float(step.abs().max())
             self._tell("simulations", size)
             converged = size < _SETTLED
             if converged:
                 break
-            place = place + step
-            before, simulated = simulated, self._simulated_scores(around, place)
-            change = (simulated - before).mean(dim=0) - jacobian @ step
-            jacobian = jacobian + torch.outer(change, step) / (step @ step)
+            tried, left = simulated_at(place + step)
+            jacobian = jacobian + torch.outer(gap - left - jacobian @ step, step) / (
+                step @ step
+            )
+            if _squared(left, information) < _squared(gap, information):
+                place, scores, gap = place + step, tried, left
         return LearntScales(
             scales=self.coordinates.at(place),
             approximate=maximum,
-            errors=self._errors(jacobian, simulated),
+            errors=self._errors(jacobian, scores),
             steps=self.steps,
             converged=converged,
         )
@@ -148,10 +167,15 @@ class _Search:
         """A step so far halved that it gains; none if it never does."""
         for halving in range(_HALVINGS):
             tried = place + step / 2**halving
-            reached = float(self._at(tried).log_density(extinction).sum())
+            reached = self._value(tried, extinction)
             if reached > value:
                 return tried, reached
         return place, value
+
+    def _value(self, place: Tensor, extinction: Tensor) -> float:
+        """The logarithm of the likelihood, and of the prior."""
+        density = self._at(place).log_density(extinction).sum()
+        return float(density - (self.precision * place) @ place / 2)
 
     def _at(self, place: Tensor) -> Conditionals:
         return self.likelihood.conditionals(self.coordinates.at(place))
@@ -190,7 +214,7 @@ class _Search:
 
     def _errors(self, jacobian: Tensor, simulated: Tensor) -> dict[str, float]:
         """Standard errors: the simulations' scatter, and that of their mean."""
-        inverse = torch.linalg.inv(jacobian)
+        inverse = torch.linalg.inv_ex(jacobian).inverse
         covariance = inverse @ torch.cov(simulated.T).reshape(inverse.shape) @ inverse.T
         covariance = covariance * (1 + 1 / len(simulated))
         errors = covariance.diagonal().sqrt().tolist()
@@ -204,8 +228,9 @@ class _Search:
         self.on_step(stage, self.steps, value)
 
 
-def _solved(matrix: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.lstsq(matrix, right[:, None], driver="gelsd").solution[:, 0]
+def _squared(gap: Tensor, information: Tensor) -> float:
+    """The squared distance from a root in standard deviations."""
+    return float(gap @ torch.linalg.solve(information, gap))
 
 
 def _shortened(step: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
