@@ -93,25 +93,3 @@ class ForwardModel(ABC):
     @abstractmethod
     def at(self, functionals: Functionals) -> ForwardModel:
         """The same field with other functionals."""
-
-    def parameters(self) -> dict[str, Tensor]:
-        """Learnable hyperparameters of kernel and mean, all positive."""
-        return {}
-
-    def with_parameters(self, values: dict[str, Tensor]) -> ForwardModel:
-        """The same grid, data and white draws with other hyperparameters."""
-        raise ValueError(f"{type(self).__name__} has no hyperparameters to change")
-
-    def parameter_gradient(
-        self,
-        eps: Float[Tensor, "s p"],
-        of_prediction: Float[Tensor, "s n"],
-        of_variance: Float[Tensor, "s n"],
-    ) -> dict[str, Tensor]:
-        r"""``∂/∂θ Σ_s Σ_n [a_sn apply_θ(ε_s)_n + b_sn v_n(θ, ε_s)]`` with ε fixed.
-
-        For the envelope theorem: a and b are the derivatives of an objective with
-        respect to predictions and conditional variances. Each gradient has the shape of
-        its parameter.
-        """
-        raise ValueError(f"{type(self).__name__} has no hyperparameters to learn")

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
-from dustmap.models.gradients import SpectralGradient
 from dustmap.models.means import ConstantMean, Mean
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
@@ -90,7 +88,6 @@ class TorusGaussian(TorusModel):
         self.operator = TorusTangent(self.whitening, self.weights)
         self.offset = self._offset()
         self._variance: Tensor | None = None
-        self._fine_weights: LinearOperator | None = None
 
     def _offset(self) -> Float[Tensor, " n"]:
         """``L μ``."""
@@ -115,7 +112,7 @@ class TorusGaussian(TorusModel):
             )
             if self.residual_refinement > 1:
                 generator = torch.Generator().manual_seed(self._seed)
-                for draw, _ in self._fields(self.residual_count, generator):
+                for draw in self._residuals(self.residual_count, generator):
                     total += draw.to(torch.float64) ** 2
             self._variance = (total / self.residual_count).to(self.dtype)
         return self._variance
@@ -126,70 +123,25 @@ class TorusGaussian(TorusModel):
         if not len(eps) or self.residual_refinement == 1:
             shape = (len(eps), len(self._functionals))
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        return torch.stack([draw for draw, _ in self._fields(len(eps), generator)])
+        return torch.stack(list(self._residuals(len(eps), generator)))
 
-    def _fields(
+    def _residuals(
         self, count: int, generator: torch.Generator
-    ) -> Iterator[tuple[Float[Tensor, " n"], Float[Tensor, " q"]]]:
-        """Draws of the residual and its field."""
+    ) -> Iterator[Float[Tensor, " n"]]:
+        """Draws of the residual."""
         fine = self.whitening.refined(self.residual_refinement)
-        weights = self._residual_weights()
+        weights = self.weights
+        if self.residual_refinement != self.whitening.refinement:
+            weights = self._projection(self.residual_refinement)
         for _ in range(count):
             field, _ = fine.prior_draw(generator)
             eps = self.whitening.whiten(fine.subsample(field))
-            yield (weights.matvec(field) - self.operator.matvec(eps))[0], field[0]
-
-    def _residual_weights(self) -> LinearOperator:
-        if self.residual_refinement == self.whitening.refinement:
-            return self.weights
-        if self._fine_weights is not None:
-            return self._fine_weights
-        return self._projection(self.residual_refinement)
+            yield (weights.matvec(field) - self.operator.matvec(eps))[0]
 
     def at(self, functionals: Functionals) -> Self:
         other = super().at(functionals)
         other._seed = _seed(torch.Generator().manual_seed(self._seed))
         return other
-
-    def with_parameters(self, values: dict[str, Tensor]) -> Self:
-        # Kept from now on: W on the residual's torus.
-        self._fine_weights = self._residual_weights()
-        other = super().with_parameters(values)
-        if other.mean != self.mean:
-            other.offset = other._offset()
-        if other.whitening is not self.whitening:
-            other.operator = TorusTangent(other.whitening, self.weights)
-            other._variance = None
-        return other
-
-    def parameter_gradient(
-        self,
-        eps: Float[Tensor, "s p"],
-        of_prediction: Float[Tensor, "s n"],
-        of_variance: Float[Tensor, "s n"],
-    ) -> dict[str, Tensor]:
-        gradient = SpectralGradient(self.whitening, self.residual_refinement)
-        used = of_prediction.any(dim=1)
-        if bool(used.any()):
-            pulled = self.weights.rmatvec(of_prediction[used])
-            gradient.add_coloured(eps[used], pulled)
-        self._add_variance(gradient, of_variance.sum(dim=0))
-        total = of_prediction.sum(dim=0)
-        means = self.mean.gradient(self._functionals, self.offset, total)
-        return {**gradient.by_parameter(), **means}
-
-    def _add_variance(
-        self, gradient: SpectralGradient, weights: Float[Tensor, " n"]
-    ) -> None:
-        """Add ``Σ_n b_n v_n`` from the draws that define ``v_n``."""
-        if self.residual_refinement == 1 or not bool(weights.any()):
-            return
-        self._fine_weights = fine = self._residual_weights()
-        generator = torch.Generator().manual_seed(self._seed)
-        for residual, field in self._fields(self.residual_count, generator):
-            pull = (2 / self.residual_count) * weights * residual
-            of_field, of_conditional = fine.rmatvec(pull), self.weights.rmatvec(pull)
-            gradient.add_residual(field, of_field, of_conditional)
 
 
 def _seed(generator: torch.Generator) -> int:

@@ -12,7 +12,6 @@ import copy
 import math
 from typing import Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,16 +26,11 @@ from dustmap.functionals import (
 from dustmap.grid import torus_positions
 from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
-from dustmap.models.gradients import SpectralGradient
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
-
-SUBGRID_SHARE = "subgrid_share"
-# Step in ln θ of the central differences of κ and c.
-_LOG_STEP = 0.05
 
 
 class LogNormal(TorusModel):
@@ -92,8 +86,8 @@ class LogNormal(TorusModel):
         )
         self._log_mean = self._logarithm()
         self._seed = seed
-        # By lengthscale, at unit variance; shared with all models derived from this.
-        self._measured: dict[tuple[float, ...], LocalResidual] = {}
+        # Shared with all models derived from this.
+        self._measured: list[LocalResidual] = []
 
     def _observe(self, functionals: Functionals) -> None:
         known = PointValues | LineIntegrals | DistanceMarginalizedIntegrals
@@ -114,29 +108,21 @@ class LogNormal(TorusModel):
 
     @property
     def local(self) -> LocalResidual:
-        """The unresolved part of f (measured once per lengthscale)."""
-        return self._local_of(self.kernel)
-
-    def _local_of(self, kernel: Radial) -> LocalResidual:
-        scales = tuple(kernel.lengthscale.detach().reshape(-1).tolist())
-        if scales not in self._measured:
-            one = {"variance": torch.ones_like(kernel.variance)}
-            self._measured[scales] = local_residual(
-                kernel.with_parameters(one),
+        """The unresolved part of f (measured once)."""
+        if not self._measured:
+            found = local_residual(
+                self.kernel,
                 self.whitening.torus.grid.spacing,
                 refinement=self.whitening.refinement,
                 interpolation=self.interpolation,
                 seed=self._seed,
             )
-        return self._measured[scales].times(float(kernel.variance))
+            self._measured.append(found)
+        return self._measured[0]
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``ρ`` on the (refined) torus."""
         return torch.exp(self._log_mean + self.whitening.colour(eps))
-
-    def _derivative(self, density: Tensor) -> Tensor:
-        """``∂ρ/∂f``, which also converts unresolved f to density."""
-        return density
 
     def apply(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch n"]:
         return self.weights.matvec(self.density(eps))
@@ -145,7 +131,7 @@ class LogNormal(TorusModel):
         self.group.require_alike("the vector of parameters", eps)
         density = self.density(eps)
         prediction, variance = self.predict_from_density(density)
-        operator = TorusTangent(self.whitening, self.weights, self._derivative(density))
+        operator = TorusTangent(self.whitening, self.weights, density)
         return Linearisation(
             prediction=prediction, operator=operator, variance=variance
         )
@@ -158,10 +144,8 @@ class LogNormal(TorusModel):
         Models made by `at` can share one density: two sparse products each, and no
         transform.
         """
-        scale = self._derivative(density)
         prediction = self.weights.matvec(density)
-        known = prediction if scale is density else self.weights.matvec(scale)
-        return prediction, self._variance(scale, known)
+        return prediction, self._variance(density, prediction)
 
     def _variance(self, density: Tensor, observed: Tensor) -> Tensor:
         """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``."""
@@ -210,110 +194,18 @@ class LogNormal(TorusModel):
         other.subgrid_share = share
         return other
 
-    def parameters(self) -> dict[str, Tensor]:
-        share = torch.tensor(self.subgrid_share, dtype=torch.float64)
-        return {**super().parameters(), SUBGRID_SHARE: share}
-
-    def with_parameters(self, values: dict[str, Tensor]) -> Self:
-        other = super().with_parameters(values)
-        if SUBGRID_SHARE in values:
-            other = other.with_subgrid_share(float(values[SUBGRID_SHARE]))
-        if other.mean != self.mean:
-            other._log_mean = other._logarithm()
-        return other
-
-    def parameter_gradient(
-        self,
-        eps: Float[Tensor, "s p"],
-        of_prediction: Float[Tensor, "s n"],
-        of_variance: Float[Tensor, "s n"],
-    ) -> dict[str, Tensor]:
-        gradient = SpectralGradient(self.whitening, self.whitening.refinement)
-        of_log_mean = torch.zeros(self.whitening.fine_size, dtype=torch.float64)
-        factors = self._factors()
-        # Sums over samples of b (W ρ²) and b (W ρ)², the multipliers of the factors.
-        squares = torch.zeros(2, len(factors[0]), dtype=torch.float64)
-        curved = bool(of_variance.any())
-        for one, a, b in zip(eps, of_prediction, of_variance, strict=True):
-            density = self.density(one)
-            scale, pulled = self._derivative(density), self._pull(a)
-            of_field, of_mean = scale * pulled, density * pulled
-            if curved:
-                varied, both = self._variance_gradient(scale, b, factors)
-                of_mean = of_mean + varied
-                of_field = of_field + varied if scale is density else of_field
-                squares += both.to(torch.float64).cpu()
-            gradient.add_coloured(one[None], of_field[None])
-            of_log_mean += of_mean.to(torch.float64).cpu()
-        of_kernel = gradient.by_parameter()
-        if curved:
-            of_factors = self._factor_gradient(squares)
-            of_kernel = {n: v + of_factors[n] for n, v in of_kernel.items()}
-        # The variance of a line integral is proportional to the share.
-        of_share = (factors[0].to(squares) * squares[0]).sum() / self.subgrid_share
-        positions = self._positions()
-        of_mean = {
-            name: of_log_mean @ self.mean.log_derivative(name, positions)
-            for name in self.mean.parameters()
-        }
-        return {**of_kernel, **of_mean, SUBGRID_SHARE: of_share}
-
-    def _variance_gradient(
-        self, scale: Tensor, b: Tensor, factors: tuple[Tensor, Tensor]
-    ) -> tuple[Float[Tensor, " f"], Float[Tensor, "2 n"]]:
-        """``∂/∂ ln ρ Σ_n b_n v_n``, and ``b (W ρ²)`` and ``b (W ρ)²``."""
-        line, point = factors
-        observed = self.weights.matvec(scale)
-        varied = 2 * scale**2 * self._pull(b * line)
-        varied = varied + scale * self._pull(2 * b * point * observed)
-        both = torch.stack([self.weights.matvec(scale**2), observed**2])
-        return varied, b * both
-
-    def _pull(self, cotangent: Tensor) -> Tensor:
-        return self.weights.rmatvec(cotangent.to(self.dtype))
-
-    def _factor_gradient(self, squares: Float[Tensor, "2 n"]) -> dict[str, Tensor]:
-        """``∂/∂θ Σ_n [κ_n s_1n + (e^{c_n} − 1) s_2n]`` by differences in ``ln θ``."""
-
-        def value(name: str, parameter: Tensor) -> float:
-            kernel = self.kernel.with_parameters({name: parameter})
-            factors = self._factors_of(self._local_of(kernel))
-            return float((torch.stack(factors) * squares).sum())
-
-        gradient = {}
-        for name, parameter in self.kernel.parameters().items():
-            start = parameter.detach()
-            gradient[name] = torch.zeros_like(start)
-            for place in np.ndindex(tuple(start.shape)):
-                ends = []
-                for sign in (-1.0, 1.0):
-                    shifted = start.clone()
-                    shifted[place] *= math.exp(sign * _LOG_STEP)
-                    ends.append(value(name, shifted))
-                width = 2 * _LOG_STEP * float(start[place])
-                gradient[name][place] = (ends[1] - ends[0]) / width
-        return gradient
-
     def _factors(self) -> tuple[Tensor, Tensor]:
         """``κ_n`` and ``e^{c_n} − 1`` per functional; one of them is zero."""
-        line, point = self._factors_of(self.local)
-        place = {"dtype": self.dtype, "device": self.device}
-        return line.to(**place), point.to(**place)
-
-    def _factors_of(self, local: LocalResidual) -> tuple[Tensor, Tensor]:
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
         point = torch.zeros_like(line)
         for rows, part in self._functionals.runs():
             if isinstance(part, PointValues):
                 grid = self.whitening.torus.grid
-                point[rows] = self._point_factor(local.at(part.points, grid))
+                point[rows] = torch.expm1(self.local.at(part.points, grid))
             else:
-                line[rows] = self.subgrid_share * local.line
-        return line, point
-
-    def _point_factor(self, variance: Tensor) -> Tensor:
-        """Relative variance of the density at a variance ``c`` of f."""
-        return torch.expm1(variance)
+                line[rows] = self.subgrid_share * self.local.line
+        place = {"dtype": self.dtype, "device": self.device}
+        return line.to(**place), point.to(**place)
 
     def _positions(self) -> Float[Tensor, "f d"]:
         return torus_positions(self.whitening.torus, self.whitening.refinement)

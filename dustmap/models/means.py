@@ -63,29 +63,6 @@ class Mean(ABC):
                 )
         return replace(self, **changes) if changes else self  # pyright: ignore
 
-    def log_derivative(self, name: str, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """``∂ ln μ/∂θ`` at positions, for the amplitude or another parameter."""
-        return torch.full_like(x[:, 0], 1 / float(self.parameters()[name]))
-
-    def gradient(
-        self,
-        functionals: Functionals,
-        observed: Float[Tensor, " n"],
-        of_prediction: Float[Tensor, " n"],
-    ) -> dict[str, Tensor]:
-        """``Σ_n a_n ∂(L_n μ)/∂θ`` by every parameter; ``observed`` is ``L μ``."""
-        pull = of_prediction.detach().cpu().to(torch.float64)
-        gradient = {}
-        for name, value in self.parameters().items():
-            if name == AMPLITUDE:
-                gradient[name] = pull @ observed.cpu().to(torch.float64) / value
-                continue
-            derivative = _observed(
-                lambda x, name=name: self(x) * self.log_derivative(name, x), functionals
-            )
-            gradient[name] = pull @ derivative
-        return gradient
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantMean(Mean):
@@ -129,11 +106,6 @@ class ExponentialDisc(Mean):
         height = (x[:, 2] - self.midplane).abs() / self.scale_height
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * torch.exp(-height - beyond)
-
-    def log_derivative(self, name: str, x: Tensor) -> Tensor:
-        if name == SCALE_HEIGHT:
-            return (x[:, 2] - self.midplane).abs() / self.scale_height**2
-        return Mean.log_derivative(self, name, x)
 
 
 def _observed(

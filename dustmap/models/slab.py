@@ -49,19 +49,6 @@ class _InSlabs(TorusModel):
         self.slabs.group.require_alike("the prediction", tangent.prediction)
         return tangent
 
-    def parameter_gradient(self, eps, of_prediction, of_variance) -> dict[str, Tensor]:
-        """Not supported in slabs.
-
-        Raises
-        ------
-        ValueError
-            Always: the gradient needs whole grid vectors.
-        """
-        raise ValueError(
-            "hyperparameters are not learnt on a grid in slabs: learn them on a "
-            "coarser grid that every process holds, or in a part of the box"
-        )
-
 
 class SlabGaussian(_InSlabs, TorusGaussian):
     """:class:`TorusGaussian` in slabs: refinement 1, without unresolved variance.

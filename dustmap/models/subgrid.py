@@ -53,10 +53,6 @@ class LocalResidual:
     line: float
     phases: Float[Tensor, "*q"]
 
-    def times(self, variance: float) -> LocalResidual:
-        """The residual of the kernel scaled by ``variance``."""
-        return LocalResidual(line=variance * self.line, phases=variance * self.phases)
-
     def at(self, points: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor, " n"]:
         """``c`` at positions: periodic multilinear interpolation in the phase."""
         steps = torch.tensor(grid.spacing, dtype=torch.float64)

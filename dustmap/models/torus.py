@@ -113,30 +113,3 @@ class TorusModel(ForwardModel):
         other = copy.copy(self)
         other._observe(functionals)
         return other
-
-    def parameters(self) -> dict[str, Tensor]:
-        kernel = {n: v.detach() for n, v in self.whitening.kernel.parameters().items()}
-        return {**kernel, **self.mean.parameters()}
-
-    def with_parameters(self, values: dict[str, Tensor]) -> Self:
-        """The same torus, W and white noise with other hyperparameters.
-
-        Raises
-        ------
-        ValueError
-            If a name is not among ``parameters()`` or a value is not positive.
-        """
-        known = self.parameters()
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(
-                f"there is no hyperparameter {', '.join(unknown)}: there are "
-                f"{', '.join(known)}"
-            )
-        other = copy.copy(self)
-        other.mean = self.mean.with_parameters(values)
-        kernel = self.whitening.kernel
-        own = {n: v for n, v in values.items() if n in kernel.parameters()}
-        if own:
-            other.whitening = self.whitening.with_kernel(kernel.with_parameters(own))
-        return other

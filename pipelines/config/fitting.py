@@ -105,8 +105,7 @@ class ModelConfig(Settings):
     interpolation: Interpolation = "linear"
     """interpolation between grid points"""
     subgrid_noise: bool = True
-    """add what the grid cannot resolve to the stars' noise; the scales are learnt with
-    it in any case"""
+    """add what the grid cannot resolve to the stars' noise"""
     ray_step: Annotated[float, Field(gt=0, le=1)] = 0.5
     """step of the integral along a ray, in cells"""
     wrap_tolerance: Share = 5e-2
@@ -161,9 +160,8 @@ class InferenceConfig(Settings):
     search: bool = True
     """search coarsely for hyperparameters that are auto"""
     learn: bool = True
-    """learn hyperparameters that are auto from the gradient of the evidence, after the
-    search; it stops at a quarter of budget.minutes, but not before one step, and only
-    if it was not stopped so is it the same again"""
+    """learn hyperparameters that are auto from 5,000 stars, after the search: by a
+    likelihood given neighbouring stars, corrected by simulations"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""
 

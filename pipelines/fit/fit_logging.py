@@ -94,9 +94,9 @@ def _coarser(work: cost.Work, limit: float) -> float | None:
 _VALUES = {
     "svi bound": "bound",
     "misfit": "misfit",
-    "scales misfit": "misfit",
     "gain": "expected_gain",
-    "scales": "expected_gain",
+    "scales likelihood": "expected_gain",
+    "scales simulations": "change",
 }
 
 

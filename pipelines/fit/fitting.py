@@ -143,7 +143,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 
 
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
-    """The plan with the scales of largest evidence."""
+    """The plan with the scales that the stars tell."""
     manager, data = session.manager, data_of(sample.train, session.config)
     generator = session.place["generator"]
 
@@ -156,7 +156,11 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
                 record(stage, step, value)
 
             learned = learn_plan(
-                state.plan, data, session.config, **session.place, on_step=on_step
+                state.plan,
+                data,
+                session.config,
+                generator=generator,
+                on_step=on_step,
             )
         made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:

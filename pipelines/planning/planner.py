@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from dustmap.grid import Grid
+from dustmap.inference.scales.prior_scales import lognormal_scales
 from dustmap.inference.scales.search import Fixed
 from dustmap.kernels import KERNELS
-from dustmap.models.modulated import lognormal_scales
 from dustmap.whitening import padded_torus
 from pipelines.config import FitConfig
 from pipelines.model import cost

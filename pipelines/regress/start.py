@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,14 +14,15 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
+from dustmap.gp.neighbours import NeighbourGP
 from dustmap.inference.scales.search import clustered_subset
 from dustmap.kernels import KERNELS, Radial
 
 # Rows of the subset, those that the first places are tried on, and how many near
 # neighbours form a group.
 ROWS, _FEW, _NEIGHBOURS = 1000, 300, 4
-# Rows that refine them where nothing else does.
-MORE_ROWS = 2000
+# Rows that refine them, and neighbours that predict each of these.
+MORE_ROWS, _GIVEN = 10_000, 20
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 NOISES = (1e-3, 0.03, 0.3, 0.9)
 _CANDIDATES = ("matern52", "matern32")
@@ -41,7 +43,7 @@ class Start:
     converged: bool
 
     @classmethod
-    def of(cls, fitted: EvidenceFit[ExactGP], why: str) -> Start:
+    def of(cls, fitted: EvidenceFit[Any], why: str) -> Start:
         """What was learnt, as a start for other models."""
         kernel, values = fitted.model.kernel, fitted.model.parameters()
         assert isinstance(kernel, Radial)
@@ -63,9 +65,20 @@ class Start:
         y: Float[Tensor, " n"],
         generator: torch.Generator,
     ) -> Start:
-        """The same kernel's hyperparameters by the evidence of 2,000 of these rows."""
-        more = clustered_subset(x, MORE_ROWS, _NEIGHBOURS, generator)
-        return Start.of(maximise(self.exact(x[more], y[more]), _SETTINGS), self.why)
+        """The same kernel's hyperparameters by up to 10,000 of these rows."""
+        more = torch.randperm(len(x), generator=generator)[:MORE_ROWS]
+        if len(more) <= _GIVEN:
+            return self
+        model = NeighbourGP(
+            self.kernel,
+            PointValues(x[more]),
+            y[more],
+            noise=self.noise,
+            mean=self.mean,
+            count=_GIVEN,
+            scored=torch.arange(len(more)),
+        )
+        return Start.of(maximise(model, _SETTINGS), self.why)
 
 
 def find_start(

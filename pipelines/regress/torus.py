@@ -10,11 +10,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
-from dustmap.inference.scales.hyperparameters import learn
-from dustmap.inference.scales.learning_settings import Learning, Learnt
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import Constant, Radial, Sum
-from dustmap.likelihoods import Gaussian, Likelihood
+from dustmap.likelihoods import Likelihood
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.means import ConstantMean
@@ -34,59 +32,40 @@ from pipelines.regress.torus_grid import (
     within_reach,
 )
 
-_LEARN_ROWS = 30_000
-# Steps of learning, and the expected gain at which they end [nats]: of many rows a gain
-# of 5e-5 each moves no prediction.
-_STEPS, _STILL, _STILL_PER_ROW = 14, 0.05, 5e-5
-# In more inputs a step of learning on a grid takes half a minute: there the exact
-# evidence of some more rows has to do.
-_LEARNING_AXES = 2
+# Rows from which noise that is not normal is fitted in turn with the field.
+_NOISY_ROWS = 30_000
 _SAMPLES, _FEW_SAMPLES = 64, 16
 # Refinement of the grid on which a point value's residual is measured.
 _RESIDUAL = 2
-# Draws that measure what the grid cannot resolve, in the fit and while scales are
-# learnt.
+# Draws that measure what the grid cannot resolve, in the fit and while noise is fitted.
 _DRAWS, _FEW_DRAWS = 32, 8
 # Images of the kernel on the torus that are left out, in shares of its variance. On a
 # torus of few lengthscales in three inputs each digit costs as many again.
 _IMAGES = 1e-10
 # Rounds of noise and fit in turn, and rows from which the noise is fitted.
 _ROUNDS, _NOISE_ROWS = 4, 5_000
-_LENGTHSCALE, _VARIANCE = "0.lengthscale", "0.variance"
 
 
 def fit_torus(problem: Problem) -> FittedModel:
-    """Learn the scales from a subset and then from up to 30,000 rows; fit all rows.
+    """Scales by the evidence of up to 10,000 rows; the fit to all rows.
 
     The mean is a constant kernel beside the field's: its posterior is averaged over.
     Noise that is not normal and the fit are improved in turn.
     """
     x, y, generator = problem.x, problem.y, problem.generator
-    robust, learns = not problem.likelihood.conjugate, x.shape[1] <= _LEARNING_AXES
     tame = problem.likelihood.tamed(y)
-    start = find_start(x, tame, generator)
-    if not learns:
-        start = start.refined(x, tame, generator)
+    start = find_start(x, tame, generator).refined(x, tame, generator)
     normal = (start.noise, float(start.kernel.variance), start.mean)
     found = torch.tensor(normal, dtype=torch.float64)
     noise = problem.likelihood.start(y, *found).likelihood
     fit = _GridFit(problem, start.kernel, noise, start.mean)
-    chosen = torch.randperm(len(x), generator=generator)[:_LEARN_ROWS]
-    some = x[chosen], y[chosen]
-    weights, learnt = torch.ones(len(chosen), dtype=torch.float64), None
-    if robust:
-        weights, _ = fit.improve_noise(*some, weights)
-    if learns:
-        learnt = fit.learn(*some, weights)
-    latent = None
-    if robust:
-        _, latent = fit.improve_noise(*some, weights)
     weights = torch.ones(len(x), dtype=torch.float64)
-    if latent is not None:
-        weights = fit.noise.weights(y, *latent(x))
+    if not problem.likelihood.conjugate:
+        some = torch.randperm(len(x), generator=generator)[:_NOISY_ROWS]
+        weights = fit.noise.weights(y, *fit.improve_noise(x[some], y[some])(x))
     model = fit.model(x, CHEAP_POINTS)
     result = fit.infer(model, y, weights, _SAMPLES)
-    return _fitted(start, fit, learnt, model, result)
+    return _fitted(start, fit, model, result)
 
 
 @dataclass
@@ -148,58 +127,16 @@ class _GridFit:
                 ),
             )
 
-    def learn(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, " n"], weights: Tensor
-    ) -> Learnt:
-        """Hyperparameters by the evidence of these rows on the start's grid.
-
-        The scale of noise that is not normal is not the evidence's to learn.
-        """
-        model, variance = self.model(x), float(self.noise.base_variance)
-        own = self.kernel.lengthscale.detach()
-        shortest = min(*model.whitening.torus.grid.spacing, 0.5 * float(own.min()))
-        normal = isinstance(self.noise, Gaussian)
-        settings = Learning(
-            names=(_LENGTHSCALE, _VARIANCE) + ("common_noise",) * normal,
-            anisotropic=True,
-            lengthscale_range=(shortest, 5 * float(own.max())),
-            max_steps=_STEPS,
-            tolerance=_STILL + _STILL_PER_ROW * len(y),
-            preconditioner_rank=_rank(model),
-        )
-        with Progress(description="scales") as progress:
-            learnt = learn(
-                model,
-                y,
-                # An outlier of weight w has the variance τ²/w.
-                variance * (1 / weights - 1),
-                settings=settings,
-                generator=self.problem.generator,
-                common_noise=variance,
-                on_step=lambda step: progress.update(promised=step.predicted_gain),
-            )
-        values = learnt.parameters
-        kernel = self.kernel.with_parameters(
-            {"lengthscale": values[_LENGTHSCALE], "variance": values[_VARIANCE]}
-        )
-        self.kernel = within_reach(kernel, self.problem.everywhere)
-        if normal:
-            self.noise = Gaussian(variance=learnt.common_noise)
-        return learnt
-
-    def improve_noise(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, " n"], weights: Tensor
-    ) -> tuple[Float[Tensor, " n"], Latent]:
-        """Noise, the weights it leaves to rows, and the fit, in turn."""
-        model, latent = self.model(x), None
+    def improve_noise(self, x: Float[Tensor, "n d"], y: Float[Tensor, " n"]) -> Latent:
+        """Noise, the weights it leaves to rows, and the fit, in turn; the last fit."""
+        model, weights = self.model(x), torch.ones(len(x), dtype=torch.float64)
         for _ in range(_ROUNDS):
             latent = _latent(model, self.infer(model, y, weights, _FEW_SAMPLES))
             seen = latent(x)
             few = LatentMoments(*(part[:_NOISE_ROWS] for part in seen))
             self.noise = fitted_noise(y[:_NOISE_ROWS], few, self.noise)
             weights = self.noise.weights(y, *seen)
-        assert latent is not None
-        return weights, latent
+        return latent
 
 
 def _rank(model: TorusGaussian) -> int:
@@ -219,22 +156,17 @@ def _latent(model: TorusGaussian, result: FullBatchResult) -> Latent:
 def _fitted(
     start: Start,
     fit: _GridFit,
-    learnt: Learnt | None,
     model: TorusGaussian,
     result: FullBatchResult,
 ) -> FittedModel:
     torus, report = model.whitening.torus, model.whitening.report
     ratio = points_to_a_lengthscale(fit.kernel, torus)
-    scales = f"by the exact evidence of up to {MORE_ROWS:,} rows"
-    if learnt is not None:
-        rows, steps = len(learnt.state.total_variance), len(learnt.history)
-        scales = f"learnt from {rows:,} rows in {steps} steps: {learnt.status}"
     messages = [
         f"grid: {' × '.join(map(str, torus.grid.shape))} points, "
         f"{' × '.join(map(str, torus.shape))} on the torus; "
         f"{', '.join(f'{r:.2g}' for r in ratio)} points to a lengthscale",
         *held_axes(fit.kernel, torus),
-        f"scales: {scales}",
+        f"scales: by the evidence of up to {MORE_ROWS:,} rows, each given neighbours",
         f"fit: {result.mean_solution.message}",
     ]
     if min(ratio) < 1.5:
@@ -248,7 +180,7 @@ def _fitted(
         kernel=fit.kernel,
         mean=fit.mean,
         why=start.why,
-        converged=(learnt is None or learnt.converged) and result.converged,
+        converged=start.converged and result.converged,
         messages=tuple(messages),
         facts={
             "grid": list(torus.grid.shape),
@@ -256,7 +188,6 @@ def _fitted(
             "points_to_a_lengthscale": ratio,
             "wrap_error": report.wrap_error,
             "dropped_modes": report.dropped_modes,
-            "learning": None if learnt is None else learnt.status,
             "samples": len(result.samples),
         },
     )

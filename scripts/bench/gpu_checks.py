@@ -30,8 +30,6 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.inference.full_batch.gauss_newton import Precision
-from dustmap.inference.scales.hyperparameters import learn
-from dustmap.inference.scales.learning_settings import Learning
 from dustmap.inference.svi import (
     HipSettings,
     SvgpResult,
@@ -244,7 +242,7 @@ def _weights(
 
 
 def models(device: torch.device, dtype: torch.dtype) -> float:
-    """Predictions, tangents, unresolved variances, draws and gradients of models."""
+    """Predictions, tangents, unresolved variances and draws of models."""
     compare = Comparison(TOLERANCE[dtype])
     for make in (log_normal, gaussian):
         here, there = make(CPU, dtype), make(device, dtype)
@@ -259,10 +257,6 @@ def models(device: torch.device, dtype: torch.dtype) -> float:
         compare.add("a residual", there.residual_draws(moved, rng(5)), drawn)
         step = here.retract(eps[0], 0.1 * eps[1], 0.5)
         compare.add("a step", there.retract(moved[0], 0.1 * moved[1], 0.5), step)
-        pulls = torch.rand(2, 2, len(here.functionals), generator=rng(6), dtype=dtype)
-        found = there.parameter_gradient(moved, *pulls.to(device))
-        for name, value in here.parameter_gradient(eps, *pulls).items():
-            compare.add(f"the gradient by {name}", found[name], value)
     return compare.worst
 
 
@@ -315,26 +309,6 @@ def whole_inference(device: torch.device, dtype: torch.dtype) -> float:
     return compare.worst
 
 
-def learnt_scales(device: torch.device, dtype: torch.dtype) -> float:
-    """Hyperparameters by the evidence of a Gaussian field."""
-    compare = Comparison(1e-4 if dtype == torch.float64 else 5e-2)
-    found = []
-    for place in (CPU, device):
-        model = gaussian(place, dtype)
-        y, noise = observed(model)
-        learnt = learn(
-            model,
-            y,
-            noise.variance.to(place),
-            settings=Learning(pairs=2, max_steps=2, preconditioner_rank=8),
-            generator=rng(9),
-        )
-        found.append(learnt.parameters)
-    for name, value in found[0].items():
-        compare.add(name, found[1][name], value)
-    return compare.worst
-
-
 CHECKS = (
     torus_whitening,
     toeplitz_whitening,
@@ -343,7 +317,6 @@ CHECKS = (
     models,
     solvers,
     whole_inference,
-    learnt_scales,
 )
 
 

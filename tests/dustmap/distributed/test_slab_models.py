@@ -218,10 +218,7 @@ def _posteriors(group: Group | None) -> dict[str, dict[str, Tensor]]:
 def _everything(group: Group) -> dict[str, Any]:
     model = SlabGaussian(_in_slabs(group), LineIntegrals(_ends(), STEP))
     refused = []
-    for action in (
-        lambda: model.parameter_gradient(*torch.zeros(3, 0)),
-        lambda: model.latent_space.require_whole("learning"),
-    ):
+    for action in (lambda: model.latent_space.require_whole("learning"),):
         try:
             action()
         except ValueError as error:
@@ -262,8 +259,7 @@ def test_whitening_is_that_of_the_whole_torus(ranks: list[dict[str, Any]]) -> No
         parted, one = whitenings["reports"]
         assert parted == pytest.approx(one, rel=1e-9)
         assert "refinement 1 only, got 2" in whitenings["refused"]
-        assert "not learnt on a grid in slabs" in found["refused"][0]
-        assert "learning: a grid in slabs is no place" in found["refused"][1]
+        assert "learning: a grid in slabs is no place" in found["refused"][0]
 
 
 @pytest.mark.parametrize("case", ["gaussian", "lognormal"])

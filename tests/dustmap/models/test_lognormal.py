@@ -24,7 +24,6 @@ from dustmap.kernels import Matern32
 from dustmap.models import lognormal
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.models.modulated import Modulated
 from dustmap.testing import check_forward_model
 from dustmap.whitening import TorusWhitening
 
@@ -172,7 +171,7 @@ def test_unresolved_variances_are_those_of_lines_and_of_points():
 def test_a_coloured_density_is_seen_as_its_parameters_are():
     model = model_of()
     points = PointValues(dense_torus.inside(2, 6, 9))
-    for looking in (model, model.at(points), modulated_like(model)):
+    for looking in (model, model.at(points)):
         eps = normal(looking)
         prediction, variance = looking.predict_from_density(looking.density(eps))
         tangent = looking.linearise(eps)
@@ -180,10 +179,6 @@ def test_a_coloured_density_is_seen_as_its_parameters_are():
         torch.testing.assert_close(prediction, tangent.prediction)
         torch.testing.assert_close(variance, tangent.variance)
         assert bool((variance > 0).all())
-
-
-def modulated_like(model):
-    return Modulated(model.whitening, model.functionals, mean=model.mean)
 
 
 def test_products_of_the_tangent_with_weights_are_its_own():
@@ -265,45 +260,13 @@ def test_a_ray_without_length_sees_nothing_without_scatter(dtype):
     assert bool((draws[:, 0] == 0).all()) and bool((draws[:, 1:] != 0).all())
 
 
-def test_other_parameters_keep_the_weights_and_are_those_of_a_new_model():
-    model = model_of(2)
-    values = {
-        "variance": torch.tensor(1.3, dtype=torch.float64),
-        "lengthscale": torch.tensor([0.8, 0.7], dtype=torch.float64),
-        "mean": torch.tensor(0.9, dtype=torch.float64),
-    }
-    other = model.with_parameters(values)
-    assert other.weights is model.weights
-    assert other.functionals is model.functionals
-    new = LogNormal(
-        TorusWhitening(
-            Matern32(lengthscale=[0.8, 0.7], variance=1.3), dense_torus.torus(2)
-        ),
-        model.functionals,
-        mean=ConstantMean(value=0.9),
-    )
-    eps = normal(model)
-    found, exact = other.linearise(eps), new.linearise(eps)
-    torch.testing.assert_close(found.prediction, exact.prediction, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found.variance, exact.variance, rtol=1e-9, atol=0)
-    # The model that it was made from has not changed.
-    assert model.parameters()["mean"] == 0.6 and float(model.kernel.variance) == 0.8
-
-
-def test_another_mean_or_variance_measures_nothing_anew(monkeypatch):
+def test_another_share_or_other_places_measure_nothing_anew(monkeypatch):
     model = model_of(2)
     local = model.local
     monkeypatch.delattr(lognormal, "local_residual")
-    double = {"variance": 2 * model.parameters()["variance"]}
-    assert model.with_parameters(double).local.line == pytest.approx(2 * local.line)
-    other = model.with_parameters({"mean": torch.tensor(1.2, dtype=torch.float64)})
     points = PointValues(torch.zeros(1, 2))
-    for alike in (other, model.at(points), model.with_subgrid_share(0.5)):
+    for alike in (model.at(points), model.with_subgrid_share(0.5)):
         assert alike.local.line == local.line
-    eps = normal(model)
-    torch.testing.assert_close(
-        other.apply(eps), 2 * model.apply(eps), rtol=1e-12, atol=0
-    )
 
 
 def test_what_stands_in_the_padding_is_never_seen():
@@ -347,11 +310,3 @@ def test_derivatives_are_refused():
     functionals = Stack([PointValues(x), Derivatives(x, 0)])
     with pytest.raises(ValueError, match="Derivatives"):
         model_of(2, functionals=functionals)
-
-
-def test_parameters_that_do_not_exist_are_refused():
-    model = model_of(2)
-    with pytest.raises(ValueError, match="height"):
-        model.with_parameters({"height": torch.tensor(1.0)})
-    with pytest.raises(ValueError, match="must be positive"):
-        model.with_parameters({"mean": torch.tensor(-1.0)})

@@ -1,0 +1,238 @@
+r"""Learn the prior's scales from stars, without a grid.
+
+1. Climb to the maximum of an approximate likelihood ``q(y; θ)``
+   (:mod:`dustmap.inference.scales.neighbour_likelihood`), with the outer product of
+   the stars' scores for a curvature (Berndt et al. 1974, Ann. Econ. Soc. Meas. 3, 653).
+2. Its maximum :math:`\hat\theta` is biased. Simulate the catalogue from the prior at θ
+   (:mod:`dustmap.inference.scales.periodic_fields`), and move θ until the mean score of
+   the simulated extinctions is that of the observed ones,
+
+   .. math::
+      E_\theta\, \nabla \ln q(y; \hat\theta)
+      = \nabla \ln q(y_\mathrm{obs}; \hat\theta) ,
+
+   the efficient method of moments (Gallant & Tauchen 1996, Econometric Theory 12, 657).
+   It is consistent whatever q is; q decides how much the estimate scatters.
+
+Every simulation has the same white noise at all θ; Broyden's method finds the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.inference.scales.neighbour_likelihood import (
+    Conditionals,
+    NeighbourLikelihood,
+)
+from dustmap.inference.scales.periodic_fields import PeriodicFields
+from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
+
+OnStep = Callable[[str, int, float], None]
+
+# Central differences of logarithms, and the longest step in one of them.
+_DIFFERENCE, _LONGEST = 0.02, 0.7
+_CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
+# Expected gain [nats] at which climbing ends: simulations correct for more.
+_STILL = 0.5
+# Standard deviations of a normal prior of the logarithms around the start, that of the
+# common noise the wider one. Thousands of stars outweigh it by far; few alone might
+# leave a coordinate anywhere.
+_SPREAD, _NOISE_SPREAD = 1.5, 4.0
+# Changes of logarithms that move no map.
+_SETTLED = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntScales:
+    """The scales, standard errors of their logarithms, and how the search ended.
+
+    ``approximate`` is the maximum of the likelihood, before simulations.
+    """
+
+    scales: PriorScales
+    approximate: PriorScales
+    errors: dict[str, float]
+    steps: int
+    converged: bool
+
+
+def learn_scales(
+    likelihood: NeighbourLikelihood,
+    extinction: Float[Tensor, " n"],
+    coordinates: Coordinates,
+    fields: PeriodicFields,
+    generator: torch.Generator,
+    on_step: OnStep = lambda *_: None,
+) -> LearntScales:
+    """The scales whose simulations look like the data.
+
+    Raises
+    ------
+    FloatingPointError
+        If a covariance is not positive definite.
+    """
+    search = _Search(likelihood, coordinates, fields, generator, on_step)
+    place, information = search.climb(extinction)
+    return search.match(extinction, place, information)
+
+
+class _Search:
+    """The steps of both parts."""
+
+    def __init__(
+        self,
+        likelihood: NeighbourLikelihood,
+        coordinates: Coordinates,
+        fields: PeriodicFields,
+        generator: torch.Generator,
+        on_step: OnStep,
+    ) -> None:
+        self.likelihood, self.coordinates, self.fields = likelihood, coordinates, fields
+        self.on_step, self.steps = on_step, 0
+        spreads = [
+            _NOISE_SPREAD if label == "common_noise" else _SPREAD
+            for label in coordinates.labels
+        ]
+        self.precision = torch.tensor(spreads, dtype=torch.float64) ** -2
+        shape = (len(fields.fields), len(likelihood.ends))
+        self.white = torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def climb(
+        self, extinction: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
+        """The maximum of the likelihood, and the information there."""
+        place = torch.zeros(len(self.coordinates.labels), dtype=torch.float64)
+        value = self._value(place, extinction)
+        for _ in range(_CLIMB_STEPS):
+            scores = self._scores(self._around(place), extinction)
+            information = scores.T @ scores + self.precision.diag()
+            slope = scores.sum(dim=0) - self.precision * place
+            step = torch.linalg.solve(information, slope)
+            gain = 0.5 * float(slope @ step)
+            self._tell("likelihood", gain)
+            if gain < _STILL:
+                break
+            place, value = self._uphill(place, _shortened(step), value, extinction)
+        return place, information
+
+    def match(
+        self,
+        extinction: Float[Tensor, " n"],
+        place: Float[Tensor, " p"],
+        information: Float[Tensor, "p p"],
+    ) -> LearntScales:
+        """Move until simulations have the observed score at the maximum."""
+        around, maximum = self._around(place), self.coordinates.at(place)
+        observed = self._scores(around, extinction).sum(dim=0)
+
+        def simulated_at(place: Tensor) -> tuple[Tensor, Tensor]:
+            scores = self._simulated_scores(around, place)
+            return scores, observed - scores.mean(dim=0) - self.precision * place
+
+        scores, gap = simulated_at(place)
+        jacobian, converged = information, False
+        for _ in range(_MATCH_STEPS):
+            step, singular = torch.linalg.solve_ex(jacobian, gap)
+            if int(singular):
+                break
+            step = _shortened(step)
+            size = float(step.abs().max())
+            self._tell("simulations", size)
+            converged = size < _SETTLED
+            if converged:
+                break
+            tried, left = simulated_at(place + step)
+            jacobian = jacobian + torch.outer(gap - left - jacobian @ step, step) / (
+                step @ step
+            )
+            if _squared(left, information) < _squared(gap, information):
+                place, scores, gap = place + step, tried, left
+        return LearntScales(
+            scales=self.coordinates.at(place),
+            approximate=maximum,
+            errors=self._errors(jacobian, scores),
+            steps=self.steps,
+            converged=converged,
+        )
+
+    def _uphill(
+        self, place: Tensor, step: Tensor, value: float, extinction: Tensor
+    ) -> tuple[Tensor, float]:
+        """A step so far halved that it gains; none if it never does."""
+        for halving in range(_HALVINGS):
+            tried = place + step / 2**halving
+            reached = self._value(tried, extinction)
+            if reached > value:
+                return tried, reached
+        return place, value
+
+    def _value(self, place: Tensor, extinction: Tensor) -> float:
+        """The logarithm of the likelihood, and of the prior."""
+        density = self._at(place).log_density(extinction).sum()
+        return float(density - (self.precision * place) @ place / 2)
+
+    def _at(self, place: Tensor) -> Conditionals:
+        return self.likelihood.conditionals(self.coordinates.at(place))
+
+    def _around(self, place: Tensor) -> list[tuple[Conditionals, Conditionals]]:
+        """The densities a difference above and below, along every coordinate."""
+        ends = _DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
+        return [(self._at(place + end), self._at(place - end)) for end in ends]
+
+    def _scores(
+        self, around: list[tuple[Conditionals, Conditionals]], extinction: Tensor
+    ) -> Float[Tensor, "m p"]:
+        """Derivatives of every star's log density by the coordinates."""
+        columns = [
+            (above.log_density(extinction) - below.log_density(extinction))
+            / (2 * _DIFFERENCE)
+            for above, below in around
+        ]
+        return torch.stack(columns, dim=1)
+
+    def _simulated_scores(
+        self, around: list[tuple[Conditionals, Conditionals]], place: Tensor
+    ) -> Float[Tensor, "s p"]:
+        """The whole score of every simulation."""
+        scales = self.coordinates.at(place)
+        clean = self.fields.extinctions(
+            self.likelihood.ends,
+            scales.lengthscale,
+            scales.std,
+            scales.mean,
+            positive=self.likelihood.positive,
+        )
+        noise = (self.likelihood.noise + scales.common_noise).sqrt() * self.white
+        rows = clean + noise
+        return torch.stack([self._scores(around, row).sum(dim=0) for row in rows])
+
+    def _errors(self, jacobian: Tensor, simulated: Tensor) -> dict[str, float]:
+        """Standard errors: the simulations' scatter, and that of their mean."""
+        inverse = torch.linalg.inv_ex(jacobian).inverse
+        covariance = inverse @ torch.cov(simulated.T).reshape(inverse.shape) @ inverse.T
+        covariance = covariance * (1 + 1 / len(simulated))
+        errors = covariance.diagonal().sqrt().tolist()
+        found: dict[str, float] = {}
+        for label, error in zip(self.coordinates.labels, errors, strict=True):
+            found[label] = max(error, found.get(label, 0.0))
+        return found
+
+    def _tell(self, stage: str, value: float) -> None:
+        self.steps += 1
+        self.on_step(stage, self.steps, value)
+
+
+def _squared(gap: Tensor, information: Tensor) -> float:
+    """The squared distance from a root in standard deviations."""
+    return float(gap @ torch.linalg.solve(information, gap))
+
+
+def _shortened(step: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """No coordinate moves further than trusted."""
+    return step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-300))

@@ -1,0 +1,149 @@
+r"""A density of all extinctions: each star given its nearest earlier stars.
+
+With the line integrals' mean and covariance
+
+.. math::
+   E\,y_n = (L \mu)_n, \qquad
+   C_{nm} = g_n g_m V \iint e^{-r(s, t)/\ell}\, \mathrm ds\, \mathrm dt ,
+
+the conditional mean and variance of a star follow from its neighbours (Vecchia 1988,
+JRSS B 50, 297); the conditional density is a Student-T. Of a lognormal density
+:math:`g_n` is the root mean square of :math:`\mu` along the ray and V the relative
+variance of the density; of a Gaussian one :math:`g = 1`.
+
+This is an approximation: line integrals of a lognormal density are skewed, :math:`\mu`
+varies along rays, and the kernel is exponential whatever that of the field. It makes
+statistics of the data whose bias simulations take away
+(:mod:`dustmap.inference.scales.learning`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.inference.scales.prior_scales import PriorScales
+from dustmap.kernels import Radial
+from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.earlier_rows import nearest_earlier
+from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.kriging import JITTER
+from dustmap.residual.learning import log_score
+
+# Neighbours of a star, and the stretch of angles against ln distance among them.
+_NEIGHBOURS, _STRETCH = 20, 5.0
+# Fewer stars tell no scales.
+FEWEST = 100
+# Nodes of the mean's integral along a ray.
+_NODES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditionals:
+    """Each star's density given its neighbours' extinctions."""
+
+    mean: Float[Tensor, " n"]
+    neighbours: Int[Tensor, "m k"]
+    weights: Float[Tensor, "m k"]
+    variance: Float[Tensor, " m"]
+
+    def errors(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
+        """Extinction minus its prediction."""
+        residual = extinction - self.mean
+        predicted = (residual[self.neighbours] * self.weights).sum(dim=1)
+        return residual[len(residual) - len(predicted) :] - predicted
+
+    def log_density(self, extinction: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
+        """Of every star but the first few, which are neighbours only."""
+        return log_score(self.errors(extinction), self.variance)
+
+
+class NeighbourLikelihood:
+    """The likelihood of scales; see the module.
+
+    Parameters
+    ----------
+    ends
+        Of the stars' rays from the observer [pc], in random order.
+    noise
+        Variance of the extinctions [mag²].
+    kernel
+        Family of the field's covariance.
+    positive
+        Whether the density is lognormal.
+    """
+
+    def __init__(
+        self,
+        ends: Float[Tensor, "n 3"],
+        noise: Float[Tensor, " n"],
+        *,
+        kernel: type[Radial],
+        positive: bool,
+        neighbours: int = _NEIGHBOURS,
+    ) -> None:
+        self.ends, self.noise, self.positive = ends, noise, positive
+        self._unit = kernel(lengthscale=1.0)
+        self.distances = torch.linalg.vector_norm(ends, dim=1)
+        self._nodes = LineIntegrals(ends, GaussLegendre(count=_NODES)).nodes()
+        rays = self._rays(torch.ones(3, dtype=torch.float64), self.noise)
+        self.neighbours = nearest_earlier(rays.coordinates(_STRETCH), neighbours)
+
+    def __len__(self) -> int:
+        """Stars with a density: all but the first, which are neighbours only."""
+        return len(self.neighbours)
+
+    def conditionals(self, scales: PriorScales) -> Conditionals:
+        """The densities at some scales. Cost: ``n k³/3`` and ``n k²/2`` covariances.
+
+        Raises
+        ------
+        FloatingPointError
+            If a neighbourhood's covariance is not positive definite.
+        """
+        density = scales.mean(self._nodes.points)
+        mean, square = map(self._nodes.sum_rows, (density, density**2))
+        noise = self.noise + scales.common_noise
+        variance, stretch = self._moments(scales.std**2)
+        rays = self._rays(stretch * scales.lengthscale, square)
+        first = len(rays) - len(self)
+        own = rays[first:]
+        unit = FreeSpectrum(lengthscales=(1.0,))
+        weight = torch.tensor([variance], dtype=torch.float64)
+        found = krige_rays(unit, weight, rays, noise, own, self.neighbours)
+        # Rows' own variances are raised as those of their neighbours.
+        prior = unit.components(own, own)[:, 0] * variance
+        return Conditionals(
+            mean=mean,
+            neighbours=self.neighbours,
+            weights=found.weights,
+            variance=found.variance + JITTER * prior + noise[first:],
+        )
+
+    def _moments(self, variance: float) -> tuple[float, float]:
+        """Variance of the density, and its exponential's lengthscale over the field's.
+
+        The exponential has the density's correlation where that is a half: of a
+        lognormal density ``(e^{σ² φ} − 1)/(e^{σ²} − 1)``.
+        """
+        half, moment = 0.5, variance
+        if self.positive:
+            moment = math.expm1(variance)
+            half = math.log1p(0.5 * moment) / variance
+        return moment, self._unit.decay(half) / math.log(2)
+
+    def _rays(self, lengthscale: Tensor, square: Tensor) -> Rays:
+        """Rays in units of the lengthscales, along each axis its own."""
+        scaled = self.ends / lengthscale
+        lengths = torch.linalg.vector_norm(scaled, dim=1)
+        path = (self.distances * square).sqrt() if self.positive else self.distances
+        return Rays(
+            directions=scaled / lengths[:, None],
+            lengths=lengths,
+            density=path / lengths,
+        )

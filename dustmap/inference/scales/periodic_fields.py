@@ -1,0 +1,93 @@
+r"""Simulated extinctions of a catalogue's stars, for any scales of the prior.
+
+Fields of unit variance and lengthscale fill a periodic cube. Scaled to
+:math:`\rho = \bar\rho\, e^{\sigma f(x/\ell) - \sigma^2/2}` (or
+:math:`\bar\rho + \sigma f(x/\ell)`) the same white noise serves all scales, so that
+what is simulated varies smoothly with them.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.functionals import LineIntegrals, StepsOutwards
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import Radial
+from dustmap.models.means import Mean
+from dustmap.whitening import TorusWhitening
+
+# Cells per axis, and to a lengthscale: the cube is 16 lengthscales wide.
+_CELLS, _TO_A_LENGTHSCALE = 128, 8
+# Images of the kernel are left out below this part of its variance.
+_IMAGES = 1e-4
+# Of nodes along a ray, in lengthscales: neighbouring rays cross the same cells.
+_STEP = 1 / 32
+
+
+class PeriodicFields:
+    """Some fields of unit variance around an observer.
+
+    A place takes the value of its cell: the covariance is the kernel interpolated
+    linearly between multiples of the cell, and its value at zero is exact, where
+    interpolated fields would be too smooth.
+
+    Parameters
+    ----------
+    kernel
+        Its family; lengthscale and variance are one here.
+    count
+        Number of fields S. Memory: ``4 S 128³`` bytes.
+    """
+
+    def __init__(
+        self, kernel: type[Radial], count: int, generator: torch.Generator
+    ) -> None:
+        shape, step = (_CELLS,) * 3, 1 / _TO_A_LENGTHSCALE
+        grid = Grid(shape=shape, spacing=(step,) * 3, origin=(0.0,) * 3)
+        whitening = TorusWhitening(
+            kernel(lengthscale=1.0),
+            Torus(grid=grid, shape=shape),
+            dtype=torch.float32,
+            image_tolerance=_IMAGES,
+        )
+        white = (torch.randn(whitening.size, generator=generator) for _ in range(count))
+        self.fields = [whitening.colour(noise) for noise in white]
+        # The observer's place in its cell.
+        self._phase = torch.rand(3, generator=generator, dtype=torch.float64)
+
+    def extinctions(
+        self,
+        ends: Float[Tensor, "n 3"],
+        lengthscale: Float[Tensor, " d"],
+        std: float,
+        mean: Mean,
+        *,
+        positive: bool,
+    ) -> Float[Tensor, "s n"]:
+        """Noise-free line integrals [mag] from the observer to places [pc].
+
+        ``mean`` is that of the density, ``std`` that of its logarithm if ``positive``.
+        """
+        scaled = ends / lengthscale
+        nodes = LineIntegrals(scaled, StepsOutwards(step=_STEP)).nodes()
+        lengths = torch.linalg.vector_norm(scaled, dim=1)
+        stretch = torch.linalg.vector_norm(ends, dim=1) / lengths.clamp_min(1e-300)
+        average = mean(nodes.points * lengthscale)
+        cells = self._cells(nodes.points)
+        found = []
+        for field in self.fields:
+            values = std * field[cells].to(torch.float64)
+            if positive:
+                density = average * (values - std**2 / 2).exp()
+            else:
+                density = average + values
+            found.append(stretch * nodes.sum_rows(density))
+        return torch.stack(found)
+
+    def _cells(self, places: Float[Tensor, "m 3"]) -> Tensor:
+        """Indices of the cells at places in lengthscales."""
+        x, y, z = torch.floor(_TO_A_LENGTHSCALE * places + self._phase).long().T
+        x, y, z = (axis.remainder(_CELLS) for axis in (x, y, z))
+        return (x * _CELLS + y) * _CELLS + z

@@ -1,0 +1,120 @@
+"""The scales of a prior density, and their coordinates while they are learnt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.kernels import Radial
+from dustmap.models.means import AMPLITUDE, SCALE_HEIGHT, Mean
+
+LEARNABLE = ("lengthscale", "variance", AMPLITUDE, SCALE_HEIGHT, "common_noise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorScales:
+    """The prior of a density.
+
+    Parameters
+    ----------
+    lengthscale
+        Of the field per axis [pc].
+    std
+        Of the field: the logarithm of a lognormal density, or the density [mag/pc].
+    mean
+        The mean density [mag/pc], of a lognormal one, too.
+    common_noise
+        Variance that is added to every star's [mag²].
+    """
+
+    lengthscale: Float[Tensor, " d"]
+    std: float
+    mean: Mean
+    common_noise: float = 0.0
+
+    def values(self) -> dict[str, Tensor]:
+        """The positive parameters by name."""
+        return {
+            "lengthscale": self.lengthscale,
+            "variance": torch.tensor(self.std**2, dtype=torch.float64),
+            "common_noise": torch.tensor(self.common_noise, dtype=torch.float64),
+            **self.mean.parameters(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinates:
+    """Logarithms of the learnt parameters, relative to a start.
+
+    Parameters
+    ----------
+    start
+        Where all coordinates are zero.
+    names
+        Learnt parameters, of `LEARNABLE`.
+    anisotropic
+        One coordinate for the lengthscale of each axis, or one for all.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or its parameter does not start above zero.
+    """
+
+    start: PriorScales
+    names: tuple[str, ...]
+    anisotropic: bool = False
+
+    def __post_init__(self) -> None:
+        values = self.start.values()
+        for name in self.names:
+            if name not in values or not bool((values[name] > 0).all()):
+                raise ValueError(
+                    f"{name!r} cannot be learnt: expected one of {LEARNABLE} with a "
+                    f"positive start, got {values.get(name)}"
+                )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The parameter of every coordinate."""
+        axes = len(self.start.lengthscale) if self.anisotropic else 1
+        counts = [axes if name == "lengthscale" else 1 for name in self.names]
+        return tuple(n for n, count in zip(self.names, counts) for _ in range(count))
+
+    def at(self, place: Float[Tensor, " p"]) -> PriorScales:
+        """The scales at some coordinates."""
+        labels = self.labels
+        values = self.start.values()
+        for name in self.names:
+            own = torch.tensor([label == name for label in labels])
+            # One coordinate broadcasts over the axes.
+            values[name] = values[name] * place[own].exp().squeeze(0)
+        mean = self.start.mean.with_parameters(
+            {n: values[n] for n in self.names if n in self.start.mean.parameters()}
+        )
+        return replace(
+            self.start,
+            lengthscale=values["lengthscale"],
+            std=math.sqrt(float(values["variance"])),
+            mean=mean,
+            common_noise=float(values["common_noise"]),
+        )
+
+
+def lognormal_scales(kernel: Radial) -> tuple[float, float, float]:
+    r"""Variance, lengthscale factor and median of the log-normal with these moments.
+
+    The logarithm of a log-normal density of relative variance V has the variance
+    ``s² = ln(1 + V)``; the median is ``e^{−s²/2}`` times the mean. A correlation c of
+    the density corresponds to ``ln(1 + V c)/s²`` of the logarithm, which has a longer
+    range. The factor matches the two at ``c = 1/2``.
+    """
+    relative = float(kernel.variance)
+    variance = math.log1p(relative)
+    # ``decay`` is the scaled distance at which a correlation takes a value.
+    factor = kernel.decay(0.5) / kernel.decay(math.log1p(0.5 * relative) / variance)
+    return variance, factor, math.exp(-variance / 2)

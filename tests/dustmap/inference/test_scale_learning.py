@@ -1,0 +1,211 @@
+"""Scales learnt without a grid: against dense algebra, loops, and known truths."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dustmap.inference.scales.learning import learn_scales
+from dustmap.inference.scales.neighbour_likelihood import NeighbourLikelihood
+from dustmap.inference.scales.periodic_fields import PeriodicFields
+from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
+from dustmap.kernels import KERNELS
+from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.residual.earlier_rows import nearest_earlier
+from dustmap.residual.kriging import JITTER
+from dustmap.residual.ray_table import ray_table
+from tests.reference import PROFILES
+
+DISC = ExponentialDisc(
+    value=1e-3, scale_height=120.0, scale_length=3000.0, centre_distance=8000.0
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def stars(count, generator, half=(600.0, 600.0, 250.0)):
+    """Ray ends evenly in a box around the observer [pc]."""
+    uniform = torch.rand(count, 3, generator=generator, dtype=torch.float64)
+    return (2 * uniform - 1) * torch.tensor(half, dtype=torch.float64)
+
+
+def scales(lengthscale=100.0, std=1.0, mean=DISC, common_noise=0.0):
+    return PriorScales(
+        lengthscale=torch.tensor(lengthscale, dtype=torch.float64).expand(3),
+        std=std,
+        mean=mean,
+        common_noise=common_noise,
+    )
+
+
+@pytest.fixture(scope="module")
+def fields():
+    return PeriodicFields(KERNELS["matern12"], 8, seeded(5))
+
+
+@pytest.mark.parametrize("count", [1, 7, 39])
+def test_neighbours_are_the_nearest_of_the_earlier_rows(count):
+    points = torch.randn(40, 3, generator=seeded(), dtype=torch.float64)
+    found = nearest_earlier(points, count)
+    assert found.shape == (40 - count, count)
+    for row, near in enumerate(found, start=count):
+        distances = (points[:row] - points[row]).norm(dim=1)
+        assert near.tolist() == distances.argsort()[:count].tolist()
+
+
+def test_as_many_neighbours_as_rows_are_refused():
+    with pytest.raises(ValueError, match="more rows than the 4 neighbours"):
+        nearest_earlier(torch.zeros(4, 3), 4)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
+    generator, n = seeded(1), 30
+    ends = stars(n, generator)
+    noise = 1e-3 * (1 + torch.rand(n, generator=generator, dtype=torch.float64))
+    likelihood = NeighbourLikelihood(
+        ends, noise, kernel=KERNELS["matern12"], positive=positive, neighbours=n - 1
+    )
+    std = 0.9 if positive else 1e-3
+    found = likelihood.conditionals(
+        scales([80.0, 100.0, 120.0], std, ConstantMean(value=2e-3), 4e-4)
+    )
+    # Dense: in units of the lengthscales, of an exponential with half the correlation
+    # where the density has.
+    moment = math.expm1(std**2) if positive else std**2
+    half = math.log1p(0.5 * moment) / std**2 if positive else 0.5
+    stretch = -math.log(half) / math.log(2)
+    axes = stretch * torch.tensor([80.0, 100.0, 120.0], dtype=torch.float64)
+    scaled, distance = ends / axes, ends.norm(dim=1)
+    length = scaled.norm(dim=1)
+    unit = scaled / length[:, None]
+    chord = (unit[:, None] - unit[None]).norm(dim=-1)
+    integral = ray_table()(chord, length[:, None].expand(n, n), length.expand(n, n))
+    factor = distance / length * (2e-3 if positive else 1.0)
+    dense = moment * factor[:, None] * factor * integral
+    dense += torch.diag(JITTER * dense.diagonal() + noise + 4e-4)
+    y = torch.randn(n, generator=generator, dtype=torch.float64)
+    weights = torch.linalg.solve(dense[:-1, :-1], dense[:-1, -1])
+    residual = y - 2e-3 * distance
+    torch.testing.assert_close(
+        found.errors(y)[0], residual[-1] - weights @ residual[:-1], rtol=1e-8, atol=0
+    )
+    variance = dense[-1, -1] - weights @ dense[:-1, -1]
+    torch.testing.assert_close(found.variance[0], variance, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("name", ["matern12", "matern32"])
+def test_periodic_fields_have_the_kernels_covariance(name):
+    some = PeriodicFields(KERNELS[name], 2, seeded(2))
+    cubes = torch.stack(some.fields).reshape(-1, 128, 128, 128).to(torch.float64)
+    assert float((cubes**2).mean()) == pytest.approx(1.0, abs=0.12)
+    for cells in (1, 4, 8):
+        change = float((cubes - cubes.roll(cells, dims=1)).square().mean()) / 2
+        assert change == pytest.approx(1 - PROFILES[name][0](cells / 8), rel=0.06)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_simulated_extinctions_are_sums_along_rays(fields, positive):
+    ends = stars(40, seeded(3), half=(300.0, 300.0, 100.0))
+    axes, std = np.array([90.0, 110.0, 60.0]), 0.7
+    found = fields.extinctions(
+        ends, torch.from_numpy(axes), std, DISC, positive=positive
+    )
+    cube = fields.fields[3].reshape(128, 128, 128).numpy()
+    phase, errors = fields._phase.numpy(), []
+    for end, value in zip(ends.numpy(), found[3].tolist(), strict=True):
+        fractions = (np.arange(20_000) + 0.5) / 20_000
+        points = fractions[:, None] * end
+        i, j, k = (np.floor(8 * points / axes + phase).astype(int) % 128).T
+        f = std * cube[i, j, k]
+        mean = DISC(torch.from_numpy(points)).numpy()
+        density = mean * np.exp(f - std**2 / 2) if positive else mean + f
+        expected = density.mean() * np.linalg.norm(end)
+        size = np.abs(density).mean() * np.linalg.norm(end)
+        errors.append(abs(value - expected) / size)
+    # Steps of a quarter of a cell, where the cells crossed are exact here.
+    assert np.median(errors) < 0.02 and max(errors) < 0.08
+
+
+def test_stars_behind_one_another_see_the_same_dust(fields):
+    end = stars(1, seeded(4))
+    both = torch.cat([end, 1.001 * end])
+    found = fields.extinctions(
+        both, torch.full((3,), 80.0, dtype=torch.float64), 1.5, DISC, positive=True
+    )
+    assert bool((found[:, 1] > found[:, 0]).all())
+    assert bool((found[:, 1] < 1.05 * found[:, 0]).all())
+
+
+def test_coordinates_are_logarithms_of_the_parameters():
+    start = scales(100.0, 0.5, DISC, 1e-4)
+    names = ("lengthscale", "variance", "mean", "scale_height", "common_noise")
+    whole = Coordinates(start=start, names=names)
+    there = whole.at(torch.full((5,), math.log(2), dtype=torch.float64))
+    assert there.lengthscale.tolist() == pytest.approx([200.0] * 3)
+    assert there.std == pytest.approx(0.5 * math.sqrt(2))
+    assert there.mean.value == pytest.approx(2e-3)
+    assert there.mean.scale_height == pytest.approx(240.0)
+    assert there.common_noise == pytest.approx(2e-4)
+    axes = Coordinates(start=start, names=("lengthscale", "mean"), anisotropic=True)
+    assert axes.labels == ("lengthscale",) * 3 + ("mean",)
+    place = torch.tensor([0.0, 1.0, 2.0, 0.0], dtype=torch.float64)
+    expected = [100 * math.exp(x) for x in (0, 1, 2)]
+    assert axes.at(place).lengthscale.tolist() == pytest.approx(expected)
+    assert axes.at(place).std == start.std
+
+
+@pytest.mark.parametrize("name", ["slope", "common_noise"])
+def test_what_has_no_positive_start_cannot_be_learnt(name):
+    with pytest.raises(ValueError, match=f"'{name}' cannot be learnt: expected one of"):
+        Coordinates(start=scales(), names=("lengthscale", name))
+
+
+def recovered(kernel, positive, truth, start, count=1000, seed=11):
+    """What is learnt from a simulation with other white noise than the search's."""
+    ends = stars(count, seeded(seed))
+    true = PeriodicFields(KERNELS[kernel], 1, seeded(seed)).extinctions(
+        ends, truth.lengthscale, truth.std, truth.mean, positive=positive
+    )[0]
+    error = 0.02
+    white = torch.randn(count, generator=seeded(seed + 1), dtype=torch.float64)
+    noise = torch.full((count,), error**2, dtype=torch.float64)
+    return learn_scales(
+        NeighbourLikelihood(ends, noise, kernel=KERNELS[kernel], positive=positive),
+        true + error * white,
+        Coordinates(start=start, names=("lengthscale", "variance", "mean")),
+        PeriodicFields(KERNELS[kernel], 8, seeded(12)),
+        seeded(13),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "positive", "std"),
+    [("matern12", True, 1.0), ("matern32", True, 0.7), ("matern32", False, 8e-4)],
+)
+def test_scales_of_a_mock_are_found(kernel, positive, std):
+    flat = ConstantMean(value=1e-3)
+    truth = scales(60.0, std, flat)
+    start = scales(100.0, 1.5 * std, ConstantMean(value=1.5e-3))
+    found = recovered(kernel, positive, truth, start)
+    assert found.converged
+    errors = found.errors
+    assert errors["lengthscale"] < 0.25 and errors["variance"] < 0.4
+    scale = math.log(float(found.scales.lengthscale[0]) / 60.0)
+    variance = 2 * math.log(found.scales.std / std)
+    mean = math.log(found.scales.mean.value / 1e-3)
+    assert abs(scale) < 2.5 * errors["lengthscale"]
+    assert abs(variance) < 2.5 * errors["variance"]
+    assert abs(mean) < 2.5 * errors["mean"]
+
+
+def test_the_same_seeds_find_the_same():
+    truth, start = scales(60.0, 1.0), scales(100.0, 1.0)
+    one, other = (recovered("matern12", True, truth, start, 400) for _ in range(2))
+    assert one.scales.std == other.scales.std
+    assert torch.equal(one.scales.lengthscale, other.scales.lengthscale)
