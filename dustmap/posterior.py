@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.residual.field import ResidualField
+from dustmap.residual.joint_draws import draw_extinctions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,23 +23,28 @@ class Moments:
     ``std`` includes the conditional variance that the grid cannot resolve. Its relative
     Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
     ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
-    of the logarithm of a positive density.
+    of the logarithm of a positive density, ``degrees`` the degrees of freedom of the
+    standard deviations, infinite where samples determine no part of them.
     """
 
     mean: Float[Tensor, "*n"]
     std: Float[Tensor, "*n"]
     log_mean: Float[Tensor, "*n"] | None = None
     log_std: Float[Tensor, "*n"] | None = None
+    degrees: Float[Tensor, "*n"] | None = None
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the normal or log-normal with the posterior's moments.
 
-        A few samples determine two moments far better than an order statistic. Rays of
-        zero length have quantiles of zero.
+        A few samples determine two moments far better than an order statistic; that
+        they do so with errors makes Student-T quantiles of normal ones. Rays of zero
+        length have quantiles of zero.
         """
         if not 0 < probability < 1:
             raise ValueError(f"a probability lies between 0 and 1, got {probability}")
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        if self.degrees is not None:
+            z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
         if self.log_mean is None or self.log_std is None:
             return self.mean + z * self.std
         dark = torch.isinf(self.log_mean)
@@ -104,7 +110,9 @@ class Posterior:
         variance = total / max(len(self.samples), 1) + tangent.variance
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
-        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu())
+            return Moments(mean=mean.cpu(), std=variance.cpu())
+        degrees = _degrees(total / len(self.samples), variance, len(self.samples))
+        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
         values, unresolved = self._sampled(model)
@@ -131,8 +139,13 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
-        for rows, correct in self._corrections(model.functionals):
-            values[:, rows], unresolved[:, rows] = correct(values[:, rows])
+        for rows, kind in self._corrected(model.functionals):
+            assert self.residual is not None
+            if isinstance(kind, PointValues):
+                found = self.residual.correct_density(kind.points, values[:, rows])
+            else:
+                found = self.residual.correct(kind.end, values[:, rows])
+            values[:, rows], unresolved[:, rows] = found
         return values, unresolved
 
     def draws(
@@ -156,7 +169,8 @@ class Posterior:
 
         For models with independent residuals. Equal normals may be used for related
         functionals, such as the points along one ray: the moments of each do not
-        change.
+        change. With a residual of neighbouring stars they are independent: it is drawn
+        jointly.
         """
         model = self.model.at(functionals)
         return self._values(model, model.residual_from(self.samples, white), white)
@@ -167,26 +181,29 @@ class Posterior:
         """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
         values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
-        for rows, correct in self._corrections(model.functionals):
+        for rows, kind in self._corrected(model.functionals):
+            assert self.residual is not None
             assert white is not None
-            values[:, rows], variance = correct(values[:, rows])
-            unresolved[:, rows] = variance.sqrt() * white[:, rows]
+            if isinstance(kind, PointValues):
+                correct = self.residual.correct_density
+                values[:, rows], variance = correct(kind.points, values[:, rows])
+                unresolved[:, rows] = variance.sqrt() * white[:, rows]
+            else:
+                values[:, rows] = draw_extinctions(
+                    self.residual, kind.end, values[:, rows], white[:, rows]
+                )
+                unresolved[:, rows] = 0.0
         return (values + unresolved).cpu()
 
-    def _corrections(
+    def _corrected(
         self, functionals: Functionals
-    ) -> Iterator[tuple[slice, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
-        """Rows that the residual corrects, and how: samples' values and variances.
-
-        These are integrals from the observer and values at points.
-        """
-        if self.residual is None:
-            return
-        for rows, kind in functionals.runs():
-            if isinstance(kind, LineIntegrals) and not bool(kind.start.any()):
-                yield rows, partial(self.residual.correct, kind.end)
-            elif isinstance(kind, PointValues):
-                yield rows, partial(self.residual.correct_density, kind.points)
+    ) -> Iterator[tuple[slice, LineIntegrals | PointValues]]:
+        """Rows that the residual corrects: integrals from the observer and points."""
+        for rows, kind in functionals.runs() if self.residual is not None else ():
+            if isinstance(kind, PointValues) or (
+                isinstance(kind, LineIntegrals) and not bool(kind.start.any())
+            ):
+                yield rows, kind
 
 
 def moments_over_samples(
@@ -201,18 +218,33 @@ def moments_over_samples(
     with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
     ln A − τ²/2.
     """
-    mean = values.mean(dim=0)
-    std = (values.var(dim=0) + unresolved.mean(dim=0)).sqrt()
+    mean, between = values.mean(dim=0), values.var(dim=0)
+    variance = between + unresolved.mean(dim=0)
     if not positive:
-        return Moments(mean=mean.cpu(), std=std.cpu())
+        degrees = _degrees(between, variance, len(values))
+        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
     logarithms, scatter = log_moments(values, unresolved)
-    spread = torch.where(mean <= 0, 0.0, logarithms.var(dim=0)) + scatter.mean(dim=0)
+    between = torch.where(mean <= 0, 0.0, logarithms.var(dim=0))
+    spread = between + scatter.mean(dim=0)
     return Moments(
         mean=mean.cpu(),
-        std=std.cpu(),
+        std=variance.sqrt().cpu(),
         log_mean=logarithms.mean(dim=0).cpu(),
         log_std=spread.sqrt().cpu(),
+        degrees=_degrees(between, spread, len(values)),
     )
+
+
+def _degrees(
+    between: Float[Tensor, " n"], variance: Float[Tensor, " n"], samples: int
+) -> Float[Tensor, " n"]:
+    r"""Degrees of freedom of a variance of which samples determine a part.
+
+    Welch's :math:`\nu = (B + W)^2 / (B^2 / \nu_B)`; antithetic pairs give one degree
+    each, :math:`\nu_B = S / 2`.
+    """
+    share = torch.where(variance > 0, between / variance, 0.0)
+    return (samples / 2 / share.square()).cpu()
 
 
 def log_moments(

@@ -125,7 +125,7 @@ def predict(run: PathLike, stars: SkyCoord | PathLike) -> QTable:
     Returns
     -------
     A row for each place: ``extinction_`` and ``density_`` with ``mean``, ``std``,
-    ``p16``, ``p50``, ``p84`` [mag, mag/pc], and ``inside``; NaN outside the box.
+    ``p2_5`` to ``p97_5`` [mag, mag/pc], and ``inside``; NaN outside the box.
     """
     from pipelines.run.folder import read_run
     from pipelines.run.predict import UNITS, predict_columns

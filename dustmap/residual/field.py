@@ -105,9 +105,8 @@ class ResidualField:
         From the ``count`` nearest stars.
         """
         places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        stars, asked = (x.coordinates(self.stretch) for x in (self.rays, places))
-        found = self.krige(places, nearest(stars, asked, count))
-        corrected = _added(extinctions.to(torch.float64), found.mean(self.residuals))
+        found = self._krige_near(places, count)
+        corrected = added(extinctions.to(torch.float64), found.mean(self.residuals))
         return corrected, self.scale * found.variance.clamp_min(0.0)
 
     def correct_density(
@@ -122,16 +121,21 @@ class ResidualField:
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
-        stars = self.rays.coordinates(self.stretch)
-        # Points with one nearest star have its neighbours: cubes have many such points.
-        at = nearest(stars, places.coordinates(self.stretch), 1)[:, 0]
-        found, blocks = at.unique(return_inverse=True)
-        kriged = self.krige(
-            places, nearest(stars, stars[found], _COUNT), blocks=blocks, points=True
-        )
+        found = self._krige_near(places, _COUNT, points=True)
         densities = densities.to(torch.float64)
-        corrected = _added(densities, densities * kriged.mean(self.residuals))
-        return corrected, corrected**2 * kriged.variance.clamp_min(0.0)
+        corrected = added(densities, densities * found.mean(self.residuals))
+        return corrected, corrected**2 * found.variance.clamp_min(0.0)
+
+    def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
+        """Places from the neighbours of the star nearest to each.
+
+        Cubes and maps of the sky have many places of one star.
+        """
+        stars = self.rays.coordinates(self.stretch)
+        own = nearest(stars, places.coordinates(self.stretch), 1)[:, 0]
+        found, blocks = own.unique(return_inverse=True)
+        near = nearest(stars, stars[found], count)
+        return self.krige(places, near, blocks=blocks, points=points)
 
     def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
         """Places from their neighbours among the stars."""
@@ -142,7 +146,7 @@ class ResidualField:
         )
 
 
-def _added(
+def added(
     extinction: Float[Tensor, "s m"], change: Float[Tensor, "s m"]
 ) -> Float[Tensor, "s m"]:
     """The sum, kept positive: changes that take more than half act exponentially.

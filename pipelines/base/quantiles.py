@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,16 +11,24 @@ from scipy.special import ndtri
 if TYPE_CHECKING:
     from dustmap.posterior import Moments
 
-# Probabilities by the name of their column: the median and one sigma.
-QUANTILES = {"p16": 0.15865525, "p50": 0.5, "p84": 0.84134475}
+# Probabilities by the name of their column: the median, one sigma and 95%.
+QUANTILES = {
+    "p2_5": 0.025,
+    "p16": 0.15865525,
+    "p50": 0.5,
+    "p84": 0.84134475,
+    "p97_5": 0.975,
+}
 NAMES = tuple(QUANTILES)
 KINDS = ("mean", "std", *NAMES)
+# What earlier versions wrote.
+OLDER_KINDS = ("mean", "std", "p16", "p50", "p84")
 # Half the width of the central 95% interval, in standard deviations.
 WIDTH_95 = float(ndtri(0.975))
 
 
 def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
-    """``mean``, ``std`` and, of a positive density, ``p16 p50 p84`` of each quantity.
+    """``mean``, ``std`` and, of a positive density, `QUANTILES` of each quantity.
 
     ``quantiles`` true gives those of any density.
     """
@@ -29,19 +38,21 @@ def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
     return found
 
 
-def log_normal(
-    p16: np.ndarray, p50: np.ndarray, p84: np.ndarray, probability: float
-) -> np.ndarray:
-    r"""A quantile of a positive posterior, by the rule the three were made with.
+def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
+    r"""A quantile of a positive posterior from those that are stored, by name.
 
-    .. math:: q_p = p_{50}\, e^{z_p s}, \qquad s = \tfrac12 \ln (p_{84} / p_{16})
-
-    with :math:`z_p` the standard normal quantile. What is zero everywhere stays so.
+    Their logarithms are interpolated, and extrapolated, linearly in the standard normal
+    quantile :math:`z_p`. What is zero everywhere stays so.
     """
-    seen = (p16 > 0) & (p84 > 0)
-    ratio = np.where(seen, p84, 1.0) / np.where(seen, p16, 1.0)
-    quantile = p50 * np.exp(ndtri(probability) * 0.5 * np.log(ratio))
-    return np.where(seen | np.isnan(p50), quantile, p50)
+    names = [name for name in NAMES if name in arrays]
+    z = ndtri([QUANTILES[name] for name in names])
+    at = float(ndtri(probability))
+    left = int(np.clip(np.searchsorted(z, at) - 1, 0, len(z) - 2))
+    low, high = (arrays[names[side]] for side in (left, left + 1))
+    share = (at - z[left]) / (z[left + 1] - z[left])
+    seen = (low > 0) & (high > 0)
+    ratio = np.where(seen, high, 1.0) / np.where(seen, low, 1.0)
+    return np.where(seen | np.isnan(low), low * ratio**share, arrays["p50"])
 
 
 def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:

@@ -8,7 +8,7 @@ import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import log_normal
+from pipelines.base.quantiles import between
 from pipelines.maps.cube import LineOfSight, SkyMaps
 
 _DISTANCES = 6
@@ -66,9 +66,8 @@ def ray_of(maps: SkyMaps, l: float, b: float) -> LineOfSight:  # noqa: E741
     found = {n: a[known, pixel].astype(np.float64) for n, a in maps.arrays.items()}
     median = inner = outer = None
     if "p50" in found:
-        quantiles = found["p16"], found["p50"], found["p84"]
         median, inner = found["p50"], (found["p16"], found["p84"])
-        outer = log_normal(*quantiles, 0.025), log_normal(*quantiles, 0.975)
+        outer = between(found, 0.025), between(found, 0.975)
     nothing = np.zeros(0)
     return LineOfSight(
         l=l,

@@ -2,7 +2,8 @@
 
 With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
 ``field=n+i`` its standard deviation, and of a positive density the fields from ``2n``
-on are its quantiles p16, p50 and p84. What is NaN in memory is healpy's UNSEEN.
+on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). What is
+NaN in memory is healpy's UNSEEN.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from astropy.io import fits
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS
+from pipelines.base.quantiles import KINDS, OLDER_KINDS
 from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import ShellMaps
@@ -105,7 +106,7 @@ def _columns(arrays: dict[str, np.ndarray], labels: list[str], unit: str) -> lis
             f"{', '.join(arrays)}, got {len(labels)}"
         )
     return [
-        _column(f"{kind.upper()}_{label}PC", values, unit)
+        _column(f"{_written(kind)}_{label}PC", values, unit)
         for kind, maps in arrays.items()
         for label, values in zip(labels, maps, strict=True)
     ]
@@ -166,21 +167,28 @@ def _read(
                     f"{source}: {keyword} is {found!r}, expected {expected!r}"
                 )
         distances = _numbered_cards(table.header, layout)
-        names = [column.split("_")[0].lower() for column in table.columns.names]
+        kind_of = {_written(kind): kind for kind in KINDS}
+        heads = [column.split("_")[0] for column in table.columns.names]
+        names = [kind_of.get(head, head) for head in heads]
         units = set(table.columns.units)
         columns = np.stack([np.ravel(table.data.field(i)) for i in range(len(names))])
     kinds = tuple(dict.fromkeys(names))
     count = len(distances) - 1 + layout.first
     ordered = names == [kind for kind in kinds for _ in range(count)]
-    if kinds not in (KINDS[:2], KINDS) or not ordered or len(units) != 1:
+    if kinds not in (KINDS[:2], KINDS, OLDER_KINDS) or not ordered or len(units) != 1:
         raise InputError(
             f"{source}: {len(names)} columns of {', '.join(kinds)} in {len(units)} "
             f"units for {count} maps; expected a mean and a std for each, and maybe "
-            "p16, p50 and p84"
+            "quantiles"
         )
     maps = np.where(columns == _UNSEEN, np.float32(np.nan), columns.astype(np.float32))
     arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
     return distances, arrays, units.pop(), meta
+
+
+def _written(kind: str) -> str:
+    """A statistic as part of a column's name."""
+    return kind.upper().replace("_", "P")
 
 
 def _label(distance: float) -> str:

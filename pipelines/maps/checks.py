@@ -13,9 +13,11 @@ from pipelines.base.quantiles import KINDS
 _STATISTICS = {
     "mean": "posterior mean",
     "std": "posterior std",
+    "p2_5": "posterior 2.5% quantile",
     "p16": "posterior 16% quantile",
     "p50": "posterior median",
     "p84": "posterior 84% quantile",
+    "p97_5": "posterior 97.5% quantile",
 }
 
 

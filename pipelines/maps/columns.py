@@ -18,7 +18,7 @@ class Columns:
     low, high
         Where the columns begin and end [pc].
     arrays
-        ``mean``, ``std`` and, of a positive density, ``p16``, ``p50``, ``p84`` [mag]:
+        ``mean``, ``std`` and, of a positive density, ``p2_5`` to ``p97_5`` [mag]:
         of the integral, in which errors of neighbouring cells that cancel do cancel.
         Of shape (up, across): (y, x) along z, (z, x) along y, (z, y) along x.
     """

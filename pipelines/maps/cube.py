@@ -131,7 +131,7 @@ class SkyMaps:
     meta
         Provenance: JSON-serialisable.
     quantiles
-        ``p16``, ``p50``, ``p84`` of the integral, like ``mean``, of a positive density.
+        quantiles ``p2_5`` to ``p97_5`` of the integral, of a positive density.
     last_star
         How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
     """

@@ -20,7 +20,7 @@ class Integrated:
         Increasing distances [pc], shape ``(n,)``; at 0 the extinction is 0.
     arrays
         Name to array of shape ``(npix, n)`` [unit]: ``mean`` and ``std`` of the
-        *integral*, and of a positive density ``p16``, ``p50`` and ``p84``. Pixels are
+        *integral*, and of a positive density ``p2_5`` to ``p97_5``. Pixels are
         HEALPix, NESTED, Galactic; NaN where the ray has left the box.
     last_star
         Where the last stretch of a ray that any star looks through ends [pc], shape
@@ -56,7 +56,7 @@ class ShellMaps:
     arrays
         Name to array of shape ``(n, npix)`` [unit], HEALPix NESTED in Galactic
         coordinates: ``mean``, ``std`` of the average, and of a positive density its
-        quantiles ``p16``, ``p50``, ``p84``; NaN where a pixel reaches out of the map.
+        quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out of the map.
     unit
         Of the arrays.
     meta

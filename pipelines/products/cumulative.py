@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -85,8 +86,7 @@ def _scattered(moments: Moments, inside: Tensor) -> Moments:
         array[inside] = values
         return array
 
-    mean, std = full(moments.mean), full(moments.std)
-    if moments.log_mean is None or moments.log_std is None:
-        return Moments(mean=mean, std=std)
-    log_mean, log_std = full(moments.log_mean), full(moments.log_std)
-    return Moments(mean=mean, std=std, log_mean=log_mean, log_std=log_std)
+    found = {field.name: getattr(moments, field.name) for field in fields(Moments)}
+    return Moments(
+        **{k: full(value) for k, value in found.items() if value is not None}
+    )

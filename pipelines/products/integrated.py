@@ -31,7 +31,7 @@ def integrated(
 ) -> Integrated:
     """Moments of the integrated extinction by pixel and distance.
 
-    Mean, std, and of a positive density p16, p50 and p84 by the same rule as
+    Mean, std, and of a positive density p2_5 to p97_5 by the same rule as
     `Moments.quantile`; the std is that of the integral. Distances are every finest
     grid step out to the box's furthest corner (160 at most) unless given, pixels those
     of `ray_nside`. Memory: 20 bytes per pixel and distance (0.6 GiB at most), and what

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import healpy
@@ -9,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dustmap.functionals import PointValues
+from dustmap.posterior import Moments, moments_over_samples
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import Progress
 from pipelines.base.quantiles import summaries
@@ -97,8 +101,36 @@ def _shell(
         ends = high * along
         inside = run.plan.grid.contains(ends.reshape(-1, 3)).reshape(-1, each).all(1)
         along = along[inside].reshape(-1, 3)
-        moments = segments.of(high * along, low * along, average, joint=False)
+        if run.posterior.residual is None:
+            moments = segments.of(high * along, low * along, average, joint=False)
+        else:
+            moments = _corrected(run, along, (low, high), average)
         for name, value in summaries(moments).items():
             whole = arrays.setdefault(name, np.full(npix, np.nan, dtype=np.float32))
             whole[part[inside.numpy()]] = value / (high - low)
     return arrays
+
+
+def _corrected(
+    run: Run,
+    along: Tensor,
+    edges: tuple[float, float],
+    average: Callable[[Tensor], Tensor],
+) -> Moments:
+    """Integrals between two spheres [mag] of the density that stars correct.
+
+    By the midpoint rule, a grid step apart at most. What is unresolved is taken to be
+    the same within a pixel and independent along rays.
+    """
+    low, high = edges
+    count = math.ceil((high - low) / min(run.plan.grid.spacing))
+    step = (high - low) / count
+    total, variance = torch.zeros(()), torch.zeros(())
+    for number in range(count):
+        points = PointValues((low + (number + 0.5) * step) * along)
+        values, unresolved = run.posterior.sampled(points)
+        parts = zip(values, unresolved.sqrt(), strict=True)
+        found = [(average(value), average(std)) for value, std in parts]
+        mean, std = (torch.stack(part) for part in zip(*found, strict=True))
+        total, variance = total + step * mean, variance + (step * std) ** 2
+    return moments_over_samples(total, variance, positive=True)

@@ -15,9 +15,6 @@ from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
 
-# Two sigma (95%), one sigma (68%) and the median between them.
-_PROBABILITIES = (0.025, QUANTILES["p16"], 0.5, QUANTILES["p84"], 0.975)
-
 
 def lines_of_sight(
     run: Run, directions: Sequence[tuple[float, float]] | None = None, points: int = 60
@@ -41,7 +38,7 @@ def lines_of_sight(
         near, radius = _stars_near(stars, vectors[i])
         bands = {}
         if len(run.posterior.samples):
-            quantiles = (moments.quantile(p).numpy()[:, i] for p in _PROBABILITIES)
+            quantiles = (moments.quantile(p).numpy()[:, i] for p in QUANTILES.values())
             low, left, median, right, high = quantiles
             bands = {"median": median, "inner": (left, right), "outer": (low, high)}
         line = LineOfSight(

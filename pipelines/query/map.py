@@ -159,7 +159,7 @@ class DustMap:
     def summary(
         self, coords: SkyCoord, *, integrated: bool, total: bool = False
     ) -> tuple[dict[str, u.Quantity], np.ndarray]:
-        """``mean``, ``std``, ``p16``, ``p50`` and ``p84`` by name, and the flags.
+        """``mean``, ``std`` and ``p2_5`` to ``p97_5`` by name, and the flags.
 
         As `query` with each of these modes, in one reading.
         """

@@ -28,6 +28,8 @@ _SEED = 20
 # Directions closer than this [rad], 2 milliarcsec, are one. Round coordinates lie in
 # the middle of such a step, where another rounding of the same direction stays in it.
 _NEAR = 1e-8
+# Places closer than this [pc] are one.
+_NEAR_PLACES = 1e-3
 
 
 class PosteriorAnswers:
@@ -107,7 +109,12 @@ class PosteriorAnswers:
             # The field below the grid is drawn: the same one for all blocks.
             generator = torch.Generator().manual_seed(_SEED)
             return self._posterior.draws(functionals, generator).numpy()
-        keys = _direction_keys(ends) if integrated else self._cell_keys(ends)
+        if not integrated:
+            keys = self._cell_keys(ends)
+        elif self._posterior.residual is None:
+            keys = _direction_keys(ends)
+        else:
+            keys = _keys(2, np.rint(ends / _NEAR_PLACES))
         white = keyed_normals(
             torch.from_numpy(keys), len(self._posterior.samples), _SEED
         )

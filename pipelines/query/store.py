@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import NAMES, log_normal, normal
+from pipelines.base.quantiles import NAMES, between, normal
 from pipelines.formats.zarr import open_cube
 from pipelines.query.chunks import ChunkReader
 from pipelines.query.density import DensityGrid
@@ -72,8 +72,8 @@ class MapStore:
     ) -> list[np.ndarray]:
         """Each of the kinds at places in the box, shape ``(n,)``."""
         part = self.require_sky() if integrated else self.density
-        positive = set(NAMES) <= set(part.arrays)
-        made_of = [_made_of(kind, positive) for kind in kinds]
+        positive = "p50" in part.arrays
+        made_of = [_made_of(kind, part.arrays) for kind in kinds]
         names = list(dict.fromkeys(name for parts in made_of for name in parts))
         missing = [name for name in names if name not in part.arrays]
         if missing:
@@ -82,13 +82,15 @@ class MapStore:
                 f"{', '.join(part.arrays)}"
             )
         read = part.at(names, places)
-        rule: Callable[..., np.ndarray] = log_normal if positive else normal
         found = []
         for kind, parts in zip(kinds, made_of):
-            arrays = [read[name] for name in parts]
-            found.append(arrays[0])
-            if len(arrays) > 1:
-                found[-1] = rule(*arrays, probability(kind))
+            if len(parts) == 1:
+                found.append(read[parts[0]])
+            elif positive:
+                arrays = {name: read[name] for name in parts}
+                found.append(between(arrays, probability(kind)))
+            else:
+                found.append(normal(read["mean"], read["std"], probability(kind)))
         return found
 
     def unseen(self, places: Places) -> np.ndarray:
@@ -100,11 +102,13 @@ class MapStore:
         return self.require_sky().last_star(places)
 
 
-def _made_of(kind: Kind, positive: bool) -> tuple[str, ...]:
+def _made_of(kind: Kind, arrays: Sequence[str]) -> tuple[str, ...]:
     """The arrays that a kind is read from."""
-    if kind in ("mean", "std") or (positive and kind in NAMES):
+    if kind in ("mean", "std") or kind in arrays:
         return (str(kind),)
-    return NAMES if positive else ("mean", "std")
+    if "p50" not in arrays:
+        return "mean", "std"
+    return tuple(name for name in NAMES if name in arrays)
 
 
 def open_store(path: Path) -> MapStore:

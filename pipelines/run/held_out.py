@@ -34,7 +34,7 @@ class HeldOut:
         Extinction and its standard deviation [mag], with what common noise and the
         distance's error add.
     predicted
-        ``mean std p16 p50 p84`` of the noise-free extinction [mag].
+        ``mean std`` and quantiles of the noise-free extinction [mag].
     baselines
         What neighbouring stars alone predict; ``None`` if they were too few.
     """

@@ -38,7 +38,7 @@ _ROWS = 131_072
 def predict_columns(
     plan: Plan, posterior: Posterior, stars: Stars
 ) -> dict[str, np.ndarray]:
-    """Mean, std, p16, p50, p84 of noise-free extinction [mag] and density [mag/pc].
+    """Mean, std, p2_5 to p97_5 of noise-free extinction [mag] and density [mag/pc].
 
     One entry per star, in order. Stars outside the box get NaN and
     ``inside = False``. Standard deviations contain what the grid cannot resolve.

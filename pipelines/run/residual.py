@@ -30,6 +30,8 @@ NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
     f"posterior samples and {FEWEST_VALIDATION} stars in data.validation"
 )
+_OF_RAYS = ("directions", "lengths", "density")
+_OF_STARS = ("stated", "noise", "weights")
 _CONSTANTS = ("nugget", "scale", "outliers", "stretch")
 
 
@@ -85,30 +87,23 @@ def read_residual(folder: Path) -> ResidualField | None:
 
 
 def residual_bytes(field: ResidualField) -> bytes:
-    """A residual in the safetensors format."""
-    tensors = {
-        "directions": field.rays.directions,
-        "lengths": field.rays.lengths,
-        "density": field.rays.density,
-        "residuals": field.residuals.to(torch.float32),
-        "stated": field.stated,
-        "noise": field.noise,
-        "weights": field.weights,
-        "constants": torch.tensor(
-            [getattr(field, name) for name in _CONSTANTS], dtype=torch.float64
-        ),
-    }
-    return save({name: tensor.clone() for name, tensor in tensors.items()})
+    """A residual in the safetensors format, in single and in half precision."""
+    rays, tensors = field.rays, {"residuals": field.residuals.to(torch.float16)}
+    kept = {name: getattr(rays, name) for name in _OF_RAYS}
+    kept |= {name: getattr(field, name) for name in _OF_STARS}
+    tensors |= {name: value.to(torch.float32).clone() for name, value in kept.items()}
+    constants = [getattr(field, name) for name in _CONSTANTS]
+    tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
+    return save(tensors)
 
 
 def residual_from(data: bytes) -> ResidualField:
     """The residual that these bytes hold."""
-    tensors = load(data)
-    names = ("directions", "lengths", "density")
+    tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
     return ResidualField(
-        rays=Rays(**{name: tensors[name] for name in names}),
-        residuals=tensors["residuals"].to(torch.float64),
-        **{name: tensors[name] for name in ("stated", "noise", "weights")},
+        rays=Rays(**{name: tensors[name] for name in _OF_RAYS}),
+        residuals=tensors["residuals"],
+        **{name: tensors[name] for name in _OF_STARS},
         **dict(constants),
     )

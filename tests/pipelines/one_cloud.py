@@ -85,10 +85,10 @@ def settings(scale: float = 1.0, dust: float = 1.0, **inference) -> dict:
 
 
 def positive_settings(**inference) -> dict:
-    """The same for a lognormal density, with weights against outliers."""
+    """The same for a lognormal density, by the map alone, with weights for outliers."""
     plain = settings(**{"samples": 16, **inference})
     plain["prior"]["std"] = 1.5
-    plain["model"] = {"common_noise": 0.0, "degrees": 8.0}
+    plain["model"] = {"common_noise": 0.0, "degrees": 8.0, "residual": False}
     return plain
 
 

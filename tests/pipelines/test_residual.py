@@ -8,16 +8,22 @@ import healpy
 import numpy as np
 import pytest
 import torch
+import xarray
 
 from dustmap.functionals import PointValues, Stack
+from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.fit import fit
 from pipelines.model.observations import outward_rays
+from pipelines.products.density import columns, map_cube
 from pipelines.products.integrated import integrated
+from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import read_residual
+from pipelines.samples.reading import read_samples
+from pipelines.samples.writing import write_sample_cubes, write_samples
 
 COARSE = ["box.spacing=100", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
 
@@ -86,6 +92,40 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     for kind in ("mean", "std", "p16"):
         found, wanted = store.arrays[kind][pixels, 1], expected[f"extinction_{kind}"]
         np.testing.assert_allclose(found, wanted, rtol=0.03)
+
+
+def test_an_archive_answers_as_its_run_does(run: Run, tmp_path) -> None:
+    write_samples(run, tmp_path / "archive")
+    archive = read_samples(tmp_path / "archive")
+    stars, _ = sky(40, 3)
+    found = predict_columns(archive.plan, archive.posterior, stars)
+    for name, expected in predict_columns(run.plan, run.posterior, stars).items():
+        np.testing.assert_allclose(found[name], expected, rtol=0.02)
+
+
+def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path):
+    grid = run.plan.grid
+    expected, _ = run.posterior.sampled(PointValues(grid.points()))
+    cubes = expected.reshape(-1, *grid.shape).numpy()
+    write_sample_cubes(tmp_path / "cubes.zarr", run)
+    with xarray.open_zarr(tmp_path / "cubes.zarr") as opened:
+        stored = opened["density"].transpose("sample", "x", "y", "z").values
+    np.testing.assert_allclose(stored, cubes, rtol=1e-5)
+    mean = np.transpose(map_cube(run).arrays["mean"])
+    np.testing.assert_allclose(mean, cubes.mean(axis=0), rtol=1e-4)
+    column = columns(run, "z").arrays["mean"]
+    weights = np.full(grid.shape[2], grid.spacing[2])
+    weights[[0, -1]] /= 2
+    # Columns along z have y first.
+    np.testing.assert_allclose(column, (cubes.mean(axis=0) @ weights).T, rtol=1e-6)
+    shells = shell_maps(run, edges=np.array([250.0, 300.0]), nside=16)
+    l, b = healpy.pix2ang(16, np.arange(3072), nest=True, lonlat=True)  # noqa: E741
+    seen = (l < 20) & (b > 0) & (b < 20)
+    assert np.isfinite(shells.arrays["mean"][0, seen]).all()
+    near = torch.as_tensor(275.0 * unit_vectors(l[seen], b[seen]))
+    at, _ = run.posterior.sampled(PointValues(near))
+    ratio = shells.arrays["mean"][0, seen] / at.mean(0).numpy()
+    assert 0.5 < np.median(ratio) < 2
 
 
 def test_a_run_without_it_has_none(tmp_path) -> None:

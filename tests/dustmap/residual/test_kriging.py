@@ -10,6 +10,7 @@ from scipy.integrate import dblquad, quad
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.field import ResidualField, learn_residual, least_density, rays_to
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.ray_table import ray_table
@@ -259,3 +260,35 @@ def test_a_correction_does_not_depend_on_what_else_is_asked(
     )
     torch.testing.assert_close(together[0][:, :1], alone[0])
     torch.testing.assert_close(together[1][:1], alone[1])
+
+
+def test_joint_draws_have_the_covariance_of_the_dense_posterior(
+    generator: torch.Generator,
+) -> None:
+    rows, places = rays(40, generator), rays(30, generator)
+    noise = torch.full((40,), 0.2**2, dtype=torch.float64)
+    # So little residual that no change of an extinction is bounded.
+    weights = 0.02 * WEIGHTS
+    field = ResidualField(
+        rays=rows,
+        residuals=torch.zeros(6000, 40, dtype=torch.float64),
+        stated=noise,
+        noise=noise,
+        weights=weights,
+        nugget=0.0,
+        scale=1.0,
+        outliers=0.0,
+        stretch=10.0,
+    )
+    extinctions = (places.density * places.lengths).expand(6000, -1)
+    white = torch.randn(6000, 30, generator=generator, dtype=torch.float64)
+    ends = places.directions * places.lengths[:, None]
+    found = draw_extinctions(field, ends, extinctions, white) - extinctions
+    across, prior = (0.02 * covariance(places, x) for x in (rows, places))
+    among = 0.02 * covariance(rows, rows)
+    among += torch.diag(noise + JITTER * torch.diagonal(among))
+    exact = prior - across @ torch.linalg.solve(among, across.T)
+    std = torch.diagonal(exact).sqrt()
+    error = torch.corrcoef(found.T) - exact / std / std[:, None]
+    assert float(error.abs().mean()) < 0.03
+    torch.testing.assert_close(found.std(dim=0), std, rtol=0.06, atol=0)
