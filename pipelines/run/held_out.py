@@ -139,12 +139,13 @@ def write_held_out(
 def read_held_out(run: Path) -> HeldOut | None:
     """Those of a run folder that lie in its map; None if it has none to judge by.
 
-    Runs of an earlier version keep the predictions only.
+    Runs of earlier versions keep predictions only, or fewer quantiles.
     """
     if not (run / FILE).is_file():
         return None
     columns, _, _ = read_table(run / FILE)
     inside = columns["inside"].astype(bool)
-    if not inside.any() or not set(_OBSERVED) <= columns.keys():
+    needed = {*_OBSERVED, *(f"extinction_{name}" for name in KINDS)}
+    if not inside.any() or not needed <= columns.keys():
         return None
     return HeldOut.of_columns({name: c[inside] for name, c in columns.items()})

@@ -92,13 +92,13 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     assert others is not None
     if part.truth is not None:
         truth = {name: values[inside] for name, values in part.truth.items()}
-        judged = against_truth(columns, truth, test.distance)
+        judged, true = against_truth(columns, truth, test.distance), truth["extinction"]
     else:
-        truth = {"extinction": test.extinction}
-        judged = against_observed(columns, test, plan)
+        assert test.extinction is not None
+        judged, true = against_observed(columns, test, plan), test.extinction
     error = {
-        "map": rmse(columns["extinction_mean"], truth["extinction"]),
-        **{key: rmse(getattr(others, key), truth["extinction"]) for key in NAMES},
+        "map": rmse(columns["extinction_mean"], true),
+        **{key: rmse(getattr(others, key), true) for key in NAMES},
     }
     best = min(error["neighbours"], error["kriging"])
     return {

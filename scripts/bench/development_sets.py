@@ -55,16 +55,17 @@ def galaxy(data: Path, *, name: str) -> Development:
     """A simulated sky with its own split; distance errors only where there are any."""
     with np.load(data / f"{name}.npz") as stored:
         column = {key: np.asarray(stored[key], np.float64) for key in stored.files}
-    place = {"l": column["l"], "b": column["b"]}
     error = column["e_dist_pc"] if name.endswith("defects") else None
     observed = Stars(
-        **place,
+        l=column["l"],
+        b=column["b"],
         distance=column["dist_pc"],
         distance_error=error,
         extinction=column["av"],
         extinction_error=column["e_av"],
     )
-    true = Stars(**place, distance=column.get("distance_true", column["dist_pc"]))
+    distance = column.get("distance_true", column["dist_pc"])
+    true = Stars(l=column["l"], b=column["b"], distance=distance)
     truth = {"extinction": column["av_true"], "density": column["density_true"]}
     return _split(observed, true, column["is_test"] > 0, truth)
 

@@ -37,6 +37,7 @@ def predictions(inside=(True, True, False)) -> dict[str, np.ndarray]:
     known = np.array(inside)
     column = np.where(known, 1.0, np.nan)
     values = {"mean": 1.2, "std": 0.7, "p16": 0.5, "p50": 1.0, "p84": 2.0}
+    values |= {"p2_5": 1 / 3.89, "p97_5": 3.89}
     named = {f"extinction_{name}": value * column for name, value in values.items()}
     densities = {f"density_{name}": 0.02 * column for name in values}
     return {**named, **densities, "inside": known}
