@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from dustmap.residual.kriging import Neighbourhoods
@@ -20,6 +21,9 @@ _STEPS = 60
 # that do not matter. Steps of a line search that go too far end at the range's bounds.
 _PRIOR_STD, _RANGE = 5.0, 12.0
 _OUTLIER_LOGIT = -4.0
+# Part of a normal within one standard deviation, and how well the factor on variances
+# is known beforehand, in its logarithm.
+_WITHIN, _SCALE_STD = 0.6827, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +119,13 @@ def variance_scale(
     """The factor on ``variance`` with which 68.27% of errors are within one std.
 
     Residuals have heavier tails than a normal of their variance, whose central
-    interval would be too wide. Tried between 1/4 and 4.
+    interval would be too wide. Tried between 1/4 and 4; where noise hides the variance
+    the factor is that of a Student-T as in the score.
     """
     factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
     std = (factors[:, None] * variance + noise).sqrt()
     held = (error.abs() < std).to(torch.float64).mean(dim=1)
-    # The nearest to one of those that hold equally well.
-    distance = (held - 0.6827).abs() + 1e-3 * factors.log().abs()
-    return float(factors[distance.argmin()])
+    chance = (_WITHIN * (1 - _WITHIN) / len(error)) ** 0.5
+    expected = stdtrit(_DEGREES, (1 + _WITHIN) / 2) ** 2 * (_DEGREES - 2) / _DEGREES
+    doubt = (factors / expected).log() / _SCALE_STD
+    return float(factors[(((held - _WITHIN) / chance) ** 2 + doubt**2).argmin()])

@@ -160,7 +160,7 @@ class InferenceConfig(Settings):
     search: bool = True
     """search coarsely for hyperparameters that are auto"""
     learn: bool = True
-    """learn hyperparameters that are auto from 5,000 stars, after the search: by a
+    """learn hyperparameters that are auto from 4,000 stars, after the search: by a
     likelihood given neighbouring stars, corrected by simulations"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""

@@ -96,7 +96,7 @@ _VALUES = {
     "misfit": "misfit",
     "gain": "expected_gain",
     "scales likelihood": "expected_gain",
-    "scales simulations": "change",
+    "scales simulations": "expected_gain",
 }
 
 

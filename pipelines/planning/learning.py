@@ -30,7 +30,7 @@ from pipelines.model.plan import RESOLVED, Plan
 
 # Stars that are used at most, and cells along the box's longest side over which they
 # are spread.
-_STARS, _CELLS = 5_000, 16
+_STARS, _CELLS = 4_000, 16
 # Simulations of these stars.
 _SIMULATIONS = 16
 # Variance at which an unknown common noise starts, relative to the stars' own.

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--scale-height", type=float, default=150.0, help="[pc]")
     parser.add_argument("--stds", type=float, nargs="+", default=[0.5, 1.0, 1.5])
     parser.add_argument("--mocks", type=int, default=10, help="of each std")
-    parser.add_argument("--stars", type=int, default=5000)
+    parser.add_argument("--stars", type=int, default=4000)
     parser.add_argument("--cells", type=int, default=200, help="of the mock, per axis")
     arguments = parser.parse_args()
     for std in arguments.stds:

@@ -164,7 +164,8 @@ def test_scales_of_a_lognormal_field_are_found():
         std=1.0,
         mean=MeanPlan(kind="constant", value=0.006),
     )
-    found = learnt(start, drawn(LOGNORMAL), config(density="lognormal"))
+    settings = config(density="lognormal", common_noise=None)
+    found = learnt(start, drawn(LOGNORMAL), settings)
     assert found is not None and found.facts["converged"]
     plan, errors = found.plan, found.facts["errors"]
     assert abs(math.log(plan.lengthscale[0] / SCALE)) < 2.5 * errors["lengthscale"]
@@ -172,8 +173,8 @@ def test_scales_of_a_lognormal_field_are_found():
     assert abs(math.log(relative[0] / relative[1])) < 2.5 * errors["variance"]
     density = [p.mean.value * math.exp(p.std**2 / 2) for p in (plan, LOGNORMAL)]
     assert abs(math.log(density[0] / density[1])) < 2.5 * errors["mean"]
-    # The errors themselves say something.
-    assert errors["lengthscale"] < 0.8 and errors["mean"] < 0.8
+    # Of a lognormal density the common noise is learnt in the fit.
+    assert plan.common_noise == 0.0
 
 
 def test_the_torus_is_padded_for_the_scale_that_was_learnt(gaussian, gaussian_start):
@@ -248,12 +249,8 @@ def test_as_many_stars_come_from_everywhere_as_there_are():
 def test_noise_that_no_error_states_is_not_taken_for_structure(gaussian_start):
     data = drawn(GAUSSIAN)
     white = torch.randn(STARS, generator=seeded(7), dtype=torch.float64)
-    noisy = replace(data, extinction=data.extinction + 0.1 * white)
+    noisy = replace(data, extinction=data.extinction + 0.05 * white)
     found = learnt(gaussian_start, noisy, config(common_noise=None))
     assert found is not None
-    assert found.plan.common_noise == pytest.approx(0.1, rel=0.25)
-    # Of a lognormal density it is learnt in the fit.
-    start = replace(LOGNORMAL, std=1.0)
-    settings = config(density="lognormal", common_noise=None)
-    found = learnt(start, drawn(LOGNORMAL), settings)
-    assert found is not None and found.plan.common_noise == 0.0
+    error = found.facts["errors"]["common_noise"]
+    assert abs(2 * math.log(found.plan.common_noise / 0.05)) < 2.5 * error < 2.5

@@ -14,7 +14,8 @@ r"""Learn the prior's scales from stars, without a grid.
    the efficient method of moments (Gallant & Tauchen 1996, Econometric Theory 12, 657).
    It is consistent whatever q is; q decides how much the estimate scatters.
 
-Every simulation has the same white noise at all θ; Broyden's method finds the root.
+Every simulation has the same white noise at all θ. Differences and then Broyden's
+method find the root.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 
 OnStep = Callable[[str, int, float], None]
 
-# Central differences of logarithms, and the longest step in one of them.
-_DIFFERENCE, _LONGEST = 0.02, 0.7
+# Differences of logarithms, and the longest step in one of them. The differences are
+# one-sided: what they shift, simulations correct. Those of the simulations' mean score
+# are wider, over what white noise makes of it.
+_DIFFERENCE, _SIMULATED_DIFFERENCE, _LONGEST = 0.02, 0.1, 0.7
 _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
@@ -44,8 +47,8 @@ _STILL = 0.5
 # common noise the wider one. Thousands of stars outweigh it by far; few alone might
 # leave a coordinate anywhere.
 _SPREAD, _NOISE_SPREAD = 1.5, 4.0
-# Changes of logarithms that move no map.
-_SETTLED = 0.01
+# Distance from the root, in standard deviations, that moves no map.
+_SETTLED = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +81,16 @@ def learn_scales(
         If a covariance is not positive definite.
     """
     search = _Search(likelihood, coordinates, fields, generator, on_step)
-    place, information = search.climb(extinction)
-    return search.match(extinction, place, information)
+    return search.match(extinction, search.climb(extinction))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summit:
+    """The likelihood's maximum, densities around it, and the information there."""
+
+    place: Float[Tensor, " p"]
+    around: list[Conditionals]
+    information: Float[Tensor, "p p"]
 
 
 class _Search:
@@ -103,56 +114,60 @@ class _Search:
         shape = (len(fields.fields), len(likelihood.ends))
         self.white = torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    def climb(
-        self, extinction: Float[Tensor, " n"]
-    ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
-        """The maximum of the likelihood, and the information there."""
+    def climb(self, extinction: Float[Tensor, " n"]) -> _Summit:
+        """The maximum of the likelihood."""
         place = torch.zeros(len(self.coordinates.labels), dtype=torch.float64)
         value = self._value(place, extinction)
         for _ in range(_CLIMB_STEPS):
-            scores = self._scores(self._around(place), extinction)
+            around = self._around(place)
+            scores = _scores(around, extinction)
             information = scores.T @ scores + self.precision.diag()
             slope = scores.sum(dim=0) - self.precision * place
             step = torch.linalg.solve(information, slope)
+            summit = _Summit(place=place, around=around, information=information)
             gain = 0.5 * float(slope @ step)
             self._tell("likelihood", gain)
             if gain < _STILL:
                 break
-            place, value = self._uphill(place, _shortened(step), value, extinction)
-        return place, information
+            before = value
+            step = _trusted(information, slope)
+            place, value = self._uphill(place, step, value, extinction)
+            if value == before:
+                break
+        return summit
 
-    def match(
-        self,
-        extinction: Float[Tensor, " n"],
-        place: Float[Tensor, " p"],
-        information: Float[Tensor, "p p"],
-    ) -> LearntScales:
+    def match(self, extinction: Float[Tensor, " n"], summit: _Summit) -> LearntScales:
         """Move until simulations have the observed score at the maximum."""
-        around, maximum = self._around(place), self.coordinates.at(place)
-        observed = self._scores(around, extinction).sum(dim=0)
+        around, information = summit.around, summit.information
+        place, maximum = summit.place, self.coordinates.at(summit.place)
+        observed = _scores(around, extinction).sum(dim=0)
 
         def simulated_at(place: Tensor) -> tuple[Tensor, Tensor]:
             scores = self._simulated_scores(around, place)
             return scores, observed - scores.mean(dim=0) - self.precision * place
 
         scores, gap = simulated_at(place)
-        jacobian, converged = information, False
+        ends = _SIMULATED_DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
+        columns = [gap - simulated_at(place + end)[1] for end in ends]
+        jacobian = torch.stack(columns, dim=1) / _SIMULATED_DIFFERENCE
+        converged, longest = False, _LONGEST
         for _ in range(_MATCH_STEPS):
+            distance = _squared(gap, information)
+            self._tell("simulations", distance / 2)
+            converged = distance < _SETTLED**2
             step, singular = torch.linalg.solve_ex(jacobian, gap)
-            if int(singular):
+            if converged or int(singular):
                 break
-            step = _shortened(step)
-            size = float(step.abs().max())
-            self._tell("simulations", size)
-            converged = size < _SETTLED
-            if converged:
-                break
+            # No coordinate moves further than trusted.
+            step = step.clamp(-longest, longest)
             tried, left = simulated_at(place + step)
             jacobian = jacobian + torch.outer(gap - left - jacobian @ step, step) / (
                 step @ step
             )
-            if _squared(left, information) < _squared(gap, information):
+            longest = longest / 2
+            if _squared(left, information) < distance:
                 place, scores, gap = place + step, tried, left
+                longest = min(4 * longest, _LONGEST)
         return LearntScales(
             scales=self.coordinates.at(place),
             approximate=maximum,
@@ -180,24 +195,13 @@ class _Search:
     def _at(self, place: Tensor) -> Conditionals:
         return self.likelihood.conditionals(self.coordinates.at(place))
 
-    def _around(self, place: Tensor) -> list[tuple[Conditionals, Conditionals]]:
-        """The densities a difference above and below, along every coordinate."""
-        ends = _DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
-        return [(self._at(place + end), self._at(place - end)) for end in ends]
-
-    def _scores(
-        self, around: list[tuple[Conditionals, Conditionals]], extinction: Tensor
-    ) -> Float[Tensor, "m p"]:
-        """Derivatives of every star's log density by the coordinates."""
-        columns = [
-            (above.log_density(extinction) - below.log_density(extinction))
-            / (2 * _DIFFERENCE)
-            for above, below in around
-        ]
-        return torch.stack(columns, dim=1)
+    def _around(self, place: Tensor) -> list[Conditionals]:
+        """The densities at a place, and a difference above along every coordinate."""
+        steps = _DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
+        return [self._at(place), *(self._at(place + step) for step in steps)]
 
     def _simulated_scores(
-        self, around: list[tuple[Conditionals, Conditionals]], place: Tensor
+        self, around: list[Conditionals], place: Tensor
     ) -> Float[Tensor, "s p"]:
         """The whole score of every simulation."""
         scales = self.coordinates.at(place)
@@ -210,7 +214,7 @@ class _Search:
         )
         noise = (self.likelihood.noise + scales.common_noise).sqrt() * self.white
         rows = clean + noise
-        return torch.stack([self._scores(around, row).sum(dim=0) for row in rows])
+        return torch.stack([_scores(around, row).sum(dim=0) for row in rows])
 
     def _errors(self, jacobian: Tensor, simulated: Tensor) -> dict[str, float]:
         """Standard errors: the simulations' scatter, and that of their mean."""
@@ -228,11 +232,22 @@ class _Search:
         self.on_step(stage, self.steps, value)
 
 
+def _scores(around: list[Conditionals], extinction: Tensor) -> Float[Tensor, "m p"]:
+    """Derivatives of every star's log density by the coordinates."""
+    here, *above = (density.log_density(extinction) for density in around)
+    return (torch.stack(above, dim=1) - here[:, None]) / _DIFFERENCE
+
+
 def _squared(gap: Tensor, information: Tensor) -> float:
     """The squared distance from a root in standard deviations."""
     return float(gap @ torch.linalg.solve(information, gap))
 
 
-def _shortened(step: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """No coordinate moves further than trusted."""
-    return step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-300))
+def _trusted(information: Tensor, slope: Tensor) -> Float[Tensor, " p"]:
+    """Newton's step, damped until no coordinate moves further than trusted."""
+    damping, unit = 0.0, torch.eye(len(slope), dtype=torch.float64)
+    while True:
+        step = torch.linalg.solve(information + damping * unit, slope)
+        if float(step.abs().max()) <= _LONGEST:
+            return step
+        damping = max(1.0, 2 * damping)
