@@ -168,7 +168,7 @@ def _read(
                 )
         distances = _numbered_cards(table.header, layout)
         kind_of = {_written(kind): kind for kind in KINDS}
-        heads = [column.split("_")[0] for column in table.columns.names]
+        heads = [str(name).split("_")[0] for name in table.columns.names]
         names = [kind_of.get(head, head) for head in heads]
         units = set(table.columns.units)
         columns = np.stack([np.ravel(table.data.field(i)) for i in range(len(names))])
