@@ -127,7 +127,7 @@ class Posterior:
         """
         chunks = [part for _, part in functionals.chunks(rows)] or [functionals]
         found = [self._sampled(self.model.at(part)) for part in chunks]
-        values, variances = (torch.cat(parts, dim=1).cpu() for parts in zip(*found))
+        values, variances = (torch.cat(parts, dim=1) for parts in zip(*found))
         return values, variances
 
     def _sampled(self, model: ForwardModel) -> tuple[Tensor, Tensor]:
@@ -139,6 +139,8 @@ class Posterior:
             tangent = model.linearise(sample)
             values[row] = tangent.prediction.to(torch.float64)
             unresolved[row] = tangent.variance.to(torch.float64)
+        # The residual is on the CPU whatever the model's device.
+        values, unresolved = values.cpu(), unresolved.cpu()
         for rows, kind in self._corrected(model.functionals):
             assert self.residual is not None
             if isinstance(kind, PointValues):
@@ -180,7 +182,7 @@ class Posterior:
     ) -> Float[Tensor, "s n"]:
         """Every sample's values and unresolved part; of sight lines by ``white``."""
         values = torch.stack([model.apply(sample) for sample in self.samples])
-        values, unresolved = values.to(torch.float64), unresolved.to(torch.float64)
+        values, unresolved = values.double().cpu(), unresolved.double().cpu()
         for rows, kind in self._corrected(model.functionals):
             assert self.residual is not None
             assert white is not None
@@ -193,7 +195,7 @@ class Posterior:
                     self.residual, kind.end, values[:, rows], white[:, rows]
                 )
                 unresolved[:, rows] = 0.0
-        return (values + unresolved).cpu()
+        return values + unresolved
 
     def _corrected(
         self, functionals: Functionals
