@@ -176,7 +176,13 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     """The posterior; the diagnostics of learning are among its facts."""
     config, plan, group = session.config, state.plan, session.group
     data = data_of(sample.train, config)
-    work = work_of(plan.grid, plan.build_kernel(), sample.train.distance, config)
+    work = work_of(
+        plan.grid,
+        plan.build_kernel(),
+        sample.train.distance,
+        config,
+        std=plan.std,
+    )
     work = work.shared_out(group.size, group.here)
     announce(plan, work, state.speed, config)
     blurred = data.distance_error is not None

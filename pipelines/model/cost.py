@@ -28,6 +28,9 @@ _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # part of tangents and line searches: 2.3, 2.3 and 2.6 in fits of 0.1, 0.5 and 5.6
 # million points.
 _SINGLY = 2.4
+# Beyond this std of the logarithm samples take longer, and a second round: by about the
+# square of the ratio (foreseen without it at 2.05: 130 s, taken more than 400 s).
+_EASY_STD = 1.25
 # Python, torch, numba, and the search and learning of scales before the fit [bytes]; a
 # star's columns, neighbours and places [bytes]: from peaks of 1.27 GiB for 94,161
 # stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
@@ -60,6 +63,7 @@ class Work:
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
     machine; with ``slabs`` they share out the grid instead, and W by its columns.
     ``on_cuda`` each has a device of its own, which keeps the transpose of W as well.
+    ``std`` is the prior's, of the logarithm of a lognormal density.
     """
 
     torus_points: int
@@ -75,6 +79,7 @@ class Work:
     interpolation: str = "linear"
     tolerance: float = 1e-3
     lognormal: bool = False
+    std: float = 1.0
     ranks: int = 1
     here: int = 1
     slabs: bool = False
@@ -157,7 +162,8 @@ def seconds(work: Work, speed: Speed) -> float:
     )
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
-        return _SINGLY * (_MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS) * column
+        hard = max(1.0, work.std / _EASY_STD) ** 2
+        return hard * _SINGLY * (_MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS) * column
     if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
         column *= _BEYOND_CACHE
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)

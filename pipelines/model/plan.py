@@ -209,7 +209,12 @@ def make_grid(
 
 
 def work_of(
-    grid: Grid, kernel: Radial, distances: np.ndarray, config: FitConfig
+    grid: Grid,
+    kernel: Radial,
+    distances: np.ndarray,
+    config: FitConfig,
+    *,
+    std: float = 1.0,
 ) -> cost.Work:
     """The size of the full-batch fit on this grid."""
     rank = config.inference.preconditioner_rank
@@ -226,6 +231,7 @@ def work_of(
         interpolation=config.model.interpolation,
         tolerance=config.inference.tolerance,
         lognormal=config.density == "lognormal",
+        std=std,
         slabs=config.inference.grid == "slabs",
         on_cuda=uses_cuda(config),
     )
@@ -258,6 +264,7 @@ def finest_spacing(
     config: FitConfig,
     speed: cost.Speed,
     *,
+    std: float = 1.0,
     ranks: int = 1,
     here: int = 1,
 ) -> float:
@@ -271,7 +278,8 @@ def finest_spacing(
     while True:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
         if grid.size <= enough:
-            work = work_of(grid, kernel, distances, config).shared_out(ranks, here)
+            work = work_of(grid, kernel, distances, config, std=std)
+            work = work.shared_out(ranks, here)
             fits = cost.foreseen(work) <= memory
             if fits and cost.seconds(work, speed) <= seconds:
                 break

@@ -67,7 +67,7 @@ def make_plan(
     if config.box.spacing is None and config.box.shape is None:
         kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
         place = (lower, upper, kernel, chosen.distances, config)
-        finest = finest_spacing(*place, speed, ranks=ranks, here=here)
+        finest = finest_spacing(*place, speed, std=prior.std, ranks=ranks, here=here)
         spacing = (round_spacing(finest),) * 3
     grid = make_grid(lower, upper, spacing, config)
     resolved = _resolved(prior.lengthscale, grid)
@@ -80,7 +80,7 @@ def make_plan(
         given = _with_prior(config, lengthscale=resolved)
         prior = choose_prior(chosen, given, generator)
     plan = _plan_of(grid, prior, config)
-    work = work_of(grid, plan.build_kernel(), chosen.distances, config)
+    work = work_of(grid, plan.build_kernel(), chosen.distances, config, std=plan.std)
     notes += [*prior.notes, *resolution_notes(plan)]
     return replace(plan, notes=tuple(notes)), work.shared_out(ranks, here), speed
 
