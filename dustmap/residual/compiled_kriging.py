@@ -11,9 +11,9 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numba import njit, prange
 from torch import Tensor
 
+from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
 from dustmap.residual.decay_table import FURTHEST, NEAREST, START, STEP, decay_table
 from dustmap.residual.free_spectrum import FreeSpectrum, Rays
 from dustmap.residual.kriging import JITTER, Kriging
@@ -52,7 +52,7 @@ def krige_rays(
     blocks = torch.arange(len(places)) if blocks is None else blocks
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
-    found = _krige(
+    given = (
         _columns(rays, scales),
         _columns(places, scales),
         noise.numpy(),
@@ -64,6 +64,10 @@ def krige_rays(
         weights[used].numpy(),
         points,
     )
+    found = np.zeros((len(places), neighbours.shape[1])), np.full(len(places), np.nan)
+    threads = thread_count(len(neighbours) * neighbours.shape[1] ** 3)
+    edges = np.linspace(0, len(neighbours), threads + 1).astype(int)
+    in_parallel(lambda n: _krige(edges[n], edges[n + 1], *given, *found), threads)
     solved, variance = map(torch.from_numpy, found)
     failed = int(torch.isnan(variance).sum())
     if failed:
@@ -87,21 +91,21 @@ def _columns(rays: Rays, scales: np.ndarray) -> np.ndarray:
     return np.hstack([rays.directions.numpy(), lengths, density, logarithms, falls])
 
 
-@njit(cache=True)
+@compiled
 def _position(logarithm, start, step, size):
     """Index and fraction of a logarithm in a regular table, whose ends extend."""
     x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
     return int(x), x - int(x)
 
 
-@njit(cache=True)
+@compiled
 def _chord(one, other):
     """Squared distance of the tips of the two unit vectors."""
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     return x * x + y * y + z * z
 
 
-@njit(cache=True)
+@compiled
 def _covariance(one, other, tables, scales, weights):
     """The free spectrum's covariance of the extinctions along two rays."""
     ratio, axes, logarithms, _ = tables
@@ -129,7 +133,7 @@ def _covariance(one, other, tables, scales, weights):
     return one[_DENSITY] * other[_DENSITY] * total
 
 
-@njit(cache=True)
+@compiled
 def _parallel(u, difference, falls):
     """``I(0, u, u + difference)``; see `ray_table.parallel_rays`."""
     longer = u + difference
@@ -138,7 +142,7 @@ def _parallel(u, difference, falls):
     return 2 * u + falls - math.expm1(-difference)
 
 
-@njit(cache=True)
+@compiled
 def _point_covariance(point, ray, tables, scales, weights):
     """That of the relative density at a point with the extinction along a ray."""
     square = _chord(point, ray)
@@ -152,7 +156,7 @@ def _point_covariance(point, ray, tables, scales, weights):
     return ray[_DENSITY] * total
 
 
-@njit(cache=True)
+@compiled
 def _decay(p, x, table):
     """``G(p, x)``; see `decay_table`."""
     if p > FURTHEST:
@@ -166,7 +170,7 @@ def _decay(p, x, table):
     return value if x > 0 else -value
 
 
-@njit(cache=True)
+@compiled
 def _factorise(matrix):
     """Cholesky's factor in the lower triangle; whether there is one."""
     for i in range(len(matrix)):
@@ -183,7 +187,7 @@ def _factorise(matrix):
     return True
 
 
-@njit(cache=True)
+@compiled
 def _solve(factor, x):
     """``(L Lᵀ)⁻¹ x`` in place."""
     n = len(x)
@@ -197,7 +201,7 @@ def _solve(factor, x):
         x[i] /= factor[i, i]
 
 
-@njit(cache=True)
+@compiled
 def _fill(matrix, rays, noise, near, tables, scales, weights):
     """The covariance of a block's neighbours with their noise, lower triangle."""
     for i in range(len(near)):
@@ -207,14 +211,26 @@ def _fill(matrix, rays, noise, near, tables, scales, weights):
         matrix[i, i] += JITTER * matrix[i, i] + noise[near[i]]
 
 
-@njit(parallel=True, cache=True)
+@compiled
 def _krige(
-    rays, places, noise, neighbours, order, starts, tables, scales, weights, points
+    first,
+    last,
+    rays,
+    places,
+    noise,
+    neighbours,
+    order,
+    starts,
+    tables,
+    scales,
+    weights,
+    points,
+    solved,
+    variance,
 ):
-    count, size = len(order), neighbours.shape[1]
-    solved = np.zeros((count, size))
-    variance = np.full(count, np.nan)
-    for block in prange(len(neighbours)):
+    """Fill in the weights and variances of the blocks from ``first`` to ``last``."""
+    size = neighbours.shape[1]
+    for block in range(first, last):
         near, matrix = neighbours[block], np.empty((size, size))
         _fill(matrix, rays, noise, near, tables, scales, weights)
         if not _factorise(matrix):
@@ -236,4 +252,3 @@ def _krige(
             solved[m] = across
             _solve(matrix, solved[m])
             variance[m] = prior - (solved[m] * across).sum()
-    return solved, variance

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from numba import njit
 from torch import Tensor
 
+from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.earlier_rows import nearest_earlier
 from dustmap.residual.field import ResidualField, added, rays_to
@@ -82,7 +82,7 @@ def _together(rays: Rays, places: Rays) -> Rays:
     )
 
 
-@njit(cache=True)
+@compiled
 def _walk(values, first, neighbours, weights, innovations):
     """Set the values from column ``first`` on, in order."""
     for m in range(len(neighbours)):

@@ -28,7 +28,9 @@ class RowIndex:
         """Indices of the ``count`` rows nearest to each place, or of all rows."""
         count = min(count, self.tree.n)
         scaled = (places / self.unit).cpu().numpy()
-        found = np.asarray(self.tree.query(scaled, k=count, workers=-1)[1])
+        found = np.asarray(
+            self.tree.query(scaled, k=count, workers=torch.get_num_threads())[1]
+        )
         return torch.from_numpy(found.reshape(len(places), count)).to(places.device)
 
     def distortion(self, unit: Float[Tensor, " d"]) -> float:

@@ -109,7 +109,8 @@ def _validated(run: Run, line: Line) -> ValidatedLine:
     own = line.distance[line.distance <= far]
     edges = np.unique(np.concatenate([own, np.linspace(0, far, _ALONG + 1)[1:]]))
     moments = RayIntegrals(run, direction, edges).moments(slice(0, 1))
-    quantiles = [moments.quantile(p)[:, 0].numpy() for p in QUANTILES.values()]
+    probabilities = (QUANTILES[name] for name in ("p16", "p50", "p84"))
+    quantiles = [moments.quantile(p)[:, 0].numpy() for p in probabilities]
     at = np.searchsorted(edges, own)
     mean, std = np.full((2, len(line.distance)), np.nan)
     mean[: len(own)] = moments.mean[at, 0].numpy()

@@ -218,5 +218,3 @@ def test_a_new_kernel_is_one_class_and_one_entry(monkeypatch, generator):
     )
     assert result.converged
     assert float((result.prediction - y).abs().mean()) < 0.02
-    learnt = model.with_parameters({"lengthscale": torch.tensor(1.5)})
-    assert isinstance(learnt.kernel, RationalQuadratic)

@@ -117,8 +117,8 @@ def test_a_stored_ray_ends_where_the_map_does():
     (line,) = source.lines([(90.0, 0.0)])
     assert line.distance.tolist() == [50.0, 100.0]
     assert line.last_star == 200.0
-    width = np.log(1.5) / 2 * 1.96
-    np.testing.assert_allclose(np.log(line.outer[1] / line.median), width, rtol=1e-4)
+    above = np.log(line.inner[1] / line.median) * 1.96
+    np.testing.assert_allclose(np.log(line.outer[1] / line.median), above, rtol=1e-4)
 
 
 def test_a_run_shows_its_own_moments_and_samples(cloud_run):
