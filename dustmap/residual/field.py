@@ -20,22 +20,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Kriging, Neighbourhoods
 from dustmap.residual.learning import OUTLYING, learn_weights, variance_scale
 from dustmap.residual.neighbours import nearest, without_self
+from dustmap.residual.rays import DensityCube, Rays
 
-# Neighbours of a place, and of a star while the covariance is learnt.
-_COUNT, _LEARNING_COUNT = 64, 30
-# Stretches of angles that are tried, with this many rows held out.
-_STRETCHES, _STRETCHING = (5.0, 10.0, 20.0), 400
-# Held-out rows that teach the covariance; all of them calibrate its errors.
-_LEARNING = 1200
+# Neighbours of a place, of a row while the covariance is learnt, and of every star for
+# its weight and of rows in trials.
+_COUNT, _LEARNING_COUNT, _FEW = 64, 30, 20
+# Stretches of angles that are tried.
+_STRETCHES = (5.0, 10.0, 20.0)
+# Held-out rows that teach the covariance, and that find the first outliers; all of them
+# calibrate its errors.
+_LEARNING, _FIRST = 1200, 400
 # Rays darker than this part of the mean density have the residual of this part.
 _DARKEST = 0.02
-# Rounds of weighing outliers and learning, and the part of rows that calls for them.
-_ROUNDS, _FEW_OUTLIERS = 2, 2e-3
+# The part of outlying rows that calls for weighing them.
+_FEW_OUTLIERS = 2e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,9 @@ class ResidualField:
         not seen lie within one standard deviation.
     stretch
         Of angles against logarithms of distance, where neighbours are sought.
+    cube
+        The mean map's density, where the covariance is that along rays; the rays have
+        its profiles. ``None`` for the free spectrum.
     """
 
     rays: Rays
@@ -69,21 +76,34 @@ class ResidualField:
     scale: float
     outliers: float
     stretch: float
+    cube: DensityCube | None = None
+
+    @property
+    def form(self) -> FreeSpectrum | AlongRay:
+        """That of the covariance."""
+        if self.cube is None:
+            return FreeSpectrum()
+        return AlongRay(edges=self.cube.edges())
 
     @property
     def darkest(self) -> float:
         """The least density of a ray [mag/pc]; the same whatever places are asked."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
+    def without_cube(self) -> ResidualField:
+        """With the free spectrum; weights are to be learnt."""
+        return replace(self, rays=replace(self.rays, profile=None), cube=None)
+
     def with_outliers_weighed(self, outliers: float) -> ResidualField:
         r"""The noise of outliers raised, by what their neighbours predict.
 
         A star's deviation z from the prediction without itself is a standard normal or,
         in this part of the stars, ten times as wide. Its precision is the mean over
-        these two.
+        these two. Neighbours count with their present noise: outliers among them that
+        are not weighed yet make outliers of others, which a second call mends.
         """
         points, residuals = self.rays.coordinates(self.stretch), self.residuals.mean(0)
-        near = without_self(nearest(points, points, _LEARNING_COUNT + 1))
+        near = without_self(nearest(points, points, _FEW + 1))
         found = self.krige(self.rays, near)
         variance = found.variance + self.nugget + self.stated
         squared = (residuals - found.mean(residuals)) ** 2 / variance
@@ -104,10 +124,16 @@ class ResidualField:
 
         From the ``count`` nearest stars.
         """
-        places = rays_to(ends, extinctions.mean(dim=0), self.darkest)
-        found = self._krige_near(places, count)
+        found = self._krige_near(self.places(ends, extinctions.mean(dim=0)), count)
         corrected = added(extinctions.to(torch.float64), found.mean(self.residuals))
-        return corrected, self.scale * found.variance.clamp_min(0.0)
+        return corrected, self.scale * found.variance
+
+    def places(
+        self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
+    ) -> Rays:
+        """Rays to places [pc] as the covariance needs them."""
+        rays = rays_to(ends, extinction, self.darkest)
+        return rays if self.cube is None else self.cube.along(rays)
 
     def correct_density(
         self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
@@ -116,15 +142,14 @@ class ResidualField:
 
         The residual of the density is :math:`\rho_s(x) \delta(x)` with the relative
         density :math:`\delta` of variance :math:`\sum_j w_j`; its covariance with the
-        extinction of a star is :math:`g_n \sum_j w_j \ell_j J` of
-        :mod:`dustmap.residual.decay_table`.
+        extinction of a star is that of :mod:`dustmap.residual.compiled_covariance`.
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
         densities = densities.to(torch.float64)
         corrected = added(densities, densities * found.mean(self.residuals))
-        return corrected, corrected**2 * found.variance.clamp_min(0.0)
+        return corrected, corrected**2 * found.variance
 
     def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
         """Places from the neighbours of the star nearest to each.
@@ -140,9 +165,8 @@ class ResidualField:
     def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
         """Places from their neighbours among the stars."""
         noise = self.noise + self.nugget
-        spectrum, rays = FreeSpectrum(), self.rays
         return krige_rays(
-            spectrum, self.weights, rays, noise, places, neighbours, **options
+            self.form, self.weights, self.rays, noise, places, neighbours, **options
         )
 
 
@@ -186,63 +210,72 @@ def learn_residual(
     *,
     placing: Float[Tensor, " n"] | None = None,
     stretches: tuple[float, ...] = _STRETCHES,
+    cube: DensityCube | None = None,
 ) -> ResidualField:
     r"""The residual whose covariance predicts held-out rows best.
 
     ``held`` are the rows that the map has not seen; the others are their neighbours
     while the covariance is learnt. Errors of distances make noise of the density at the
     star: ``placing`` [mag²] is their variance for the map's density :math:`\bar\rho`,
-    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. Where more than two
+    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. With the mean map's
+    ``cube`` both forms of the covariance are tried, and that of the better log score is
+    kept. Where more than two
     rows in a thousand are outliers, these count less; fewer cannot be told from rays
     through compact clouds. Both call for the covariance to be learnt anew.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
-    stated = noise + placing
     start = ResidualField(
-        rays=rays,
+        rays=rays if cube is None else cube.along(rays),
         residuals=residuals,
-        stated=stated,
-        noise=stated,
-        weights=stated.new_zeros(0),
+        stated=noise + placing,
+        noise=noise + placing,
+        weights=noise.new_zeros(0),
         nugget=0.0,
         scale=1.0,
         outliers=0.0,
-        stretch=stretches[0],
+        stretch=stretches[len(stretches) // 2],
+        cube=cube,
     )
-    field = _stretched(start, held[:_STRETCHING], stretches)
-    field, _ = _learnt(field, held[:_LEARNING])
-    for _ in range(_ROUNDS):
-        stated = noise + placing * (1 + float(field.weights.sum()))
-        field = _weighed(replace(field, stated=stated, noise=stated))
-        if field.outliers < _FEW_OUTLIERS and not bool(placing.any()):
-            break
-        field, _ = _learnt(field, held[:_LEARNING])
-    else:
-        field = _weighed(field)
+    # Outliers would choose for the others.
+    field = _weighed(_best([start], held[:_FIRST]), noise, placing)
+    known = held[:_LEARNING]
+    if len(stretches) > 1:
+        tried = [replace(field, stretch=stretch) for stretch in stretches]
+        field = _best(tried, known, _FEW)
+    forms = [field] if cube is None else [field, field.without_cube()]
+    field = _weighed(_best(forms, known), noise, placing)
+    if field.outliers >= _FEW_OUTLIERS or bool(placing.any()):
+        field = _weighed(_best([field], known), noise, placing)
     return replace(field, scale=_scale(field, held))
 
 
-def _weighed(field: ResidualField) -> ResidualField:
-    """With outliers weighed, if there are more than a few."""
+def _weighed(field: ResidualField, noise: Tensor, placing: Tensor) -> ResidualField:
+    """With the noise of this variance, and outliers weighed if more than a few."""
+    stated = noise + placing * (1 + float(field.weights.sum()))
+    raised = field.noise / field.stated
     if field.outliers < _FEW_OUTLIERS:
-        return field
-    return field.with_outliers_weighed(field.outliers)
+        return replace(field, stated=stated, noise=stated)
+    first = bool((raised == 1).all())
+    field = replace(field, stated=stated, noise=raised * stated)
+    for _ in range(1 + first):
+        field = field.with_outliers_weighed(field.outliers)
+    return field
 
 
-def _stretched(
-    field: ResidualField, held: Tensor, stretches: tuple[float, ...]
+def _best(
+    fields: list[ResidualField], held: Tensor, count: int = _LEARNING_COUNT
 ) -> ResidualField:
-    """With the stretch of the best score."""
-    if len(stretches) == 1:
-        return field
-    tried = [_learnt(replace(field, stretch=stretch), held) for stretch in stretches]
-    return max(tried, key=lambda found: found[1])[0]
+    """Each with the covariance that held-out rows teach; that of the best score."""
+    learnt = [_learnt(field, held, count) for field in fields]
+    return max(learnt, key=lambda found: found[1])[0]
 
 
-def _learnt(field: ResidualField, held: Tensor) -> tuple[ResidualField, float]:
+def _learnt(
+    field: ResidualField, held: Tensor, count: int
+) -> tuple[ResidualField, float]:
     """With the covariance that held-out rows teach, and its log score."""
-    near = _near_unseen(field.rays, held, field.stretch, _LEARNING_COUNT)
-    hoods = Neighbourhoods.of(FreeSpectrum(), field.rays, field.rays[held], near)
+    near = _near_unseen(field.rays, held, field.stretch, count)
+    hoods = Neighbourhoods.of(field.form, field.rays, field.rays[held], near)
     mean = field.residuals.mean(dim=0)
     learnt = learn_weights(
         hoods,
@@ -276,5 +309,4 @@ def _scale(field: ResidualField, held: Tensor) -> float:
     # A single prediction has no spread.
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
     noise = spread + field.stated[held]
-    variance = found.variance.clamp_min(0.0)
-    return variance_scale(errors.mean(dim=0), variance, noise)
+    return variance_scale(errors.mean(dim=0), found.variance, noise)

@@ -13,44 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.residual.ray_table import ray_table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rays:
-    """Rays from the observer, indexed like a tensor.
-
-    Parameters
-    ----------
-    directions
-        Unit vectors.
-    lengths
-        [pc].
-    density
-        Mean density along each ray [mag/pc].
-    """
-
-    directions: Float[Tensor, "*n 3"]
-    lengths: Float[Tensor, "*n"]
-    density: Float[Tensor, "*n"]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
-        return Rays(
-            directions=self.directions[rows],
-            lengths=self.lengths[rows],
-            density=self.density[rows],
-        )
-
-    def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
-        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
-        logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
-        return torch.cat([stretch * self.directions, logarithm], dim=-1)
+from dustmap.residual.rays import Rays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

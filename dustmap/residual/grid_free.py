@@ -15,10 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.field import ResidualField, learn_residual, least_density
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.learning import learn_weights
 from dustmap.residual.neighbours import nearest, without_self
+from dustmap.residual.rays import Rays
 
 # Stars of a local mean that are tried, and the stretch in which they are found.
 _MEANS, _STRETCH = (100, 300), 10.0

@@ -18,9 +18,9 @@ from torch import Tensor
 from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.earlier_rows import nearest_earlier
-from dustmap.residual.field import ResidualField, added, rays_to
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.field import ResidualField, added
 from dustmap.residual.neighbours import nearest
+from dustmap.residual.rays import Rays
 
 # Neighbours of a place among the stars, and among the places before it.
 _STARS, _PLACES = 40, 24
@@ -38,7 +38,7 @@ def draw_extinctions(
 
     ``white`` are independent standard normals.
     """
-    places = rays_to(ends, extinctions.mean(dim=0), field.darkest)
+    places = field.places(ends, extinctions.mean(dim=0))
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(_ORDER))
     residual = torch.empty(white.shape, dtype=torch.float64)
     residual[:, order] = _drawn(field, places[order], white[:, order])
@@ -60,26 +60,18 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
     values = torch.cat([field.residuals, torch.zeros_like(white)], dim=1).numpy()
     known = field.noise + field.nugget
     noise = torch.cat([known, known.new_zeros(len(places))])
-    rays = _together(field.rays, places)
+    rays = field.rays.followed_by(places)
     for neighbours in blocks:
         rows = slice(first, first + len(neighbours))
         found = krige_rays(
-            FreeSpectrum(), field.weights, rays, noise, rays[rows], neighbours
+            field.form, field.weights, rays, noise, rays[rows], neighbours
         )
-        std = (field.scale * found.variance.clamp_min(0.0)).sqrt()
+        std = (field.scale * found.variance).sqrt()
         own = slice(first - len(stars), first - len(stars) + len(neighbours))
         innovations = (std * white[:, own]).numpy()
         _walk(values, first, neighbours.numpy(), found.weights.numpy(), innovations)
         first += len(neighbours)
     return torch.from_numpy(values[:, len(stars) :])
-
-
-def _together(rays: Rays, places: Rays) -> Rays:
-    return Rays(
-        directions=torch.cat([rays.directions, places.directions]),
-        lengths=torch.cat([rays.lengths, places.lengths]),
-        density=torch.cat([rays.density, places.density]),
-    )
 
 
 @compiled

@@ -70,10 +70,16 @@ class Neighbourhoods:
         cls, covariance: Covariance, rows: Any, places: Any, neighbours: Tensor
     ) -> Neighbourhoods:
         """The components of places and their neighbours among rows."""
-        near = rows[neighbours]
+        near, k = rows[neighbours], neighbours.shape[1]
+        # Covariances are symmetric: one half is computed.
+        one, other = torch.tril_indices(k, k)
+        half = covariance.components(near[:, one], near[:, other])
+        among = half.new_empty(len(neighbours), k, k, half.shape[-1])
+        among[:, one, other] = half
+        among[:, other, one] = half
         return cls(
             neighbours=neighbours,
-            among=covariance.components(near[:, :, None], near[:, None, :]),
+            among=among,
             across=covariance.components(places[:, None], near),
             prior=covariance.components(places, places),
         )
@@ -81,26 +87,65 @@ class Neighbourhoods:
     def krige(
         self, weights: Float[Tensor, " j"], noise: Float[Tensor, " n"]
     ) -> Kriging:
-        """Predict with these weights of the components; differentiable.
+        """Predict with these weights of the components.
 
         Raises
         ------
         FloatingPointError
             If a neighbourhood's covariance is not positive definite.
         """
-        among = self.among @ weights
-        own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + noise[self.neighbours]
-        factor = cholesky_factors(among, own)
         across = self.across @ weights
-        solved = torch.cholesky_solve(across[..., None], factor)[..., 0]
+        solved = self._solve(weights, noise, across[..., None])[..., 0]
         variance = self.prior @ weights - (solved * across).sum(1)
         return Kriging(neighbours=self.neighbours, weights=solved, variance=variance)
+
+    def predict(
+        self,
+        weights: Float[Tensor, " j"],
+        noise: Float[Tensor, " n"],
+        residuals: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        r"""Mean and variance of every place, with gradients in weights and noise.
+
+        With :math:`a = K^{-1} c` and :math:`b = K^{-1} r` held fixed,
+        :math:`c^\top b + a^\top r - a^\top K b` and
+        :math:`C_{**} - 2 c^\top a + a^\top K a` have the values and the gradients of
+        the prediction, and are linear in the weights: factors are not differentiated.
+
+        Raises
+        ------
+        FloatingPointError
+            If a neighbourhood's covariance is not positive definite.
+        """
+        near, across = residuals[self.neighbours], self.across @ weights
+        right = torch.stack([across, near], dim=-1).detach()
+        with torch.no_grad():
+            a, b = self._solve(weights, noise, right).unbind(-1)
+        pairs = torch.stack([a * b, a * a], dim=1)
+        outer = torch.stack([b, a], dim=1)[:, :, None] * a[:, None, :, None]
+        count, k = a.shape
+        among = self.among.reshape(count, k * k, -1)
+        inner = outer.reshape(count, 2, k * k) @ among
+        own = JITTER * torch.diagonal(self.among, dim1=1, dim2=2).mT
+        inner = (inner + pairs @ own) @ weights
+        inner = inner + (pairs * noise[self.neighbours][:, None]).sum(-1)
+        mean = (across * b).sum(1) + (a * near).sum(1) - inner[:, 0]
+        variance = self.prior @ weights - 2 * (across * a).sum(1) + inner[:, 1]
+        return mean, variance
+
+    def _solve(
+        self, weights: Tensor, noise: Tensor, right: Float[Tensor, "m k c"]
+    ) -> Float[Tensor, "m k c"]:
+        """``(C + D)⁻¹`` of every neighbourhood applied to columns."""
+        among = self.among @ weights
+        own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + noise[self.neighbours]
+        return torch.cholesky_solve(right, cholesky_factors(among, own))
 
 
 def cholesky_factors(
     covariance: Float[Tensor, "m k k"], noise: Float[Tensor, "m k"]
 ) -> Float[Tensor, "m k k"]:
-    """Lower factors of every neighbourhood's covariance and noise; differentiable.
+    """Lower factors of every neighbourhood's covariance and noise.
 
     Raises
     ------

@@ -68,9 +68,9 @@ def learn_weights(
 
     def score(place: Tensor) -> Tensor:
         values = scale * place[:-1].exp()
-        found = hoods.krige(values[:-1], noise + values[-1])
-        error = observed - found.mean(residuals)
-        whole = found.variance + observed_noise + values[-1]
+        mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
+        error = observed - mean
+        whole = variance + observed_noise + values[-1]
         inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
         outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
             error, OUTLYING**2 * whole

@@ -7,12 +7,14 @@ over the box tell them (:mod:`dustmap.inference.scales.learning`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Int
+from numpy.polynomial.legendre import leggauss
+from scipy.optimize import bisect
 from torch import Tensor
 
 from dustmap.inference.scales.learning import LearntScales, learn_scales
@@ -35,6 +37,9 @@ _STARS, _CELLS = 4_000, 16
 _SIMULATIONS = 16
 # Variance at which an unknown common noise starts, relative to the stars' own.
 _COMMON = 0.1
+
+# Nodes of Gauss's rule over a grid step.
+_NODES = 12
 
 OnStep = Callable[[str, int, float], None]
 
@@ -146,18 +151,21 @@ def _changed(
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan with what is open as it was found, and notes."""
     scales = found.scales
-    lengthscale, notes = plan.lengthscale, ()
+    lengthscale, std, notes = plan.lengthscale, scales.std, ()
     if "lengthscale" in names:
-        lengthscale, notes = _resolved(scales.lengthscale.tolist(), plan)
+        found_scales = scales.lengthscale.tolist()
+        lengthscale, notes = _resolved(found_scales, plan)
+        if "variance" in names:
+            std = resolved_std(std, found_scales, lengthscale, plan)
     means = {name: float(value) for name, value in scales.mean.parameters().items()}
     value = means.get("mean", plan.mean.value)
     if plan.is_lognormal:
-        value *= math.exp(-(scales.std**2) / 2)
+        value *= math.exp(-(std**2) / 2)
     height = means.get("scale_height", plan.mean.scale_height)
     changed = replace(
         plan,
         lengthscale=lengthscale,
-        std=scales.std,
+        std=std,
         mean=replace(plan.mean, value=value, scale_height=height),
         common_noise=_common_noise(plan, scales),
     )
@@ -189,6 +197,35 @@ def _resolved(
         "steps: the grid does not resolve the one learnt"
     )
     return raised, (note,)
+
+
+def resolved_std(
+    std: float, scale: list[float], raised: tuple[float, ...], plan: Plan
+) -> float:
+    r"""The std with which cells of the grid keep the variance of their mean density.
+
+    A cell's mean has the mean covariance of two of its points, which for a lognormal
+    density is :math:`e^{\sigma^2 k(r)} - 1` relative to the squared mean. Longer
+    lengthscales would raise it, and a prior of too much structure is slow to fit.
+    """
+    node, weight = (torch.from_numpy(x) for x in leggauss(_NODES))
+    # The distance of two points of a unit interval has the density 2 (1 - t).
+    node, weight = (node + 1) / 2, (1 - (node + 1) / 2) * weight
+    apart = torch.cartesian_prod(*(node * step for step in plan.grid.spacing))
+    weights = torch.cartesian_prod(weight, weight, weight).prod(dim=1)
+
+    def variance(std: float, scale: Sequence[float]) -> float:
+        kernel = KERNELS[plan.kernel](lengthscale=list(scale), variance=std**2)
+        covariance = kernel(apart)
+        if plan.is_lognormal:
+            covariance = covariance.expm1()
+        return float(weights @ covariance)
+
+    if list(raised) == scale:
+        return std
+    kept = variance(std, scale)
+    root: Any = bisect(lambda x: variance(x, raised) - kept, 1e-3 * std, std)
+    return float(root)
 
 
 def _facts(found: LearntScales, stars: int) -> dict[str, Any]:

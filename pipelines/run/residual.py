@@ -17,7 +17,7 @@ from dustmap.residual.field import (
     least_density,
     rays_to,
 )
-from dustmap.residual.free_spectrum import Rays
+from dustmap.residual.rays import DensityCube, Rays
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
@@ -56,10 +56,29 @@ def fit_residual(
     noise = torch.as_tensor(np.concatenate(bare)) ** 2
     errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
     mean = extinctions.mean(dim=0)
-    rays = rays_to(ends, mean, least_density(mean, ends.norm(dim=1)))
-    held = torch.arange(len(train), len(ends))
+    least = least_density(mean, ends.norm(dim=1))
     return learn_residual(
-        rays, observed - extinctions, noise, held, placing=(at * errors) ** 2
+        rays_to(ends, mean, least),
+        observed - extinctions,
+        noise,
+        torch.arange(len(train), len(ends)),
+        placing=(at * errors) ** 2,
+        cube=_mean_cube(posterior, plan, least),
+    )
+
+
+def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
+    """The samples' mean density at the grid's points, at least this [mag/pc]."""
+    found = []
+    for points in plan.grid.points().to(torch.float64).split(_ROWS):
+        model = posterior.model.at(PointValues(points))
+        total = torch.zeros(len(points), dtype=torch.float64)
+        for sample in posterior.samples:
+            total += model.apply(sample).to(torch.float64).cpu()
+        found.append(total / len(posterior.samples))
+    values = torch.cat(found).clamp_min(least).reshape(plan.grid.shape)
+    return DensityCube(
+        values=values, origin=plan.grid.origin, spacing=plan.grid.spacing
     )
 
 
@@ -93,6 +112,10 @@ def residual_bytes(field: ResidualField) -> bytes:
     kept |= {name: getattr(field, name) for name in _OF_STARS}
     tensors |= {name: value.to(torch.float32).clone() for name, value in kept.items()}
     constants = [getattr(field, name) for name in _CONSTANTS]
+    if field.cube is not None:
+        cube = field.cube
+        tensors["cube"] = cube.values.to(torch.float32)
+        tensors["grid"] = torch.tensor([cube.origin, cube.spacing], dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     return save(tensors)
 
@@ -101,8 +124,16 @@ def residual_from(data: bytes) -> ResidualField:
     """The residual that these bytes hold."""
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
+    rays, cube = Rays(**{name: tensors[name] for name in _OF_RAYS}), None
+    if "cube" in tensors:
+        origin, spacing = tensors["grid"].tolist()
+        cube = DensityCube(
+            values=tensors["cube"], origin=tuple(origin), spacing=tuple(spacing)
+        )
+        rays = cube.along(rays)
     return ResidualField(
-        rays=Rays(**{name: tensors[name] for name in _OF_RAYS}),
+        rays=rays,
+        cube=cube,
         residuals=tensors["residuals"],
         **{name: tensors[name] for name in _OF_STARS},
         **dict(constants),

@@ -8,11 +8,17 @@ import pytest
 import torch
 
 from dustmap.grid import Grid
+from dustmap.kernels import KERNELS
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, rays
 from pipelines.model.plan import MeanPlan, Plan
-from pipelines.planning.learning import learn_plan, open_names, spread_rows
+from pipelines.planning.learning import (
+    learn_plan,
+    open_names,
+    resolved_std,
+    spread_rows,
+)
 
 CPU = torch.device("cpu")
 GRID = Grid(shape=(19, 19, 11), spacing=(10.0,) * 3, origin=(-90.0, -90.0, -50.0))
@@ -254,3 +260,20 @@ def test_noise_that_no_error_states_is_not_taken_for_structure(gaussian_start):
     assert found is not None
     error = found.facts["errors"]["common_noise"]
     assert abs(2 * math.log(found.plan.common_noise / 0.05)) < 2.5 * error < 2.5
+
+
+def test_a_raised_lengthscale_keeps_the_variance_of_a_cells_mean_density():
+    coarse = Grid(shape=(5, 5, 5), spacing=(30.0,) * 3, origin=(-60.0,) * 3)
+    plan = replace(LOGNORMAL, grid=coarse)
+    std = resolved_std(1.5, [15.0] * 3, (45.0,) * 3, plan)
+    # Simulated: pairs of points of a cell, and the covariance of their densities.
+    pairs = 30 * torch.rand(2, 400_000, 3, generator=seeded(0), dtype=torch.float64)
+    apart = pairs[0] - pairs[1]
+
+    def variance(std, scale):
+        kernel = KERNELS[plan.kernel](lengthscale=[scale] * 3, variance=std**2)
+        return float(kernel(apart).expm1().mean())
+
+    assert 0.3 < std < 1.5
+    assert variance(std, 45.0) == pytest.approx(variance(1.5, 15.0), rel=0.02)
+    assert resolved_std(1.5, [45.0] * 3, (45.0,) * 3, plan) == 1.5

@@ -11,6 +11,7 @@ import torch
 import xarray
 
 from dustmap.functionals import PointValues, Stack
+from dustmap.residual.rays import DensityCube
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
@@ -22,7 +23,7 @@ from pipelines.products.integrated import integrated
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import read_residual
+from pipelines.run.residual import read_residual, residual_bytes, residual_from
 from pipelines.samples.reading import read_samples
 from pipelines.samples.writing import write_sample_cubes, write_samples
 
@@ -102,6 +103,27 @@ def test_an_archive_answers_as_its_run_does(run: Run, tmp_path) -> None:
     found = predict_columns(archive.plan, archive.posterior, stars)
     for name, expected in predict_columns(run.plan, run.posterior, stars).items():
         np.testing.assert_allclose(found[name], expected, rtol=0.02)
+
+
+@pytest.mark.parametrize("along", [False, True])
+def test_both_forms_are_read_as_they_were_written(run: Run, along: bool) -> None:
+    field = run.posterior.residual
+    assert field is not None
+    field = field.without_cube()
+    if along:
+        values = torch.rand(5, 5, 5, generator=torch.Generator().manual_seed(1))
+        cube = DensityCube(
+            values=values.double(), origin=(-400.0,) * 3, spacing=(200.0,) * 3
+        )
+        field = replace(field, cube=cube, rays=cube.along(field.rays))
+    weights = torch.linspace(0.1, 0.4, len(field.form.lengthscales)).double()
+    field = replace(field, weights=weights)
+    again = residual_from(residual_bytes(field))
+    assert type(again.form) is type(field.form)
+    ends = torch.as_tensor(sky(30, 4)[0].positions())
+    asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
+    for found, expected in zip(again.correct(*asked), field.correct(*asked)):
+        torch.testing.assert_close(found, expected, rtol=5e-3, atol=1e-4)
 
 
 def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path):

@@ -31,9 +31,10 @@ from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.earlier_rows import nearest_earlier
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import JITTER
 from dustmap.residual.learning import log_score
+from dustmap.residual.rays import Rays
 
 # Neighbours of a star, and the stretch of angles against ln distance among them.
 _NEIGHBOURS, _STRETCH = 20, 5.0

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from dustmap.residual.field import least_density
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.grid_free import GridFree, learn_grid_free, local_means
 from dustmap.residual.kriging import JITTER
 from dustmap.residual.neighbours import without_self
+from dustmap.residual.rays import Rays
 from dustmap.residual.tuned_neighbours import TunedNeighbours, tune_neighbours
 
 SPECTRUM = FreeSpectrum()

@@ -9,11 +9,12 @@ from scipy.integrate import dblquad, quad
 
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.field import ResidualField, learn_residual, least_density, rays_to
-from dustmap.residual.free_spectrum import FreeSpectrum, Rays
+from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.ray_table import ray_table
+from dustmap.residual.rays import Rays
 
 SPECTRUM = FreeSpectrum()
 WEIGHTS = torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64)

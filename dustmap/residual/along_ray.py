@@ -1,0 +1,65 @@
+r"""Covariance of extinctions along neighbouring rays, by the density of a map.
+
+Structure below the grid is correlated over less than a shell. Along rays an angle
+:math:`\theta` apart, with the map's density :math:`\rho_n(s)`,
+
+.. math::
+   C_{nm} = \sum_b \rho_n(s_b)\, \rho_m(s_b)\, \Delta s_b
+            \sum_j w_j\, \kappa_j(2 s_b \sin(\theta / 2)),
+
+over shells up to the shorter ray's end, where
+
+.. math::
+   \kappa_j(b) = \int_{-\infty}^\infty e^{-\sqrt{b^2 + t^2} / \ell_j}\,dt
+              = 2 b K_1(b / \ell_j)
+
+is the exponential kernel integrated along the line of sight: :math:`2 \ell_j` at 0.
+With the chord for b the covariance is positive definite on every shell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.residual.rays import Rays
+
+# Argument below which x K₁(x) is 1 to rounding.
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlongRay:
+    """The scales [pc] and the bounds of the shells [pc]; see the module."""
+
+    edges: Float[Tensor, " b+1"]
+    lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0)
+
+    @property
+    def middles(self) -> Float[Tensor, " b"]:
+        """Where the density and the distance of two rays are taken [pc]."""
+        return (self.edges[1:] + self.edges[:-1]) / 2
+
+    def components(self, one: Rays, other: Rays) -> Float[Tensor, "*n j"]:
+        """The summands of unit ``w_j``, of rays that broadcast, element by element."""
+        assert one.profile is not None
+        assert other.profile is not None
+        chord = (one.directions - other.directions).norm(dim=-1)
+        shorter = torch.minimum(one.lengths, other.lengths)
+        total = shorter.new_zeros(*shorter.shape, len(self.lengthscales))
+        shells = zip(self.edges[:-1], self.edges[1:], self.middles, strict=True)
+        for shell, (start, end, middle) in enumerate(shells):
+            within = (shorter.clamp_max(float(end)) - start).clamp_min(0.0)
+            product = one.profile[..., shell] * other.profile[..., shell] * within
+            for j, scale in enumerate(self.lengthscales):
+                total[..., j] += product * 2 * scale * bessel(chord * (middle / scale))
+        return total
+
+
+def bessel(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """``x K₁(x)``."""
+    x = x.clamp_min(_NEAR)
+    return x * torch.special.modified_bessel_k1(x)

@@ -1,0 +1,222 @@
+r"""Covariances of rays and of points with rays, compiled.
+
+Element by element those of `FreeSpectrum.components` and `AlongRay.components` with
+their weights; and those of the relative density :math:`\delta` at a point with the
+extinction along a ray, :math:`g_n \sum_j w_j \ell_j J` of
+:mod:`dustmap.residual.decay_table` for the free spectrum and
+
+.. math::
+   \sum_b \rho_n(s_b) \sum_j w_j \ell_j
+   [G(p / \ell_j, (s_{b+1} - x) / \ell_j) - G(p / \ell_j, (s_b - x) / \ell_j)]
+
+along the ray, over shells up to its end.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.linalg.compiled_tasks import compiled
+from dustmap.residual.along_ray import AlongRay, bessel
+from dustmap.residual.decay_table import FURTHEST, NEAREST, START, STEP, decay_table
+from dustmap.residual.free_spectrum import FreeSpectrum
+from dustmap.residual.ray_table import LIMITS, ray_table
+from dustmap.residual.rays import Rays
+
+# Components of less than this part of the relative variance are left out.
+_NEGLIGIBLE = 1e-9
+# Impact parameters of the table along rays, in the least and in the largest scale, and
+# how many there are.
+_IMPACTS, _COUNT = (1e-4, 40.0), 1024
+# Scales beyond which a point and a part of a ray do not covary, by e^-10.
+_REACH = 10.0
+# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile.
+_LENGTH, _DENSITY, _LOGARITHM, _FALLS = 3, 4, 5, 6
+
+
+class CompiledCovariance:
+    """A form of the covariance with its weights, as the compiled loops read it."""
+
+    def __init__(
+        self, form: FreeSpectrum | AlongRay, weights: Float[Tensor, " j"]
+    ) -> None:
+        used = (weights > _NEGLIGIBLE * weights.max()).numpy()
+        self._scales = np.array(form.lengthscales)[used]
+        self._along = isinstance(form, AlongRay)
+        # The free spectrum has no shells.
+        shells, impacts = np.zeros((3, 0)), np.zeros((2, 2))
+        if isinstance(form, AlongRay):
+            edges = form.edges
+            shells = torch.stack([edges[:-1], edges.diff(), form.middles.log()]).numpy()
+            impacts = _impact_table(self._scales, weights.numpy()[used])
+        table = ray_table()
+        axes = np.array([table.starts, table.steps])
+        #: What the compiled functions take.
+        self.tables = (
+            self._scales,
+            weights.numpy()[used],
+            (table.ratio.numpy(), axes, np.log(self._scales)),
+            decay_table(),
+            impacts,
+            shells,
+        )
+
+    def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
+        """What covariances need of each ray."""
+        lengths = rays.lengths.numpy()[:, None]
+        logarithms = np.log(np.maximum(lengths, 1e-300))
+        falls = np.expm1(-lengths / self._scales)
+        density, directions = rays.density.numpy()[:, None], rays.directions.numpy()
+        parts = [directions, lengths, density, logarithms, falls]
+        if self._along and rays.profile is not None:
+            parts.append(rays.profile.numpy())
+        return np.hstack(parts)
+
+
+def _impact_table(scales: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    r""":math:`\sum_j w_j \kappa_j` on a regular grid of ln b: abscissas and values."""
+    nearest, furthest = _IMPACTS[0] * scales.min(), _IMPACTS[1] * scales.max()
+    abscissas = np.linspace(math.log(nearest), math.log(furthest), _COUNT)
+    relative = torch.from_numpy(np.exp(abscissas)[:, None] / scales)
+    values = bessel(relative).numpy() @ (2 * scales * weights)
+    return np.stack([abscissas, values])
+
+
+@compiled
+def _position(logarithm, start, step, size):
+    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
+    return int(x), x - int(x)
+
+
+@compiled
+def _chord(one, other):
+    """Squared distance of the tips of the two unit vectors."""
+    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
+    return x * x + y * y + z * z
+
+
+@compiled
+def covariance(one, other, tables):
+    """The covariance of the extinctions along two rays."""
+    if tables[5].shape[1]:
+        return _along(one, other, tables)
+    return _free(one, other, tables)
+
+
+@compiled
+def _along(one, other, tables):
+    """That of `AlongRay`."""
+    scales, impacts, shells = tables[0], tables[4], tables[5]
+    chord = 0.5 * math.log(max(_chord(one, other), LIMITS[0] ** 2))
+    shorter, first = min(one[_LENGTH], other[_LENGTH]), _FALLS + len(scales)
+    start, step = impacts[0, 0], impacts[0, 1] - impacts[0, 0]
+    total = 0.0
+    for b in range(shells.shape[1]):
+        within = min(shells[1, b], shorter - shells[0, b])
+        impact = chord + shells[2, b]
+        if within <= 0 or impact >= impacts[0, -1]:
+            break
+        i, a = _position(impact, start, step, impacts.shape[1])
+        value = impacts[1, i] + a * (impacts[1, i + 1] - impacts[1, i])
+        total += one[first + b] * other[first + b] * within * value
+    return total
+
+
+@compiled
+def _free(one, other, tables):
+    """That of `FreeSpectrum`."""
+    scales, weights = tables[0], tables[1]
+    ratio, axes, logarithms = tables[2]
+    if one[_LENGTH] > other[_LENGTH]:
+        one, other = other, one
+    chord = 0.5 * math.log(max(_chord(one, other), LIMITS[0] ** 2))
+    i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
+    apart = other[_LENGTH] - one[_LENGTH]
+    total = 0.0
+    for j in range(len(scales)):
+        u, difference = one[_LENGTH] / scales[j], apart / scales[j]
+        shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
+        m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
+        further = math.log1p(min(difference, LIMITS[2]))
+        k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
+        value = 0.0
+        for p in range(2):
+            for q in range(2):
+                first, second = ratio[i + p, m + q, k], ratio[i + p, m + q, k + 1]
+                part = (a if p else 1 - a) * (b if q else 1 - b)
+                value += part * (first + c * (second - first))
+        falls = one[_FALLS + j] + other[_FALLS + j]
+        parallel = _parallel(u, difference, falls)
+        total += weights[j] * scales[j] ** 2 * value * parallel
+    return one[_DENSITY] * other[_DENSITY] * total
+
+
+@compiled
+def _parallel(u, difference, falls):
+    """``I(0, u, u + difference)``; see `ray_table.parallel_rays`."""
+    longer = u + difference
+    if longer < 1e-3:
+        return u * longer - (longer**3 - difference**3 + u**3) / 6
+    return 2 * u + falls - math.expm1(-difference)
+
+
+@compiled
+def point_covariance(point, ray, tables):
+    """That of the relative density at a point with the extinction along a ray."""
+    scales, weights, shells = tables[0], tables[1], tables[5]
+    square = _chord(point, ray)
+    foot = point[_LENGTH] * (1 - square / 2)
+    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
+    total = 0.0
+    for j in range(len(scales)):
+        if shells.shape[1]:
+            part = _along_point(apart, foot, ray, j, tables)
+        else:
+            p, x, v = apart / scales[j], foot / scales[j], ray[_LENGTH] / scales[j]
+            part = _decay(p, v - x, tables[3]) + _decay(p, x, tables[3])
+            part *= ray[_DENSITY]
+        total += weights[j] * scales[j] * part
+    return total
+
+
+@compiled
+def _along_point(apart, foot, ray, j, tables):
+    """The sum over shells for one scale, over those within `_REACH` scales."""
+    scale, shells, first = tables[0][j], tables[5], _FALLS + len(tables[0])
+    p, reach = apart / scale, _REACH * scale
+    if p > _REACH:
+        return 0.0
+    total, before, known = 0.0, 0.0, False
+    for b in range(shells.shape[1]):
+        start = shells[0, b]
+        end = min(start + shells[1, b], ray[_LENGTH])
+        if end <= start or start > foot + reach:
+            break
+        if end < foot - reach:
+            continue
+        if not known:
+            before, known = _decay(p, (start - foot) / scale, tables[3]), True
+        after = _decay(p, (end - foot) / scale, tables[3])
+        total += ray[first + b] * (after - before)
+        before = after
+    return total
+
+
+@compiled
+def _decay(p, x, table):
+    """``G(p, x)``; see `decay_table`."""
+    if p > FURTHEST:
+        return 0.0
+    along = min(abs(x), FURTHEST)
+    i, a = _position(math.log(max(p, NEAREST)), START, STEP, table.shape[0])
+    j, b = _position(math.log(max(along, NEAREST)), START, STEP, table.shape[1])
+    first = table[i, j] + b * (table[i, j + 1] - table[i, j])
+    second = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
+    value = -(first + a * (second - first)) * math.expm1(-along)
+    return value if x > 0 else -value

@@ -1,0 +1,115 @@
+"""Sight lines from the observer, and the density of a map along them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Least thickness of a shell relative to its distance.
+_SHELL = 0.1
+# Rays that are followed at once.
+_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rays:
+    """Rays from the observer, indexed like a tensor.
+
+    Parameters
+    ----------
+    directions
+        Unit vectors.
+    lengths
+        [pc].
+    density
+        Mean density along each ray [mag/pc].
+    profile
+        Density of the map in the shells of a `DensityCube` [mag/pc], whatever the
+        length; ``None`` where only mean densities count.
+    """
+
+    directions: Float[Tensor, "*n 3"]
+    lengths: Float[Tensor, "*n"]
+    density: Float[Tensor, "*n"]
+    profile: Float[Tensor, "*n b"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
+        return Rays(**{name: value[rows] for name, value in self._given().items()})
+
+    def followed_by(self, other: Rays) -> Rays:
+        """These rays, then those."""
+        others = other._given()
+        both = self._given().items()
+        return Rays(**{name: torch.cat([x, others[name]]) for name, x in both})
+
+    def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
+        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
+        return torch.cat([stretch * self.directions, logarithm], dim=-1)
+
+    def _given(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensityCube:
+    """Densities on a regular grid around the observer, and shells to follow rays in.
+
+    Parameters
+    ----------
+    values
+        At the grid's points [mag/pc].
+    origin, spacing
+        First point and steps of the grid [pc].
+    """
+
+    values: Float[Tensor, "x y z"]
+    origin: tuple[float, ...]
+    spacing: tuple[float, ...]
+
+    def edges(self) -> Float[Tensor, " b+1"]:
+        """Bounds of shells [pc] out to the furthest point of the grid.
+
+        A shell is one grid step thick, or a tenth of its distance where this is more.
+        """
+        first = torch.tensor(self.origin, dtype=torch.float64)
+        last = torch.tensor(self.values.shape) - 1
+        last = first + last * torch.tensor(self.spacing, dtype=torch.float64)
+        furthest = float(torch.maximum(first.abs(), last.abs()).norm())
+        edges, step = [0.0], sum(self.spacing) / 3
+        while edges[-1] < furthest:
+            edges.append(edges[-1] + max(step, _SHELL * edges[-1]))
+        return torch.tensor(edges, dtype=torch.float64)
+
+    def along(self, rays: Rays) -> Rays:
+        """Rays with the densities in the middle of every shell, interpolated.
+
+        Beyond the grid those of its nearest point.
+        """
+        edges = self.edges()
+        middle = (edges[1:] + edges[:-1]) / 2
+        origin, spacing = (
+            torch.tensor(x, dtype=torch.float64) for x in (self.origin, self.spacing)
+        )
+        reach = torch.tensor(self.values.shape) - 1
+        found = []
+        for directions in rays.directions.split(_ROWS):
+            points = directions[:, None] * middle[:, None]
+            place = 2 * ((points - origin) / spacing / reach) - 1
+            found.append(
+                torch.nn.functional.grid_sample(
+                    self.values[None, None],
+                    # The last axis of the values comes first.
+                    place.flip(-1)[None, None],
+                    align_corners=True,
+                    padding_mode="border",
+                )[0, 0, 0]
+            )
+        return replace(rays, profile=torch.cat(found))

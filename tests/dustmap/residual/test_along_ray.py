@@ -1,0 +1,218 @@
+"""The covariance along rays against sums and integrals, and what it learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.special import k1
+
+from dustmap.residual.along_ray import AlongRay
+from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.field import learn_residual, rays_to
+from dustmap.residual.free_spectrum import FreeSpectrum
+from dustmap.residual.kriging import JITTER, Neighbourhoods
+from dustmap.residual.neighbours import nearest
+from dustmap.residual.rays import DensityCube, Rays
+
+WEIGHTS = torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def cube(generator: torch.Generator, contrast: float = 1.0) -> DensityCube:
+    """A lognormal cube, independent from point to point, 400 pc to every side."""
+    white = torch.randn(17, 17, 17, generator=generator, dtype=torch.float64)
+    return DensityCube(
+        values=1e-3 * (contrast * white).exp(),
+        origin=(-400.0,) * 3,
+        spacing=(50.0,) * 3,
+    )
+
+
+def rays(
+    count: int, density: DensityCube, generator: torch.Generator, spread: float = 0.05
+) -> Rays:
+    """Rays about one direction, as far apart as ``spread`` [rad]."""
+    about = torch.tensor([1.0, 0, 0], dtype=torch.float64)
+    white = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    directions = torch.nn.functional.normalize(about + spread * white, dim=-1)
+    lengths = 60 + 320 * torch.rand(count, generator=generator, dtype=torch.float64)
+    ends = directions * lengths[:, None]
+    return density.along(rays_to(ends, torch.ones(count, dtype=torch.float64), 0.0))
+
+
+def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
+    x, y, z = torch.meshgrid(*(torch.arange(n) for n in (9, 7, 5)), indexing="ij")
+    linear = DensityCube(
+        values=(2.0 * x + 3.0 * y - z + 20).double(),
+        origin=(-80.0, -30.0, -20.0),
+        spacing=(20.0, 10.0, 10.0),
+    )
+    edges = linear.edges()
+    assert float(edges[-1]) >= np.linalg.norm([80, 30, 20])
+    steps = edges.diff()
+    assert float(steps[0]) == pytest.approx(40 / 3)
+    assert bool((steps.diff() > -1e-9).all())
+    directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
+    found = linear.along(rays_to(100 * directions, torch.ones(2), 0.0)).profile
+    assert found is not None
+    middles = AlongRay(edges=edges).middles
+    for row, direction in zip(found, directions):
+        x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
+        expected = 2 * (x + 80) / 20 + 3 * (y + 30) / 10 - (z + 20) / 10 + 20
+        inside = middles * direction.max() < 20
+        torch.testing.assert_close(row[inside], expected[inside])
+    # Beyond the grid the nearest of its points counts.
+    assert float(found[0, -1]) == pytest.approx(8 + 9 - 4 + 20)
+
+
+def test_components_are_the_integral_along_the_shorter_ray(
+    generator: torch.Generator,
+) -> None:
+    smooth = DensityCube(
+        values=torch.full((17, 17, 17), 2e-3, dtype=torch.float64),
+        origin=(-400.0,) * 3,
+        spacing=(50.0,) * 3,
+    )
+    some = rays(2, smooth, generator)
+    form = AlongRay(edges=smooth.edges())
+    found = form.components(some[:1], some[1:])[0]
+    chord = float((some.directions[0] - some.directions[1]).norm())
+    for value, scale in zip(found.tolist(), form.lengthscales):
+
+        def kernel(x: float) -> float:
+            return x * k1(x) if x > 0 else 1.0
+
+        # From distances to distances in scales of the chord.
+        unit = scale / chord
+        integral = quad(kernel, 0, float(some.lengths.min()) / unit)[0]
+        expected = 4e-6 * 2 * scale * unit * integral
+        assert value == pytest.approx(expected, rel=0.03)
+
+
+def test_the_kernel_is_the_exponential_integrated_along_a_line() -> None:
+    found = AlongRay(edges=torch.tensor([0.0, 1.0]), lengthscales=(7.0,))
+    ray = Rays(
+        directions=torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64),
+        lengths=torch.ones(2, dtype=torch.float64),
+        density=torch.ones(2, dtype=torch.float64),
+        profile=torch.ones(2, 1, dtype=torch.float64),
+    )
+    apart = 0.5 * np.sqrt(2)
+    expected = 2 * quad(lambda t: np.exp(-np.hypot(apart, t) / 7), 0, 200)[0]
+    value = float(found.components(ray[:1], ray[1:])[0, 0])
+    assert value == pytest.approx(expected, rel=1e-8)
+
+
+def test_covariances_are_positive_definite_all_around(
+    generator: torch.Generator,
+) -> None:
+    density = cube(generator)
+    some = rays(300, density, generator, spread=5.0)
+    form = AlongRay(edges=density.edges())
+    among = form.components(some[:, None], some[None]) @ WEIGHTS
+    eigenvalues = torch.linalg.eigvalsh(among)
+    assert float(eigenvalues.min()) > -1e-12 * float(eigenvalues.max())
+
+
+def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
+    density = cube(generator)
+    rows, places = (rays(n, density, generator) for n in (300, 40))
+    form = AlongRay(edges=density.edges())
+    noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
+    near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
+    expected = Neighbourhoods.of(form, rows, places, near).krige(WEIGHTS, noise)
+    found = krige_rays(form, WEIGHTS, rows, noise, places, near)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.variance, expected.variance, rtol=1e-3, atol=0)
+
+
+def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> None:
+    density = cube(generator)
+    rows, places = (rays(n, density, generator) for n in (60, 5))
+    near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 8)
+    form = AlongRay(edges=density.edges())
+    hoods = Neighbourhoods.of(form, rows, places, near)
+    residuals = torch.randn(60, generator=generator, dtype=torch.float64)
+
+    def predict(weights: torch.Tensor, noise: torch.Tensor) -> tuple:
+        return hoods.predict(weights, noise, residuals)
+
+    found = hoods.krige(WEIGHTS, torch.full((60,), 0.1))
+    mean, variance = predict(WEIGHTS, torch.full((60,), 0.1))
+    torch.testing.assert_close(mean, found.mean(residuals))
+    torch.testing.assert_close(variance, found.variance)
+    noise = 0.1 + torch.rand(60, generator=generator, dtype=torch.float64)
+    at = (WEIGHTS.clone().requires_grad_(), noise.requires_grad_())
+    assert torch.autograd.gradcheck(predict, at)
+
+
+def test_the_density_at_points_has_the_integrals_of_the_kernel(
+    generator: torch.Generator,
+) -> None:
+    density = cube(generator)
+    rows, places = (rays(n, density, generator) for n in (12, 3))
+    form = AlongRay(edges=density.edges())
+    noise = torch.full((12,), 1e-3, dtype=torch.float64)
+    everyone = torch.arange(12).expand(3, 12)
+    found = krige_rays(form, WEIGHTS, rows, noise, places, everyone, points=True)
+    edges = form.edges.tolist()
+    assert rows.profile is not None
+
+    def across(point: np.ndarray, row: int) -> float:
+        end, profile = rows.directions[row].numpy(), rows.profile[row].tolist()
+        foot, length = float(point @ end), float(rows.lengths[row])
+
+        def relative(s: float) -> float:
+            away = np.linalg.norm(point - s * end)
+            scales = np.array(form.lengthscales)
+            return float(WEIGHTS.numpy() @ np.exp(-away / scales))
+
+        total = 0.0
+        for start, stop, value in zip(edges, edges[1:], profile):
+            if start < length:
+                inside = [foot] if start < foot < min(stop, length) else None
+                ends = start, min(stop, length)
+                total += value * quad(relative, *ends, points=inside, limit=200)[0]
+        return total
+
+    points = (places.directions * places.lengths[:, None]).numpy()
+    covariances = torch.tensor([[across(x, n) for n in range(12)] for x in points])
+    among = form.components(rows[:, None], rows[None]) @ WEIGHTS
+    among += torch.diag(noise + JITTER * torch.diagonal(among))
+    solved = torch.linalg.solve(among, covariances.double().T).T
+    torch.testing.assert_close(
+        found.weights, solved, rtol=0, atol=5e-3 * float(solved.abs().max())
+    )
+
+
+@pytest.mark.parametrize("form", ["along", "free"])
+def test_the_form_that_made_the_residuals_is_learnt(
+    generator: torch.Generator, form: str
+) -> None:
+    density = cube(generator, contrast=1.5)
+    some = rays(1500, density, generator, spread=0.15)
+    truth = AlongRay(edges=density.edges()) if form == "along" else FreeSpectrum()
+    weights = torch.zeros(len(truth.lengthscales), dtype=torch.float64)
+    weights[1] = 0.5
+    # Unit mean densities would be far from those of the cube.
+    some = Rays(
+        directions=some.directions,
+        lengths=some.lengths,
+        density=torch.full((1500,), 1e-3, dtype=torch.float64),
+        profile=some.profile,
+    )
+    among = truth.components(some[:, None], some[None]) @ weights
+    root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
+    white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
+    noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
+    residual = root @ white[0] + 0.01 * white[1]
+    held = torch.arange(1000, 1500)
+    found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
+    assert (found.cube is not None) == (form == "along")
+    assert float(found.weights[1]) == pytest.approx(0.5, rel=0.6)
