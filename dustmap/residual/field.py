@@ -31,8 +31,8 @@ from dustmap.residual.rays import DensityCube, Rays
 # Neighbours of a place, of a row while the covariance is learnt, and of every star for
 # its weight and of rows in trials.
 _COUNT, _LEARNING_COUNT, _FEW = 64, 30, 20
-# Stretches of angles that are tried.
-_STRETCHES = (5.0, 10.0, 20.0)
+# Stretches of angles and powers of `DensityCube` that are tried.
+_STRETCHES, _POWERS = (5.0, 10.0, 20.0), (1.0, 0.5)
 # Held-out rows that teach the covariance, and that find the first outliers; all of them
 # calibrate its errors.
 _LEARNING, _FIRST = 1200, 400
@@ -140,16 +140,20 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Every sample's densities at points [pc], corrected, and their variances.
 
-        The residual of the density is :math:`\rho_s(x) \delta(x)` with the relative
+        The residual of the density is :math:`a_s(x) \delta(x)` with the amplitude of
+        `DensityCube`, :math:`\rho_s(x)` for the free spectrum, and the relative
         density :math:`\delta` of variance :math:`\sum_j w_j`; its covariance with the
         extinction of a star is that of :mod:`dustmap.residual.compiled_covariance`.
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
-        densities = densities.to(torch.float64)
-        corrected = added(densities, densities * found.mean(self.residuals))
-        return corrected, corrected**2 * found.variance
+        densities, relative = densities.to(torch.float64), 1.0
+        if self.cube is not None:
+            relative = self.cube.relative_amplitude(places)
+        change = densities * relative * found.mean(self.residuals)
+        corrected = added(densities, change)
+        return corrected, (corrected * relative) ** 2 * found.variance
 
     def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
         """Places from the neighbours of the star nearest to each.
@@ -217,11 +221,12 @@ def learn_residual(
     ``held`` are the rows that the map has not seen; the others are their neighbours
     while the covariance is learnt. Errors of distances make noise of the density at the
     star: ``placing`` [mag²] is their variance for the map's density :math:`\bar\rho`,
-    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. With the mean map's
-    ``cube`` both forms of the covariance are tried, and that of the better log score is
-    kept. Where more than two
-    rows in a thousand are outliers, these count less; fewer cannot be told from rays
-    through compact clouds. Both call for the covariance to be learnt anew.
+    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. With the mean
+    map's ``cube`` covariances along rays and the free spectrum are tried, and that of
+    the best log score is kept. Where more than two rows in a thousand are outliers,
+    these count less if held-out rows are then predicted better: fewer cannot be told
+    from rays through compact clouds. Outliers and errors of distances call for the
+    covariance to be learnt anew.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
     start = ResidualField(
@@ -236,24 +241,42 @@ def learn_residual(
         stretch=stretches[len(stretches) // 2],
         cube=cube,
     )
-    # Outliers would choose for the others.
-    field = _weighed(_best([start], held[:_FIRST]), noise, placing)
     known = held[:_LEARNING]
+    # Outliers would choose for the others.
+    field = _best([start], held[:_FIRST])
+    weighed = _weighed(field, noise, placing)
+    tells = bool((weighed.noise > weighed.stated).any())
+    if tells:
+        # Where the density has spikes, rays through them look like outliers.
+        plain = replace(weighed, noise=weighed.stated)
+        field = _best([plain, weighed], known, _FEW)
+        tells = bool((field.noise > field.stated).any())
     if len(stretches) > 1:
         tried = [replace(field, stretch=stretch) for stretch in stretches]
         field = _best(tried, known, _FEW)
-    forms = [field] if cube is None else [field, field.without_cube()]
-    field = _weighed(_best(forms, known), noise, placing)
-    if field.outliers >= _FEW_OUTLIERS or bool(placing.any()):
-        field = _weighed(_best([field], known), noise, placing)
+    field = _weighed(_best(_forms(field), known), noise, placing, outliers=tells)
+    if tells or bool(placing.any()):
+        field = _best([field], known)
+        field = _weighed(field, noise, placing, outliers=tells)
     return replace(field, scale=_scale(field, held))
 
 
-def _weighed(field: ResidualField, noise: Tensor, placing: Tensor) -> ResidualField:
+def _forms(field: ResidualField) -> list[ResidualField]:
+    """The covariance along rays with both amplitudes, and the free spectrum."""
+    if field.cube is None:
+        return [field]
+    cubes = [replace(field.cube, power=power) for power in _POWERS]
+    along = [replace(field, cube=c, rays=c.along(field.rays)) for c in cubes]
+    return [*along, field.without_cube()]
+
+
+def _weighed(
+    field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
+) -> ResidualField:
     """With the noise of this variance, and outliers weighed if more than a few."""
     stated = noise + placing * (1 + float(field.weights.sum()))
     raised = field.noise / field.stated
-    if field.outliers < _FEW_OUTLIERS:
+    if not outliers or field.outliers < _FEW_OUTLIERS:
         return replace(field, stated=stated, noise=stated)
     first = bool((raised == 1).all())
     field = replace(field, stated=stated, noise=raised * stated)

@@ -27,7 +27,7 @@ class Rays:
     density
         Mean density along each ray [mag/pc].
     profile
-        Density of the map in the shells of a `DensityCube` [mag/pc], whatever the
+        Amplitude of structure in the shells of a `DensityCube` [mag/pc], whatever the
         length; ``None`` where only mean densities count.
     """
 
@@ -60,7 +60,11 @@ class Rays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
-    """Densities on a regular grid around the observer, and shells to follow rays in.
+    r"""Densities on a regular grid around the observer, and shells to follow rays in.
+
+    Structure below the grid has the standard deviation
+    :math:`a(s) = \rho(s)^\gamma g(s)^{1 - \gamma}` times that of the relative
+    density, with the mean density g from the observer to s.
 
     Parameters
     ----------
@@ -68,11 +72,14 @@ class DensityCube:
         At the grid's points [mag/pc].
     origin, spacing
         First point and steps of the grid [pc].
+    power
+        The exponent γ.
     """
 
     values: Float[Tensor, "x y z"]
     origin: tuple[float, ...]
     spacing: tuple[float, ...]
+    power: float = 1.0
 
     def edges(self) -> Float[Tensor, " b+1"]:
         """Bounds of shells [pc] out to the furthest point of the grid.
@@ -89,27 +96,44 @@ class DensityCube:
         return torch.tensor(edges, dtype=torch.float64)
 
     def along(self, rays: Rays) -> Rays:
-        """Rays with the densities in the middle of every shell, interpolated.
-
-        Beyond the grid those of its nearest point.
-        """
+        """Rays with the amplitude a in the middle of every shell for profile."""
+        density = self._followed(rays)
+        if self.power == 1:
+            return replace(rays, profile=density)
         edges = self.edges()
-        middle = (edges[1:] + edges[:-1]) / 2
+        before = (density * edges.diff()).cumsum(1) - density * edges.diff() / 2
+        mean = 2 * before / (edges[1:] + edges[:-1])
+        profile = density**self.power * mean ** (1 - self.power)
+        return replace(rays, profile=profile)
+
+    def relative_amplitude(self, rays: Rays) -> Float[Tensor, " n"]:
+        """Amplitude over density at the rays' ends."""
+        if self.power == 1:
+            return torch.ones_like(rays.lengths)
+        edges, tips = self.edges(), rays.directions * rays.lengths[:, None]
+        within = (rays.lengths[:, None] - edges[:-1]).clamp_min(0.0)
+        within = torch.minimum(within, edges.diff())
+        mean = (self._followed(rays) * within).sum(1) / rays.lengths.clamp_min(1e-9)
+        return (mean / self._at(tips[:, None])[:, 0]) ** (1 - self.power)
+
+    def _followed(self, rays: Rays) -> Float[Tensor, "n b"]:
+        """Densities in the middle of every shell."""
+        edges = self.edges()
+        middle = ((edges[1:] + edges[:-1]) / 2)[:, None]
+        parts = rays.directions.split(_ROWS)
+        return torch.cat([self._at(part[:, None] * middle) for part in parts])
+
+    def _at(self, points: Float[Tensor, "n b 3"]) -> Float[Tensor, "n b"]:
+        """Interpolated; beyond the grid the densities of its nearest point."""
         origin, spacing = (
             torch.tensor(x, dtype=torch.float64) for x in (self.origin, self.spacing)
         )
-        reach = torch.tensor(self.values.shape) - 1
-        found = []
-        for directions in rays.directions.split(_ROWS):
-            points = directions[:, None] * middle[:, None]
-            place = 2 * ((points - origin) / spacing / reach) - 1
-            found.append(
-                torch.nn.functional.grid_sample(
-                    self.values[None, None],
-                    # The last axis of the values comes first.
-                    place.flip(-1)[None, None],
-                    align_corners=True,
-                    padding_mode="border",
-                )[0, 0, 0]
-            )
-        return replace(rays, profile=torch.cat(found))
+        reach = (torch.tensor(self.values.shape) - 1).clamp_min(1)
+        place = 2 * ((points - origin) / spacing / reach) - 1
+        return torch.nn.functional.grid_sample(
+            self.values[None, None],
+            # The last axis of the values comes first.
+            place.flip(-1)[None, None],
+            align_corners=True,
+            padding_mode="border",
+        )[0, 0, 0]

@@ -21,7 +21,7 @@ from pipelines.model.observations import Data
 from pipelines.model.plan import work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import learn_plan
-from pipelines.planning.planner import make_plan
+from pipelines.planning.planner import grid_chooser, make_plan
 from pipelines.planning.selection import (
     Sample,
     data_of,
@@ -145,7 +145,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with the scales that the stars tell."""
     manager, data = session.manager, data_of(sample.train, session.config)
-    generator = session.place["generator"]
+    generator, group = session.place["generator"], session.group
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
@@ -161,13 +161,21 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
                 session.config,
                 generator=generator,
                 on_step=on_step,
+                choose_grid=grid_chooser(
+                    state.plan,
+                    sample.train.distance,
+                    session.config,
+                    state.speed,
+                    ranks=group.size,
+                    here=group.here,
+                ),
             )
         made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
             return made
         return replace(made, plan=learned.plan, learning=learned.facts)
 
-    state = made_by_first(session.group, generator, make)
+    state = made_by_first(group, generator, make)
     session.reached(state, "scales")
     return state
 

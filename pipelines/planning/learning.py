@@ -17,6 +17,7 @@ from numpy.polynomial.legendre import leggauss
 from scipy.optimize import bisect
 from torch import Tensor
 
+from dustmap.grid import Grid
 from dustmap.inference.scales.learning import LearntScales, learn_scales
 from dustmap.inference.scales.neighbour_likelihood import (
     FEWEST,
@@ -42,6 +43,8 @@ _COMMON = 0.1
 _NODES = 12
 
 OnStep = Callable[[str, int, float], None]
+# From lengthscales and a std to the grid that they call for.
+ChooseGrid = Callable[[Sequence[float], float], Grid]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,12 @@ def learn_plan(
     *,
     generator: torch.Generator,
     on_step: OnStep,
+    choose_grid: ChooseGrid | None = None,
 ) -> Learned | None:
-    """The plan with learnt scales; ``None`` if all are given or the stars too few."""
+    """The plan with learnt scales; ``None`` if all are given or the stars too few.
+
+    Scales are learnt without a grid; ``choose_grid`` may then choose another for them.
+    """
     names = open_names(plan, config)
     if not config.inference.learn or not plan.is_full_batch:
         return None
@@ -96,6 +103,8 @@ def learn_plan(
         generator,
         lambda stage, step, value: on_step(f"scales {stage}", step, value),
     )
+    if choose_grid is not None:
+        plan = replace(plan, grid=_chosen_grid(plan, found.scales, names, choose_grid))
     changed, notes = _changed(plan, found, names, config)
     return Learned(
         plan=replace(changed, notes=(*plan.notes, *notes)),
@@ -144,6 +153,20 @@ def _noise(start: PriorScales, data: Data) -> Tensor:
     if data.placing_error is None:
         return data.variance
     return data.variance + (start.mean(data.ends) * data.placing_error) ** 2
+
+
+def _chosen_grid(
+    plan: Plan, scales: PriorScales, names: tuple[str, ...], choose_grid: ChooseGrid
+) -> Grid:
+    """The grid for the scales found, then for the std that the first leaves."""
+    lengthscale, std = list(plan.lengthscale), plan.std
+    if "lengthscale" in names:
+        lengthscale = scales.lengthscale.tolist()
+    if "variance" in names:
+        std = scales.std
+    first = replace(plan, grid=choose_grid(lengthscale, std))
+    raised, _ = _resolved(lengthscale, first)
+    return choose_grid(lengthscale, resolved_std(std, lengthscale, raised, first))
 
 
 def _changed(

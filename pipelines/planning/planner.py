@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from pipelines.model.plan import (
     round_spacing,
     work_of,
 )
+from pipelines.planning.learning import ChooseGrid
 from pipelines.planning.prior_search import (
     Catalogue,
     PriorChoice,
@@ -83,6 +85,29 @@ def make_plan(
     work = work_of(grid, plan.build_kernel(), chosen.distances, config, std=plan.std)
     notes += [*prior.notes, *resolution_notes(plan)]
     return replace(plan, notes=tuple(notes)), work.shared_out(ranks, here), speed
+
+
+def grid_chooser(
+    plan: Plan,
+    distances: np.ndarray,
+    config: FitConfig,
+    speed: cost.Speed,
+    *,
+    ranks: int = 1,
+    here: int = 1,
+) -> ChooseGrid | None:
+    """Choose the grid over the plan's box anew; ``None`` where its spacing is given."""
+    if config.box.spacing is not None or config.box.shape is not None:
+        return None
+    lower, upper = np.array(plan.grid.lower), np.array(plan.grid.upper)
+
+    def choose(lengthscale: Sequence[float], std: float) -> Grid:
+        kernel = KERNELS[plan.kernel](lengthscale=list(lengthscale))
+        place = (lower, upper, kernel, distances, config)
+        finest = finest_spacing(*place, speed, std=std, ranks=ranks, here=here)
+        return make_grid(lower, upper, (round_spacing(finest),) * 3, config)
+
+    return choose
 
 
 def _with_prior(config: FitConfig, **values: object) -> FitConfig:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import healpy
 import numpy as np
+from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
@@ -15,6 +16,8 @@ from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160
+# Of maps by default.
+_FINEST_NSIDE = 128
 
 
 def default_distances(run: Run, count: int = 6) -> np.ndarray:
@@ -90,10 +93,19 @@ def farthest(run: Run) -> float:
 def default_nside(run: Run) -> int:
     """The coarsest resolution whose pixels are a grid step or less, within 16..128.
 
-    That is at half the distance to the furthest face. The published engine pays a
-    solve for every pixel and distance: 8.
+    That is at half the distance to the furthest face. Where a residual of neighbouring
+    stars makes extinctions sharper than the grid, pixels are no wider than the stars
+    are apart (the median separation from the nearest). The published engine
+    pays a solve for every pixel and distance: 8.
     """
-    return _nside_at(run, reach_of(run) / 2)
+    nside = _nside_at(run, reach_of(run) / 2)
+    if run.posterior.residual is None:
+        return nside
+    directions = run.posterior.residual.rays.directions.numpy()
+    apart = float(np.median(KDTree(directions).query(directions, k=2)[0][:, 1]))
+    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > apart:
+        nside *= 2
+    return nside
 
 
 def ray_nside(run: Run) -> int:
@@ -111,6 +123,6 @@ def _nside_at(run: Run, distance: float) -> int:
         return 8
     angle = min(run.plan.grid.spacing) / distance
     nside = 16
-    while nside < 128 and healpy.nside2resol(nside) > angle:
+    while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > angle:
         nside *= 2
     return nside

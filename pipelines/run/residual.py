@@ -116,6 +116,7 @@ def residual_bytes(field: ResidualField) -> bytes:
         cube = field.cube
         tensors["cube"] = cube.values.to(torch.float32)
         tensors["grid"] = torch.tensor([cube.origin, cube.spacing], dtype=torch.float64)
+        tensors["power"] = torch.tensor(cube.power, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     return save(tensors)
 
@@ -128,7 +129,10 @@ def residual_from(data: bytes) -> ResidualField:
     if "cube" in tensors:
         origin, spacing = tensors["grid"].tolist()
         cube = DensityCube(
-            values=tensors["cube"], origin=tuple(origin), spacing=tuple(spacing)
+            values=tensors["cube"],
+            origin=tuple(origin),
+            spacing=tuple(spacing),
+            power=float(tensors["power"]),
         )
         rays = cube.along(rays)
     return ResidualField(

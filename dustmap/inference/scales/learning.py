@@ -15,7 +15,7 @@ r"""Learn the prior's scales from stars, without a grid.
    It is consistent whatever q is; q decides how much the estimate scatters.
 
 Every simulation has the same white noise at all θ. Differences and then Broyden's
-method find the root.
+method find the root; a step that fails calls for differences anew.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ OnStep = Callable[[str, int, float], None]
 # are wider, over what white noise makes of it.
 _DIFFERENCE, _SIMULATED_DIFFERENCE, _LONGEST = 0.02, 0.1, 0.7
 _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
+# Steps in a row that come no closer to the root, after which the search ends.
+_FAILURES = 4
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
 # Standard deviations of a normal prior of the logarithms around the start, that of the
@@ -146,17 +148,20 @@ class _Search:
             scores = self._simulated_scores(around, place)
             return scores, observed - scores.mean(dim=0) - self.precision * place
 
+        def differences(place: Tensor, gap: Tensor) -> Tensor:
+            ends = _SIMULATED_DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
+            columns = [gap - simulated_at(place + end)[1] for end in ends]
+            return torch.stack(columns, dim=1) / _SIMULATED_DIFFERENCE
+
         scores, gap = simulated_at(place)
-        ends = _SIMULATED_DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
-        columns = [gap - simulated_at(place + end)[1] for end in ends]
-        jacobian = torch.stack(columns, dim=1) / _SIMULATED_DIFFERENCE
-        converged, longest = False, _LONGEST
+        jacobian = differences(place, gap)
+        converged, longest, failures = False, _LONGEST, 0
         for _ in range(_MATCH_STEPS):
             distance = _squared(gap, information)
             self._tell("simulations", distance / 2)
             converged = distance < _SETTLED**2
             step, singular = torch.linalg.solve_ex(jacobian, gap)
-            if converged or int(singular):
+            if converged or int(singular) or failures == _FAILURES:
                 break
             # No coordinate moves further than trusted.
             step = step.clamp(-longest, longest)
@@ -164,10 +169,14 @@ class _Search:
             jacobian = jacobian + torch.outer(gap - left - jacobian @ step, step) / (
                 step @ step
             )
-            longest = longest / 2
             if _squared(left, information) < distance:
                 place, scores, gap = place + step, tried, left
-                longest = min(4 * longest, _LONGEST)
+                longest, failures = min(2 * longest, _LONGEST), 0
+                continue
+            longest, failures = longest / 2, failures + 1
+            if failures == 1:
+                # Broyden's updates have gone astray.
+                jacobian = differences(place, gap)
         return LearntScales(
             scales=self.coordinates.at(place),
             approximate=maximum,

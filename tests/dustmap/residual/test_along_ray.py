@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
+from scipy.interpolate import RegularGridInterpolator
 from scipy.special import k1
 
 from dustmap.residual.along_ray import AlongRay
@@ -69,6 +72,30 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
         torch.testing.assert_close(row[inside], expected[inside])
     # Beyond the grid the nearest of its points counts.
     assert float(found[0, -1]) == pytest.approx(8 + 9 - 4 + 20)
+
+
+def test_the_amplitude_lies_between_density_and_mean(
+    generator: torch.Generator,
+) -> None:
+    density = cube(generator)
+    some = rays(5, density, generator)
+    root = replace(density, power=0.5)
+    found = root.along(some).profile
+    assert found is not None
+    assert some.profile is not None
+    edges = density.edges()
+    for row, profile in zip(found, some.profile):
+        before = torch.cumsum(profile * edges.diff(), 0) - profile * edges.diff() / 2
+        middle = (edges[1:] + edges[:-1]) / 2
+        torch.testing.assert_close(row**2, profile * before / middle)
+    # At a ray's end the mean is that up to there.
+    within = (some.lengths[:, None] - edges[:-1]).clamp_min(0).minimum(edges.diff())
+    mean = (some.profile * within).sum(1) / some.lengths
+    axes = [np.linspace(-400, 400, 17)] * 3
+    tips = (some.directions * some.lengths[:, None]).numpy()
+    tip = torch.from_numpy(RegularGridInterpolator(axes, density.values.numpy())(tips))
+    torch.testing.assert_close(root.relative_amplitude(some) ** 2, mean / tip)
+    assert bool((density.relative_amplitude(some) == 1).all())
 
 
 def test_components_are_the_integral_along_the_shorter_ray(
