@@ -38,7 +38,8 @@ def krige_rays(
 ) -> Kriging:
     """Weights of the neighbours' residuals for every place, and what is left.
 
-    That is at least the tables' accuracy, `JITTER` of the variance before.
+    The variance is never below `JITTER` times the prior variance: the tables are no
+    more accurate.
 
     The prediction is that of the extinction to the places; with ``points``, that of the
     relative density there. Places of one of the ``blocks`` have the same neighbours,
@@ -49,7 +50,11 @@ def krige_rays(
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    compiled_form = CompiledCovariance(form, weights)
+    compiled_form, asked = CompiledCovariance(form, weights), neighbours
+    if neighbours.numel() < len(rays):
+        # Few places do not pay for the columns of all rays.
+        used, neighbours = neighbours.unique(return_inverse=True)
+        rays, noise = rays[used], noise[used]
     blocks = torch.arange(len(places)) if blocks is None else blocks
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
@@ -71,10 +76,10 @@ def krige_rays(
     failed = int(torch.isnan(variance).sum())
     if failed:
         raise FloatingPointError(
-            f"{failed} of {len(variance)} neighbourhoods have a covariance that is not "
-            "positive definite"
+            f"{failed} of {len(variance)} places have neighbours with a covariance "
+            "that is not positive definite"
         )
-    return Kriging(neighbours=neighbours[blocks], weights=solved, variance=variance)
+    return Kriging(neighbours=asked[blocks], weights=solved, variance=variance)
 
 
 @compiled
@@ -152,5 +157,5 @@ def _krige(
             solved[m] = across
             _solve(matrix, solved[m])
             own = prior if points else covariance(places[m], places[m], tables)
-            # Covariances from tables do not tell less.
+            # The tables cannot resolve a smaller variance.
             variance[m] = max(own - (solved[m] * across).sum(), JITTER * own)

@@ -25,18 +25,19 @@ from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Kriging, Neighbourhoods
 from dustmap.residual.learning import OUTLYING, learn_weights, variance_scale
-from dustmap.residual.neighbours import nearest, without_self
+from dustmap.residual.neighbours import RowIndex, nearest, without_self
 from dustmap.residual.rays import DensityCube, Rays
 
-# Neighbours of a place, of a row while the covariance is learnt, and of every star for
-# its weight and of rows in trials.
-_COUNT, _LEARNING_COUNT, _FEW = 64, 30, 20
+# Neighbours of a place, and of a row while the covariance is learnt.
+_COUNT, _LEARNING_COUNT = 64, 30
+# Neighbours of rows in trials, and of every star when outliers are weighed.
+_FEW = 20
 # Stretches of angles and powers of `DensityCube` that are tried.
 _STRETCHES, _POWERS = (5.0, 10.0, 20.0), (1.0, 0.5)
 # Held-out rows that teach the covariance, and that find the first outliers; all of them
 # calibrate its errors.
 _LEARNING, _FIRST = 1200, 400
-# Rays darker than this part of the mean density have the residual of this part.
+# Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
 # The part of outlying rows that calls for weighing them.
 _FEW_OUTLIERS = 2e-3
@@ -110,9 +111,10 @@ class ResidualField:
         odds = (squared / 2 * (1 - OUTLYING**-2)).clamp_max(50).exp()
         odds = odds * outliers / (1 - outliers) / OUTLYING
         outlying = odds / (1 + odds)
-        wide = self.stated + (OUTLYING**2 - 1) * variance
-        precision = (1 - outlying) / self.stated + outlying / wide
-        return replace(self, noise=1 / precision)
+        own = self.stated + self.nugget
+        wide = own + (OUTLYING**2 - 1) * variance
+        precision = (1 - outlying) / own + outlying / wide
+        return replace(self, noise=1 / precision - self.nugget)
 
     def correct(
         self,
@@ -122,7 +124,7 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
         """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²].
 
-        From the ``count`` nearest stars.
+        From the ``count`` stars nearest to the star nearest to each place.
         """
         found = self._krige_near(self.places(ends, extinctions.mean(dim=0)), count)
         corrected = added(extinctions.to(torch.float64), found.mean(self.residuals))
@@ -140,20 +142,24 @@ class ResidualField:
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
         r"""Every sample's densities at points [pc], corrected, and their variances.
 
-        The residual of the density is :math:`a_s(x) \delta(x)` with the amplitude of
-        `DensityCube`, :math:`\rho_s(x)` for the free spectrum, and the relative
-        density :math:`\delta` of variance :math:`\sum_j w_j`; its covariance with the
-        extinction of a star is that of :mod:`dustmap.residual.compiled_covariance`.
+        The residual of the density is :math:`\rho_s(x) (a / \bar\rho)(x) \delta(x)`
+        with the amplitude a of `DensityCube` over the mean map's density, 1 for the
+        free spectrum, and the relative density :math:`\delta` of variance
+        :math:`\sum_j w_j`; its covariance with the extinction of a star is that of
+        :mod:`dustmap.residual.compiled_covariance`.
         """
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
-        densities, relative = densities.to(torch.float64), 1.0
+        densities, power = densities.to(torch.float64), 1.0
+        amplitude = densities
         if self.cube is not None:
-            relative = self.cube.relative_amplitude(places)
-        change = densities * relative * found.mean(self.residuals)
-        corrected = added(densities, change)
-        return corrected, (corrected * relative) ** 2 * found.variance
+            power = self.cube.power
+            amplitude = densities * self.cube.relative_amplitude(places)
+        corrected = added(densities, amplitude * found.mean(self.residuals))
+        # What is left is in proportion to the amplitude of the corrected density.
+        left = amplitude * (corrected / densities.clamp_min(1e-300)) ** power
+        return corrected, self.scale * left**2 * found.variance
 
     def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
         """Places from the neighbours of the star nearest to each.
@@ -161,9 +167,10 @@ class ResidualField:
         Cubes and maps of the sky have many places of one star.
         """
         stars = self.rays.coordinates(self.stretch)
-        own = nearest(stars, places.coordinates(self.stretch), 1)[:, 0]
+        index = RowIndex.of(stars, stars.new_ones(1))
+        own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
         found, blocks = own.unique(return_inverse=True)
-        near = nearest(stars, stars[found], count)
+        near = index.nearest(stars[found], count)
         return self.krige(places, near, blocks=blocks, points=points)
 
     def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
@@ -218,15 +225,21 @@ def learn_residual(
 ) -> ResidualField:
     r"""The residual whose covariance predicts held-out rows best.
 
-    ``held`` are the rows that the map has not seen; the others are their neighbours
-    while the covariance is learnt. Errors of distances make noise of the density at the
-    star: ``placing`` [mag²] is their variance for the map's density :math:`\bar\rho`,
-    and :math:`\langle\rho^2\rangle = \bar\rho^2 (1 + \sum_j w_j)`. With the mean
-    map's ``cube`` covariances along rays and the free spectrum are tried, and that of
-    the best log score is kept. Where more than two rows in a thousand are outliers,
-    these count less if held-out rows are then predicted better: fewer cannot be told
-    from rays through compact clouds. Outliers and errors of distances call for the
+    ``held`` are the rows that the map has not seen, in random order: the first of them
+    teach. The others are their neighbours while the covariance is learnt. Errors of
+    distances make noise of the density at the star: ``placing`` [mag²] is their
+    variance for the map's density :math:`\bar\rho`, and
+    :math:`\langle\rho^2\rangle = \bar\rho^2 + a^2 \sum_j w_j`. With the mean map's
+    ``cube`` covariances along rays and the free spectrum are tried, and that of the
+    best log score is kept. Where more than two rows in a thousand are outliers, these
+    count less if held-out rows are then predicted better: fewer cannot be told from
+    rays through compact clouds. Outliers and errors of distances call for the
     covariance to be learnt anew.
+
+    Raises
+    ------
+    FloatingPointError
+        If no covariance is positive definite.
     """
     placing = torch.zeros_like(noise) if placing is None else placing
     start = ResidualField(
@@ -242,7 +255,7 @@ def learn_residual(
         cube=cube,
     )
     known = held[:_LEARNING]
-    # Outliers would choose for the others.
+    # First without trials, which outliers would decide.
     field = _best([start], held[:_FIRST])
     weighed = _weighed(field, noise, placing)
     tells = bool((weighed.noise > weighed.stated).any())
@@ -274,8 +287,11 @@ def _weighed(
     field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
 ) -> ResidualField:
     """With the noise of this variance, and outliers weighed if more than a few."""
-    stated = noise + placing * (1 + float(field.weights.sum()))
-    raised = field.noise / field.stated
+    second = torch.ones_like(noise)
+    if field.cube is not None:
+        second = field.cube.relative_amplitude(field.rays) ** 2
+    stated = noise + placing * (1 + float(field.weights.sum()) * second)
+    raised = (field.noise / field.stated).clamp_min(1.0)
     if not outliers or field.outliers < _FEW_OUTLIERS:
         return replace(field, stated=stated, noise=stated)
     first = bool((raised == 1).all())
@@ -288,8 +304,21 @@ def _weighed(
 def _best(
     fields: list[ResidualField], held: Tensor, count: int = _LEARNING_COUNT
 ) -> ResidualField:
-    """Each with the covariance that held-out rows teach; that of the best score."""
-    learnt = [_learnt(field, held, count) for field in fields]
+    """Each with the covariance that held-out rows teach; that of the best score.
+
+    Raises
+    ------
+    FloatingPointError
+        If none has a covariance that is positive definite.
+    """
+    learnt, failed = [], None
+    for field in fields:
+        try:
+            learnt.append(_learnt(field, held, count))
+        except FloatingPointError as error:
+            failed = error
+    if failed is not None and not learnt:
+        raise failed
     return max(learnt, key=lambda found: found[1])[0]
 
 
@@ -325,7 +354,10 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def _scale(field: ResidualField, held: Tensor) -> float:
-    """The factor on variances that calibrates held-out rows; see `ResidualField`."""
+    """The factor on variances that calibrates held-out rows; see `ResidualField`.
+
+    The factor covers the nugget, which is no part of the variances.
+    """
     near = _near_unseen(field.rays, held, field.stretch, _COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)

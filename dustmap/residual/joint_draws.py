@@ -24,6 +24,8 @@ from dustmap.residual.rays import Rays
 
 # Neighbours of a place among the stars, and among the places before it.
 _STARS, _PLACES = 40, 24
+# Noise of a drawn place [mag²]: at the observer its extinction does not vary.
+_EXACT = 1e-12
 # Seed of the order, which draws hardly depend on.
 _ORDER = 0
 
@@ -59,7 +61,7 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
         blocks.append(torch.cat([near[_PLACES:], before], dim=1))
     values = torch.cat([field.residuals, torch.zeros_like(white)], dim=1).numpy()
     known = field.noise + field.nugget
-    noise = torch.cat([known, known.new_zeros(len(places))])
+    noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
     rays = field.rays.followed_by(places)
     for neighbours in blocks:
         rows = slice(first, first + len(neighbours))

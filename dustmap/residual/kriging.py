@@ -96,7 +96,7 @@ class Neighbourhoods:
         """
         across = self.across @ weights
         solved = self._solve(weights, noise, across[..., None])[..., 0]
-        variance = self.prior @ weights - (solved * across).sum(1)
+        variance = self._floored(weights, (solved * across).sum(1))
         return Kriging(neighbours=self.neighbours, weights=solved, variance=variance)
 
     def predict(
@@ -130,8 +130,13 @@ class Neighbourhoods:
         inner = (inner + pairs @ own) @ weights
         inner = inner + (pairs * noise[self.neighbours][:, None]).sum(-1)
         mean = (across * b).sum(1) + (a * near).sum(1) - inner[:, 0]
-        variance = self.prior @ weights - 2 * (across * a).sum(1) + inner[:, 1]
-        return mean, variance
+        known = 2 * (across * a).sum(1) - inner[:, 1]
+        return mean, self._floored(weights, known)
+
+    def _floored(self, weights: Tensor, known: Float[Tensor, " m"]) -> Tensor:
+        """The prior variance less what is known, at least the tables' accuracy."""
+        prior = self.prior @ weights
+        return torch.maximum(prior - known, JITTER * prior)
 
     def _solve(
         self, weights: Tensor, noise: Tensor, right: Float[Tensor, "m k c"]

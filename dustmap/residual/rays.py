@@ -60,7 +60,7 @@ class Rays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
-    r"""Densities on a regular grid around the observer, and shells to follow rays in.
+    r"""Densities on a regular grid around the observer, and shells along rays.
 
     Structure below the grid has the standard deviation
     :math:`a(s) = \rho(s)^\gamma g(s)^{1 - \gamma}` times that of the relative
@@ -69,7 +69,7 @@ class DensityCube:
     Parameters
     ----------
     values
-        At the grid's points [mag/pc].
+        At the grid's points [mag/pc], positive.
     origin, spacing
         First point and steps of the grid [pc].
     power
@@ -84,7 +84,8 @@ class DensityCube:
     def edges(self) -> Float[Tensor, " b+1"]:
         """Bounds of shells [pc] out to the furthest point of the grid.
 
-        A shell is one grid step thick, or a tenth of its distance where this is more.
+        A shell is as thick as the mean grid step, or a tenth of its distance where this
+        is more.
         """
         first = torch.tensor(self.origin, dtype=torch.float64)
         last = torch.tensor(self.values.shape) - 1
@@ -96,7 +97,7 @@ class DensityCube:
         return torch.tensor(edges, dtype=torch.float64)
 
     def along(self, rays: Rays) -> Rays:
-        """Rays with the amplitude a in the middle of every shell for profile."""
+        """Rays with the amplitude a of every shell for profile."""
         density = self._followed(rays)
         if self.power == 1:
             return replace(rays, profile=density)
@@ -111,17 +112,26 @@ class DensityCube:
         if self.power == 1:
             return torch.ones_like(rays.lengths)
         edges, tips = self.edges(), rays.directions * rays.lengths[:, None]
-        within = (rays.lengths[:, None] - edges[:-1]).clamp_min(0.0)
+        # At the observer the mean is the density there.
+        lengths = rays.lengths.clamp_min(1e-9)
+        within = (lengths[:, None] - edges[:-1]).clamp_min(0.0)
         within = torch.minimum(within, edges.diff())
-        mean = (self._followed(rays) * within).sum(1) / rays.lengths.clamp_min(1e-9)
+        mean = (self._followed(rays) * within).sum(1) / lengths
         return (mean / self._at(tips[:, None])[:, 0]) ** (1 - self.power)
 
     def _followed(self, rays: Rays) -> Float[Tensor, "n b"]:
-        """Densities in the middle of every shell."""
-        edges = self.edges()
-        middle = ((edges[1:] + edges[:-1]) / 2)[:, None]
-        parts = rays.directions.split(_ROWS)
-        return torch.cat([self._at(part[:, None] * middle) for part in parts])
+        """Mean densities of the shells, by points at most a grid step apart."""
+        edges, step = self.edges(), sum(self.spacing) / len(self.spacing)
+        counts = (edges.diff() / step - 1e-9).ceil().long()
+        shells = torch.repeat_interleave(counts)
+        number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
+        at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
+        found = []
+        for part in rays.directions.split(_ROWS):
+            density = self._at(part[:, None] * at[:, None])
+            total = density.new_zeros(len(part), len(counts))
+            found.append(total.index_add_(1, shells, density) / counts)
+        return torch.cat(found)
 
     def _at(self, points: Float[Tensor, "n b 3"]) -> Float[Tensor, "n b"]:
         """Interpolated; beyond the grid the densities of its nearest point."""

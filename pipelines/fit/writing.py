@@ -13,6 +13,7 @@ import torch
 
 import dustmap
 from dustmap.posterior import Posterior
+from dustmap.residual.field import ResidualField
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, to_toml
 from pipelines.model.plan import Plan
@@ -24,7 +25,12 @@ from pipelines.run.folder import posterior_model, write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import NO_RESIDUAL, fit_residual, write_residual
+from pipelines.run.residual import (
+    NO_RESIDUAL,
+    fit_residual,
+    residual_in_words,
+    write_residual,
+)
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -106,21 +112,18 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     support = sight_line_lengths(result.plan, sample.train, session.group)
     # Of a grid in slabs only the first rank has the posterior.
     test, residual, predictions = sample.test.select(slice(0)), None, {}
-    missing: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     if session.group.first:
         test, posterior = sample.test, _posterior(result, config)
         if config.model.residual and config.density == "lognormal":
-            residual = fit_residual(
-                posterior, result.plan, sample.train, sample.validation
-            )
+            residual, told = _residual(posterior, result.plan, sample, config)
             posterior = replace(posterior, residual=residual)
-            missing = () if residual is not None else (NO_RESIDUAL,)
             clock.lap("residual")
         predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     if len(test):
         beside, said = _baselines(sample, config)
-        predictions, missing = predictions | beside, (*missing, *said)
+        predictions, told = predictions | beside, (*told, *said)
         clock.lap("baselines")
     report = FitReport(
         output=session.output,
@@ -130,7 +133,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         seconds=clock.seconds,
         peak_memory_bytes=peak_memory(),
         converged=result.converged,
-        messages=[*result.messages, *missing, crossed(support)],
+        messages=[*result.messages, *told, crossed(support)],
     )
     if not session.group.first:
         return report
@@ -149,6 +152,19 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)
         write_manifest(folder)
     return report
+
+
+def _residual(
+    posterior: Posterior, plan: Plan, sample: Sample, config: FitConfig
+) -> tuple[ResidualField | None, tuple[str, ...]]:
+    """What neighbouring stars share, and a line about it or why there is none."""
+    generator = torch.Generator().manual_seed(config.inference.seed)
+    stars = sample.train, sample.validation
+    try:
+        residual = fit_residual(posterior, plan, *stars, generator)
+    except FloatingPointError as error:
+        return None, (f"model.residual: none: {error}",)
+    return residual, (NO_RESIDUAL if residual is None else residual_in_words(residual),)
 
 
 def _baselines(

@@ -36,22 +36,34 @@ _CONSTANTS = ("nugget", "scale", "outliers", "stretch")
 
 
 def fit_residual(
-    posterior: Posterior, plan: Plan, train: Stars, validation: Stars
+    posterior: Posterior,
+    plan: Plan,
+    train: Stars,
+    validation: Stars,
+    generator: torch.Generator,
 ) -> ResidualField | None:
     """What the map misses of the stars' extinctions, as a field between them.
 
     ``validation`` are stars that the map has not seen: the covariance is learnt on
-    them, and then they are neighbours like the fitted ones. ``None`` if there are too
-    few or the posterior has no samples.
+    them, and then they are neighbours like the fitted ones. The generator puts them in
+    a random order: catalogues are ordered on the sky. ``None`` if there are too few or
+    the posterior has no samples.
+
+    Raises
+    ------
+    FloatingPointError
+        If no covariance is positive definite.
     """
     if len(validation) < FEWEST_VALIDATION or not len(posterior.samples):
         return None
     stars = [train, validation]
     ends = torch.cat([torch.as_tensor(part.positions()) for part in stars])
     values = _samples_at(posterior, plan, ends)
-    extinctions, density = values.chunk(2, dim=1)
+    extinctions, density = values.unbind(1)
     observed = torch.cat([torch.as_tensor(part.extinction) for part in stars])
     at = density.square().mean(dim=0).sqrt()
+    # As large as the extinctions.
+    del values, density
     bare = [observation_noise(part, plan, np.zeros(len(part))) for part in stars]
     noise = torch.as_tensor(np.concatenate(bare)) ** 2
     errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
@@ -61,7 +73,7 @@ def fit_residual(
         rays_to(ends, mean, least),
         observed - extinctions,
         noise,
-        torch.arange(len(train), len(ends)),
+        len(train) + torch.randperm(len(validation), generator=generator),
         placing=(at * errors) ** 2,
         cube=_mean_cube(posterior, plan, least),
     )
@@ -83,14 +95,28 @@ def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
 
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
-    """Every sample's extinctions to places [pc], then its densities there."""
+    """Extinctions to places [pc] and densities there, ``(samples, 2, places)``."""
     found = []
     for part in ends.split(_ROWS):
         both = Stack([outward_rays(plan, part), PointValues(part)])
         model = posterior.model.at(both)
         values = torch.stack([model.apply(sample) for sample in posterior.samples])
         found.append(values.to(torch.float64).cpu().unflatten(1, (2, -1)))
-    return torch.cat(found, dim=2).flatten(1)
+    return torch.cat(found, dim=2)
+
+
+def residual_in_words(field: ResidualField) -> str:
+    """The covariance that was chosen, in one line."""
+    form = "with a free spectrum"
+    if field.cube is not None:
+        whole = field.cube.power == 1
+        amplitude = "density" if whole else "√(density × mean density)"
+        form = f"along rays, amplitude {amplitude}"
+    parts = zip(field.form.lengthscales, field.weights.sqrt().tolist(), strict=True)
+    stds = ", ".join(f"{std:.2g} over {scale:g} pc" for scale, std in parts)
+    weighed = bool((field.noise > field.stated).any())
+    outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
+    return f"residual: {form}; relative std {stds}{outliers}"
 
 
 def write_residual(folder: Path, field: ResidualField) -> None:

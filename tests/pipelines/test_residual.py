@@ -23,7 +23,12 @@ from pipelines.products.integrated import integrated
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import read_residual, residual_bytes, residual_from
+from pipelines.run.residual import (
+    read_residual,
+    residual_bytes,
+    residual_from,
+    residual_in_words,
+)
 from pipelines.samples.reading import read_samples
 from pipelines.samples.writing import write_sample_cubes, write_samples
 
@@ -195,3 +200,12 @@ def test_a_fit_without_stars_to_learn_it_on_says_so(tmp_path) -> None:
     report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
     assert any("model.residual" in message for message in report.messages)
     assert read_run(tmp_path / "run").posterior.residual is None
+
+
+def test_the_covariance_that_was_chosen_is_told(run: Run) -> None:
+    field = run.posterior.residual
+    assert field is not None
+    told = [m for m in run.summary["messages"] if m.startswith("residual:")]
+    assert told == [residual_in_words(field)]
+    free = replace(field.without_cube(), weights=torch.ones(4, dtype=torch.float64))
+    assert "free spectrum" in residual_in_words(free)

@@ -15,7 +15,7 @@ r"""Learn the prior's scales from stars, without a grid.
    It is consistent whatever q is; q decides how much the estimate scatters.
 
 Every simulation has the same white noise at all θ. Differences and then Broyden's
-method find the root; a step that fails calls for differences anew.
+method find the root.
 """
 
 from __future__ import annotations
@@ -148,13 +148,10 @@ class _Search:
             scores = self._simulated_scores(around, place)
             return scores, observed - scores.mean(dim=0) - self.precision * place
 
-        def differences(place: Tensor, gap: Tensor) -> Tensor:
-            ends = _SIMULATED_DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
-            columns = [gap - simulated_at(place + end)[1] for end in ends]
-            return torch.stack(columns, dim=1) / _SIMULATED_DIFFERENCE
-
         scores, gap = simulated_at(place)
-        jacobian = differences(place, gap)
+        ends = _SIMULATED_DIFFERENCE * torch.eye(len(place), dtype=torch.float64)
+        columns = [gap - simulated_at(place + end)[1] for end in ends]
+        jacobian = torch.stack(columns, dim=1) / _SIMULATED_DIFFERENCE
         converged, longest, failures = False, _LONGEST, 0
         for _ in range(_MATCH_STEPS):
             distance = _squared(gap, information)
@@ -174,9 +171,6 @@ class _Search:
                 longest, failures = min(2 * longest, _LONGEST), 0
                 continue
             longest, failures = longest / 2, failures + 1
-            if failures == 1:
-                # Broyden's updates have gone astray.
-                jacobian = differences(place, gap)
         return LearntScales(
             scales=self.coordinates.at(place),
             approximate=maximum,

@@ -13,8 +13,9 @@ from scipy.special import k1
 
 from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.field import learn_residual, rays_to
+from dustmap.residual.field import ResidualField, learn_residual, rays_to
 from dustmap.residual.free_spectrum import FreeSpectrum
+from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import DensityCube, Rays
@@ -243,3 +244,53 @@ def test_the_form_that_made_the_residuals_is_learnt(
     found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
     assert (found.cube is not None) == (form == "along")
     assert float(found.weights[1]) == pytest.approx(0.5, rel=0.6)
+
+
+def field_of(density: DensityCube, generator: torch.Generator) -> ResidualField:
+    """A residual of zeros about a cube: corrections change nothing."""
+    rows = density.along(rays(50, density, generator))
+    noise = torch.full((50,), 1e-3, dtype=torch.float64)
+    return ResidualField(
+        rays=rows,
+        residuals=torch.zeros(2, 50, dtype=torch.float64),
+        stated=noise,
+        noise=noise,
+        weights=WEIGHTS,
+        nugget=0.0,
+        scale=0.5,
+        outliers=0.0,
+        stretch=10.0,
+        cube=density,
+    )
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_far_from_stars_the_density_varies_by_its_amplitude(
+    generator: torch.Generator, power: float
+) -> None:
+    field = field_of(replace(cube(generator), power=power), generator)
+    assert field.cube is not None
+    points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
+    densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
+    corrected, variance = field.correct_density(points, densities)
+    torch.testing.assert_close(corrected, densities)
+    relative = field.cube.relative_amplitude(field.places(points, torch.ones(2)))
+    expected = field.scale * (densities * relative) ** 2 * WEIGHTS.sum()
+    torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
+    assert bool((relative == 1).all()) == (power == 1)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_nothing_lies_between_the_observer_and_itself(
+    generator: torch.Generator, power: float
+) -> None:
+    field = field_of(replace(cube(generator), power=power), generator)
+    ends = torch.tensor([[0.0, 0, 0], [200.0, 3, 5]], dtype=torch.float64)
+    extinctions = torch.tensor([[0.0, 0.3], [0.0, 0.3]], dtype=torch.float64)
+    white = torch.ones(2, 2, dtype=torch.float64)
+    found = draw_extinctions(field, ends, extinctions, white)
+    assert float(found[:, 0].abs().max()) < 1e-5
+    assert bool(found.isfinite().all())
+    assert field.cube is not None
+    here = field.places(ends[:1], torch.zeros(1))
+    assert float(field.cube.relative_amplitude(here)) == pytest.approx(1.0, rel=0.5)
