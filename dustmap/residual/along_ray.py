@@ -1,10 +1,10 @@
 r"""Covariance of extinctions along neighbouring rays, by the density of a map.
 
-Structure below the grid is correlated over less than a shell. Along rays an angle
-:math:`\theta` apart, with the map's density :math:`\rho_n(s)`,
+Structure that is short against the rays adds up along them. At an angle
+:math:`\theta`, with the amplitude :math:`a_n(s)` of `DensityCube`,
 
 .. math::
-   C_{nm} = \sum_b \rho_n(s_b)\, \rho_m(s_b)\, \Delta s_b
+   C_{nm} = \sum_b a_n(s_b)\, a_m(s_b)\, \Delta s_b
             \sum_j w_j\, \kappa_j(2 s_b \sin(\theta / 2)),
 
 over shells up to the shorter ray's end, where
@@ -14,6 +14,7 @@ over shells up to the shorter ray's end, where
               = 2 b K_1(b / \ell_j)
 
 is the exponential kernel integrated along the line of sight: :math:`2 \ell_j` at 0.
+For rays shorter than :math:`\ell_j` this is too large: it ignores both ends.
 With the chord for b the covariance is positive definite on every shell.
 """
 

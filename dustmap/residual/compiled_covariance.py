@@ -6,7 +6,7 @@ extinction along a ray, :math:`g_n \sum_j w_j \ell_j J` of
 :mod:`dustmap.residual.decay_table` for the free spectrum and
 
 .. math::
-   \sum_b \rho_n(s_b) \sum_j w_j \ell_j
+   \sum_b a_n(s_b) \sum_j w_j \ell_j
    [G(p / \ell_j, (s_{b+1} - x) / \ell_j) - G(p / \ell_j, (s_b - x) / \ell_j)]
 
 along the ray, over shells up to its end.
@@ -95,7 +95,7 @@ def _position(logarithm, start, step, size):
 
 
 @compiled
-def _chord(one, other):
+def _squared_chord(one, other):
     """Squared distance of the tips of the two unit vectors."""
     x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
     return x * x + y * y + z * z
@@ -113,7 +113,7 @@ def covariance(one, other, tables):
 def _along(one, other, tables):
     """That of `AlongRay`."""
     scales, impacts, shells = tables[0], tables[4], tables[5]
-    chord = 0.5 * math.log(max(_chord(one, other), LIMITS[0] ** 2))
+    chord = 0.5 * math.log(max(_squared_chord(one, other), LIMITS[0] ** 2))
     shorter, first = min(one[_LENGTH], other[_LENGTH]), _FALLS + len(scales)
     start, step = impacts[0, 0], impacts[0, 1] - impacts[0, 0]
     total = 0.0
@@ -135,7 +135,7 @@ def _free(one, other, tables):
     ratio, axes, logarithms = tables[2]
     if one[_LENGTH] > other[_LENGTH]:
         one, other = other, one
-    chord = 0.5 * math.log(max(_chord(one, other), LIMITS[0] ** 2))
+    chord = 0.5 * math.log(max(_squared_chord(one, other), LIMITS[0] ** 2))
     i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
     apart = other[_LENGTH] - one[_LENGTH]
     total = 0.0
@@ -170,7 +170,7 @@ def _parallel(u, difference, falls):
 def point_covariance(point, ray, tables):
     """That of the relative density at a point with the extinction along a ray."""
     scales, weights, shells = tables[0], tables[1], tables[5]
-    square = _chord(point, ray)
+    square = _squared_chord(point, ray)
     foot = point[_LENGTH] * (1 - square / 2)
     apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
     total = 0.0

@@ -30,8 +30,8 @@ _WITHIN, _SCALE_STD = 0.6827, 0.3
 class Learnt:
     """Weights of the components, and the variance of what no neighbour shares.
 
-    ``outliers`` is the part of the rows that are, ``score`` the mean log density of the
-    held-out rows.
+    ``outliers`` is the fraction of rows that are outliers, ``score`` the mean log
+    density of the held-out rows.
     """
 
     weights: Float[Tensor, " j"]

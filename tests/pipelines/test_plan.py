@@ -183,7 +183,7 @@ def test_several_processes_afford_a_finer_grid_than_one():
 
 
 def test_no_grid_is_finer_than_the_lengthscale_calls_for():
-    assert spacing_for(minutes=1e6, gib=1e6) == pytest.approx(25.0)
+    assert spacing_for(minutes=1e6, gib=1e6) == pytest.approx(20.0)
 
 
 def test_the_chosen_grid_keeps_the_budget_it_was_given():

@@ -169,3 +169,10 @@ def test_preconditioners(tmp_path):
     for row, reference in zip(sketched, plain, strict=True):
         assert row["iterations"] < reference["iterations"]
         assert row["iterations / none"] == row["iterations"] / reference["iterations"]
+
+
+def test_residual(tmp_path):
+    (rows,) = run("residual", tmp_path, figure=False).values()
+    (row,) = rows
+    assert row["stars"] == 2000 and row["learning, CPU [s]"] > 0
+    assert row["predicting [s]"] > 0 and row["memory [GiB]"] > 0

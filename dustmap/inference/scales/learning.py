@@ -42,7 +42,7 @@ OnStep = Callable[[str, int, float], None]
 _DIFFERENCE, _SIMULATED_DIFFERENCE, _LONGEST = 0.02, 0.1, 0.7
 _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
 # Steps in a row that come no closer to the root, after which the search ends.
-_FAILURES = 4
+_FAILURES = 7
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
 # Standard deviations of a normal prior of the logarithms around the start, that of the
