@@ -306,6 +306,8 @@ def _best(
 ) -> ResidualField:
     """Each with the covariance that held-out rows teach; that of the best score.
 
+    A covariance that is not positive definite has no score.
+
     Raises
     ------
     FloatingPointError

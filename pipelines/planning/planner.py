@@ -65,13 +65,13 @@ def make_plan(
     speed = cost.measure(dtype, device)
     chosen = catalogue.inside(lower, upper)
     prior = choose_prior(chosen, config, generator)
-    spacing = config.box.spacing or (1.0,) * 3
-    if config.box.spacing is None and config.box.shape is None:
-        kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
-        place = (lower, upper, kernel, chosen.distances, config)
-        finest = finest_spacing(*place, speed, std=prior.std, ranks=ranks, here=here)
-        spacing = (round_spacing(finest),) * 3
-    grid = make_grid(lower, upper, spacing, config)
+    choose_grid = _chooser(
+        lower, upper, chosen.distances, config, speed, ranks=ranks, here=here
+    )
+    if choose_grid is not None:
+        grid = choose_grid(prior.lengthscale, prior.std)
+    else:
+        grid = make_grid(lower, upper, config.box.spacing or (1.0,) * 3, config)
     resolved = _resolved(prior.lengthscale, grid)
     if config.prior.lengthscale is None and resolved != prior.lengthscale:
         notes.append(
@@ -97,12 +97,26 @@ def grid_chooser(
     here: int = 1,
 ) -> ChooseGrid | None:
     """Choose the grid over the plan's box anew; ``None`` where its spacing is given."""
+    box = np.array(plan.grid.lower), np.array(plan.grid.upper)
+    return _chooser(*box, distances, config, speed, ranks=ranks, here=here)
+
+
+def _chooser(
+    lower: np.ndarray,
+    upper: np.ndarray,
+    distances: np.ndarray,
+    config: FitConfig,
+    speed: cost.Speed,
+    *,
+    ranks: int,
+    here: int,
+) -> ChooseGrid | None:
+    """The grid over a box by budget and scales; ``None`` where its spacing is given."""
     if config.box.spacing is not None or config.box.shape is not None:
         return None
-    lower, upper = np.array(plan.grid.lower), np.array(plan.grid.upper)
 
     def choose(lengthscale: Sequence[float], std: float) -> Grid:
-        kernel = KERNELS[plan.kernel](lengthscale=list(lengthscale))
+        kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
         place = (lower, upper, kernel, distances, config)
         finest = finest_spacing(*place, speed, std=std, ranks=ranks, here=here)
         return make_grid(lower, upper, (round_spacing(finest),) * 3, config)

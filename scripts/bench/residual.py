@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """Seconds and memory of the residual that neighbouring stars share, by stars.
 
-Stars are even in a box of 2.5 by 2.5 by 0.8 kpc around the observer, extinctions those
-of a smooth cube of 50 pc with structure of 20 pc and 0.02 mag of noise, and 1% of them
-outliers. Every one of 32 samples has its residuals. Learning includes the weights of
-outliers; predictions are to as many places as there are stars.
+Stars are even in a box of 2.5 by 2.5 by 0.8 kpc around the observer. Residuals are
+waves over the sky, in proportion to the distance, with 0.02 mag of noise, and 1% of
+them outliers; the mean map is a random cube of 50 pc. Every one of 32 samples has the
+residuals. Learning includes the weights of outliers; predictions are to as many places
+as there are stars.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ def main() -> None:
     given = options.parse_args()
     report = Report.of("residual", __doc__, given)
     counts = [2000] if given.quick else given.stars
-    rows = [one_size(count, given.seed, given.quick) for count in counts]
+    rows = [one_size(count, given.seed) for count in counts]
     report.tables = {"Stars": rows}
     report.write(given.output)
 
 
-def one_size(count: int, seed: int, quick: bool) -> Row:
+def one_size(count: int, seed: int) -> Row:
     """Learn from so many stars, and predict as many places."""
     rng = np.random.default_rng(seed)
     cube = DensityCube(
-        values=smooth(rng),
+        values=densities(rng),
         origin=tuple(-HALF),
         spacing=(STEP,) * 3,
     )
@@ -71,7 +72,7 @@ def one_size(count: int, seed: int, quick: bool) -> Row:
     }
 
 
-def smooth(rng: np.random.Generator) -> torch.Tensor:
+def densities(rng: np.random.Generator) -> torch.Tensor:
     """Densities [mag/pc] at the points of the box."""
     shape = [int(2 * half / STEP) + 1 for half in HALF]
     return torch.from_numpy(5e-4 * np.exp(0.5 * rng.standard_normal(shape)))

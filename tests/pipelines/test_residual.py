@@ -20,10 +20,12 @@ from pipelines.fit import fit
 from pipelines.model.observations import outward_rays
 from pipelines.products.density import columns, map_cube
 from pipelines.products.integrated import integrated
+from pipelines.products.reach import default_nside
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
+    fit_residual,
     read_residual,
     residual_bytes,
     residual_from,
@@ -209,3 +211,44 @@ def test_the_covariance_that_was_chosen_is_told(run: Run) -> None:
     assert told == [residual_in_words(field)]
     free = replace(field.without_cube(), weights=torch.ones(4, dtype=torch.float64))
     assert "free spectrum" in residual_in_words(free)
+
+
+def test_the_covariance_is_learnt_on_held_out_stars_in_random_order(
+    run: Run, monkeypatch
+) -> None:
+    asked = []
+
+    def learn(rays, residuals, noise, held, **_):
+        asked.append(held.tolist())
+        return run.posterior.residual
+
+    monkeypatch.setattr("pipelines.run.residual.learn_residual", learn)
+    train, validation = sky(150, 5)[0], sky(100, 6)[0]
+    generator = torch.Generator().manual_seed(0)
+    fit_residual(run.posterior, run.plan, train, validation, generator)
+    (held,) = asked
+    assert sorted(held) == list(range(150, 250)) and held != sorted(held)
+
+
+def test_a_residual_that_cannot_be_learnt_costs_no_run(tmp_path, monkeypatch) -> None:
+    def fail(*_) -> None:
+        raise FloatingPointError("not positive definite")
+
+    monkeypatch.setattr("pipelines.fit.writing.fit_residual", fail)
+    write_stars(tmp_path / "stars.parquet", sky(150, 1)[0], overwrite=False)
+    given = ["prior.lengthscale=150", "prior.std=1", "inference.learn=false"]
+    config = load_config(FitConfig, overrides=[*COARSE, *given, "inference.samples=2"])
+    report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
+    assert any("not positive definite" in message for message in report.messages)
+    assert read_run(tmp_path / "run").posterior.residual is None
+
+
+def test_pixels_of_maps_are_no_wider_than_stars_are_apart(run: Run) -> None:
+    field = run.posterior.residual
+    assert field is not None
+    bare = replace(run, posterior=replace(run.posterior, residual=None))
+    assert default_nside(bare) < default_nside(run) <= 128
+    chord = torch.cdist(field.rays.directions, field.rays.directions)
+    apart = float(chord.kthvalue(2, dim=1).values.median())
+    finest = healpy.nside2resol(default_nside(run))
+    assert finest < apart or default_nside(run) == 128

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from residual_fields import field_of
 from scipy.integrate import quad
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import k1
@@ -246,29 +247,19 @@ def test_the_form_that_made_the_residuals_is_learnt(
     assert float(found.weights[1]) == pytest.approx(0.5, rel=0.6)
 
 
-def field_of(density: DensityCube, generator: torch.Generator) -> ResidualField:
-    """A residual of zeros about a cube: corrections change nothing."""
+def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualField:
+    """Residuals of zero: corrections change nothing."""
     rows = density.along(rays(50, density, generator))
     noise = torch.full((50,), 1e-3, dtype=torch.float64)
-    return ResidualField(
-        rays=rows,
-        residuals=torch.zeros(2, 50, dtype=torch.float64),
-        stated=noise,
-        noise=noise,
-        weights=WEIGHTS,
-        nugget=0.0,
-        scale=0.5,
-        outliers=0.0,
-        stretch=10.0,
-        cube=density,
-    )
+    none = torch.zeros(2, 50, dtype=torch.float64)
+    return field_of(rows, none, noise, WEIGHTS, cube=density, scale=0.5)
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_far_from_stars_the_density_varies_by_its_amplitude(
     generator: torch.Generator, power: float
 ) -> None:
-    field = field_of(replace(cube(generator), power=power), generator)
+    field = zeros_about(replace(cube(generator), power=power), generator)
     assert field.cube is not None
     points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
     densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
@@ -284,7 +275,7 @@ def test_far_from_stars_the_density_varies_by_its_amplitude(
 def test_nothing_lies_between_the_observer_and_itself(
     generator: torch.Generator, power: float
 ) -> None:
-    field = field_of(replace(cube(generator), power=power), generator)
+    field = zeros_about(replace(cube(generator), power=power), generator)
     ends = torch.tensor([[0.0, 0, 0], [200.0, 3, 5]], dtype=torch.float64)
     extinctions = torch.tensor([[0.0, 0.3], [0.0, 0.3]], dtype=torch.float64)
     white = torch.ones(2, 2, dtype=torch.float64)

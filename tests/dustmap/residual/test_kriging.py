@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from residual_fields import field_of
 from scipy.integrate import dblquad, quad
 
 from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.field import ResidualField, learn_residual, least_density, rays_to
+from dustmap.residual.field import learn_residual, least_density, rays_to
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
@@ -208,31 +209,11 @@ def test_outliers_count_less(generator: torch.Generator) -> None:
     assert bool(raised[order >= 45].double().mean() < 0.05)
 
 
-def field_of(
-    rows: Rays,
-    residuals: torch.Tensor,
-    noise: torch.Tensor,
-    weights: torch.Tensor = WEIGHTS,
-) -> ResidualField:
-    """A residual that was not learnt: without nugget and outliers."""
-    return ResidualField(
-        rays=rows,
-        residuals=residuals,
-        stated=noise,
-        noise=noise,
-        weights=weights,
-        nugget=0.0,
-        scale=1.0,
-        outliers=0.0,
-        stretch=10.0,
-    )
-
-
 def test_a_correction_never_makes_an_extinction_negative(
     generator: torch.Generator,
 ) -> None:
     rows, observed, noise, _ = drawn(200, generator)
-    field = field_of(rows, -10 * observed.abs().expand(2, -1), noise)
+    field = field_of(rows, -10 * observed.abs().expand(2, -1), noise, WEIGHTS)
     ends = rows.directions * rows.lengths[:, None]
     corrected, _ = field.correct(ends, torch.full((2, 200), 0.1, dtype=torch.float64))
     assert bool((corrected >= 0).all()) and float(corrected.median()) < 0.1
@@ -252,7 +233,7 @@ def test_a_correction_does_not_depend_on_what_else_is_asked(
     generator: torch.Generator,
 ) -> None:
     rows, observed, noise, _ = drawn(200, generator)
-    field = field_of(rows, observed.expand(2, -1), noise)
+    field = field_of(rows, observed.expand(2, -1), noise, WEIGHTS)
     ends = rows.directions * rows.lengths[:, None]
     extinctions = torch.rand(2, 200, generator=generator, dtype=torch.float64)
     extinctions[:, 0] = 1e-9
@@ -270,9 +251,7 @@ def test_joint_draws_have_the_covariance_of_the_dense_posterior(
     noise = torch.full((40,), 0.2**2, dtype=torch.float64)
     # So little residual that no change of an extinction is bounded.
     weights = 0.02 * WEIGHTS
-    field = field_of(
-        rows, torch.zeros(6000, 40, dtype=torch.float64), noise, weights=weights
-    )
+    field = field_of(rows, torch.zeros(6000, 40, dtype=torch.float64), noise, weights)
     extinctions = (places.density * places.lengths).expand(6000, -1)
     white = torch.randn(6000, 30, generator=generator, dtype=torch.float64)
     ends = places.directions * places.lengths[:, None]

@@ -1,0 +1,32 @@
+"""A residual that was not learnt."""
+
+from __future__ import annotations
+
+import torch
+
+from dustmap.residual.field import ResidualField
+from dustmap.residual.rays import DensityCube, Rays
+
+
+def field_of(
+    rows: Rays,
+    residuals: torch.Tensor,
+    noise: torch.Tensor,
+    weights: torch.Tensor,
+    *,
+    cube: DensityCube | None = None,
+    scale: float = 1.0,
+) -> ResidualField:
+    """Without nugget and outliers."""
+    return ResidualField(
+        rays=rows,
+        residuals=residuals,
+        stated=noise,
+        noise=noise,
+        weights=weights,
+        nugget=0.0,
+        scale=scale,
+        outliers=0.0,
+        stretch=10.0,
+        cube=cube,
+    )
