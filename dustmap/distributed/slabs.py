@@ -111,6 +111,17 @@ class Slabs:
             return whole[:0]
         return whole.reshape(*x.shape[:-1], whole.shape[1])
 
+    def from_first(self, x: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+        """This rank's part of a grid vector that rank 0 has; the inverse of `to_first`.
+
+        What other ranks give is ignored but for its dtype.
+        """
+        group = self.group
+        counts = [n * self.plane_size for n in self.counts]
+        sent = counts if group.first else [0] * group.size
+        received = [self.size] + [0] * (group.size - 1)
+        return group.exchange(x if group.first else x[:0], sent, received)
+
 
 class SlabSpace(VectorSpace):
     """Grid vectors of which every rank holds its slab.

@@ -59,8 +59,8 @@ class ResidualField:
     weights, nugget, outliers
         Of the covariance; see `Learnt`.
     scale
-        The factor on predicted variances with which 68% of the stars that the map had
-        not seen lie within one standard deviation.
+        The factor on predicted variances, those of samples included, with which 68% of
+        the stars that the map had not seen lie within one standard deviation.
     stretch
         Of angles against logarithms of distance, where neighbours are sought.
     cube
@@ -127,8 +127,21 @@ class ResidualField:
         From the ``count`` stars nearest to the star nearest to each place.
         """
         found = self._krige_near(self.places(ends, extinctions.mean(dim=0)), count)
-        corrected = added(extinctions.to(torch.float64), found.mean(self.residuals))
+        corrected = added(self.calibrated(extinctions), self.shared(found))
         return corrected, self.scale * found.variance
+
+    def calibrated(self, values: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
+        """Every sample's positive values with the spread times ``√scale``."""
+        values = values.to(torch.float64)
+        mean = values.mean(dim=0)
+        aside = self.scale**0.5 * (values - mean)
+        return mean + aside if self.scale <= 1 else added(mean, aside)
+
+    def shared(self, found: Kriging) -> Float[Tensor, "s m"]:
+        """What every sample's residuals predict, with the spread times ``√scale``."""
+        change = found.mean(self.residuals)
+        mean = change.mean(dim=0)
+        return mean + self.scale**0.5 * (change - mean)
 
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
@@ -151,12 +164,12 @@ class ResidualField:
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
-        densities, power = densities.to(torch.float64), 1.0
+        densities, power = self.calibrated(densities), 1.0
         amplitude = densities
         if self.cube is not None:
             power = self.cube.power
             amplitude = densities * self.cube.relative_amplitude(places)
-        corrected = added(densities, amplitude * found.mean(self.residuals))
+        corrected = added(densities, amplitude * self.shared(found))
         # What is left is in proportion to the amplitude of the corrected density.
         left = amplitude * (corrected / densities.clamp_min(1e-300)) ** power
         return corrected, self.scale * left**2 * found.variance
@@ -274,6 +287,40 @@ def learn_residual(
     return replace(field, scale=_scale(field, held))
 
 
+def relearn_residual(
+    known: ResidualField,
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Float[Tensor, " n"],
+    held: Int[Tensor, " m"],
+    *,
+    placing: Float[Tensor, " n"],
+    cube: DensityCube,
+) -> ResidualField:
+    """The residual of the same stars about another map, as that of `learn_residual`.
+
+    The form, the neighbours and the outliers are known.
+
+    Raises
+    ------
+    FloatingPointError
+        If the covariance is not positive definite.
+    """
+    about = None if known.cube is None else replace(cube, power=known.cube.power)
+    raised = known.noise / known.stated
+    field = replace(
+        known,
+        rays=rays if about is None else about.along(rays),
+        residuals=residuals,
+        stated=noise + placing,
+        noise=raised * (noise + placing),
+        cube=about,
+    )
+    field, _ = _learnt(field, held[:_LEARNING], _LEARNING_COUNT)
+    field = _weighed(field, noise, placing, outliers=bool((raised > 1).any()))
+    return replace(field, scale=_scale(field, held))
+
+
 def _forms(field: ResidualField) -> list[ResidualField]:
     """The covariance along rays with both amplitudes, and the free spectrum."""
     if field.cube is None:
@@ -365,5 +412,5 @@ def _scale(field: ResidualField, held: Tensor) -> float:
     errors = field.residuals[:, held] - found.mean(field.residuals)
     # A single prediction has no spread.
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
-    noise = spread + field.stated[held]
-    return variance_scale(errors.mean(dim=0), found.variance, noise)
+    mean, variance = errors.mean(dim=0), found.variance + spread
+    return variance_scale(mean, variance, field.stated[held], field.outliers)

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.earlier_rows import nearest_earlier
 from dustmap.residual.field import ResidualField, added
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import Rays
+from dustmap.residual.vecchia import walk
 
 # Neighbours of a place among the stars, and among the places before it.
 _STARS, _PLACES = 40, 24
@@ -44,7 +44,7 @@ def draw_extinctions(
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(_ORDER))
     residual = torch.empty(white.shape, dtype=torch.float64)
     residual[:, order] = _drawn(field, places[order], white[:, order])
-    return added(extinctions.to(torch.float64), residual)
+    return added(field.calibrated(extinctions), residual)
 
 
 def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
@@ -59,7 +59,9 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
     if len(places) > _PLACES:
         before = first + nearest_earlier(asked, _PLACES)
         blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-    values = torch.cat([field.residuals, torch.zeros_like(white)], dim=1).numpy()
+    mean = field.residuals.mean(dim=0)
+    residuals = mean + field.scale**0.5 * (field.residuals - mean)
+    values = torch.cat([residuals, torch.zeros_like(white)], dim=1).numpy()
     known = field.noise + field.nugget
     noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
     rays = field.rays.followed_by(places)
@@ -71,17 +73,6 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
         std = (field.scale * found.variance).sqrt()
         own = slice(first - len(stars), first - len(stars) + len(neighbours))
         innovations = (std * white[:, own]).numpy()
-        _walk(values, first, neighbours.numpy(), found.weights.numpy(), innovations)
+        walk(values, first, neighbours.numpy(), found.weights.numpy(), innovations)
         first += len(neighbours)
     return torch.from_numpy(values[:, len(stars) :])
-
-
-@compiled
-def _walk(values, first, neighbours, weights, innovations):
-    """Set the values from column ``first`` on, in order."""
-    for m in range(len(neighbours)):
-        for s in range(len(values)):
-            total = innovations[s, m]
-            for k in range(neighbours.shape[1]):
-                total += weights[m, k] * values[s, neighbours[m, k]]
-            values[s, first + m] = total

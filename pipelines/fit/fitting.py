@@ -12,12 +12,12 @@ from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.config import FitConfig
+from pipelines.fit import correlated_noise
 from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_large
 from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
 from pipelines.model.engines import run_engine
 from pipelines.model.forward import slabs_of
-from pipelines.model.observations import Data
 from pipelines.model.plan import work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import learn_plan
@@ -202,7 +202,11 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         record = recorder(
             session.manager.metrics, progress, known, tell=session.manager.heart.tell
         )
-        result = _run(session, state, data, record)
+        if correlated_noise.is_wanted(plan, sample, config) and state.residual is None:
+            state = _mapped(session, state, sample, record)
+        result = _run(session, state, sample, record, config)
+    if state.result is not None:
+        result = replace(result, facts={**state.result.facts, **result.facts})
     if state.learning is not None:
         result = replace(result, facts={**result.facts, "learning": state.learning})
     state = replace(state, stage="inferred", result=result)
@@ -210,12 +214,40 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     return state
 
 
+def _mapped(
+    session: Session, state: FitState, sample: Sample, record: Callable[..., None]
+) -> FitState:
+    """With a first map, and what the stars share beyond it."""
+    config, group = session.config, session.group
+    plan, settings = correlated_noise.first_map(state.plan, config)
+    result = _run(session, replace(state, plan=plan), sample, record, settings)
+    session.manager.clock.lap("inference")
+    # What this map left to a common noise, neighbours may share.
+    result = replace(result, plan=plan)
+    state = replace(
+        state,
+        stage="mapped",
+        plan=plan,
+        generator=session.place["generator"].get_state(),
+        result=result,
+        residual=correlated_noise.learn_first(result, sample, config, group),
+    )
+    session.reached(state, "residual")
+    return state
+
+
 def _run(
-    session: Session, state: FitState, data: Data, record: Callable[..., None]
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    record: Callable[..., None],
+    config: FitConfig,
 ) -> Inference:
     """Run the engine; name the checkpoint whose state does not fit."""
     manager, inference = session.manager, session.inference
     resumed, session.inference = inference is not None, None
+    slabs = slabs_of(state.plan, config, session.group)
+    start = None if state.result is None else state.result.mean
 
     def on_step(stage: str, step: int, value: float) -> None:
         manager.stop_if_asked()
@@ -223,17 +255,19 @@ def _run(
 
     problem = Problem(
         plan=state.plan,
-        data=data,
-        config=session.config,
+        data=data_of(sample.train, config),
+        config=config,
         place=session.place,
         on_step=on_step,
         checkpointer=InferenceCheckpointer(
             manager=manager,
             state=state,
             inference=inference,
-            slabs=slabs_of(state.plan, session.config, session.group),
+            slabs=slabs,
         ),
         group=session.group,
+        correlation=correlated_noise.correlation_of(state, sample, config),
+        start=start if start is None or slabs is None else slabs.from_first(start),
     )
     # Free the checkpoint's tensors.
     del inference

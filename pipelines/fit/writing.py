@@ -12,25 +12,18 @@ import numpy as np
 import torch
 
 import dustmap
-from dustmap.posterior import Posterior
-from dustmap.residual.field import ResidualField
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, to_toml
+from pipelines.fit.correlated_noise import last_residual, posterior_of
 from pipelines.model.plan import Plan
-from pipelines.model.problem import Inference
 from pipelines.planning.selection import Sample
 from pipelines.run.assessment import crossed, sight_line_lengths
 from pipelines.run.baselines import NO_BASELINES, in_words, predict_baselines
-from pipelines.run.folder import posterior_model, write_json, write_state
+from pipelines.run.folder import write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
-from pipelines.run.residual import (
-    NO_RESIDUAL,
-    fit_residual,
-    residual_in_words,
-    write_residual,
-)
+from pipelines.run.residual import write_residual
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -114,11 +107,10 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     test, residual, predictions = sample.test.select(slice(0)), None, {}
     told: tuple[str, ...] = ()
     if session.group.first:
-        test, posterior = sample.test, _posterior(result, config)
-        if config.model.residual and config.density == "lognormal":
-            residual, told = _residual(posterior, result.plan, sample, config)
-            posterior = replace(posterior, residual=residual)
-            clock.lap("residual")
+        test, posterior = sample.test, posterior_of(result, config)
+        residual, told = last_residual(posterior, state, sample, config)
+        posterior = replace(posterior, residual=residual)
+        clock.lap("residual")
         predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     if len(test):
@@ -154,19 +146,6 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     return report
 
 
-def _residual(
-    posterior: Posterior, plan: Plan, sample: Sample, config: FitConfig
-) -> tuple[ResidualField | None, tuple[str, ...]]:
-    """What neighbouring stars share, and a line about it or why there is none."""
-    generator = torch.Generator().manual_seed(config.inference.seed)
-    stars = sample.train, sample.validation
-    try:
-        residual = fit_residual(posterior, plan, *stars, generator)
-    except FloatingPointError as error:
-        return None, (f"model.residual: none: {error}",)
-    return residual, (NO_RESIDUAL if residual is None else residual_in_words(residual),)
-
-
 def _baselines(
     sample: Sample, config: FitConfig
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -177,17 +156,6 @@ def _baselines(
     except FloatingPointError as error:
         return {}, (f"no baselines: {error}",)
     return ({}, (NO_BASELINES,)) if found is None else (found.columns(), ())
-
-
-def _posterior(result: Inference, config: FitConfig) -> Posterior:
-    """The posterior without functionals."""
-    model = posterior_model(
-        result.plan,
-        dtype=result.mean.dtype,
-        device=result.mean.device,
-        seed=config.inference.seed,
-    )
-    return Posterior(model=model, mean=result.mean, samples=result.samples)
 
 
 def _write_record(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dustmap.distributed.slabs import Slabs
-from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
@@ -48,12 +48,16 @@ def _run_full_batch(problem: Problem) -> Inference:
     plan, data, config = problem.plan, problem.data, problem.config
     slabs = slabs_of(plan, config, problem.group)
     model = _sight_line_model(problem, slabs)
-    noise = noise_of(
-        plan,
-        data,
-        learn_common=learns_common(plan, config),
-        learn_share=plan.subgrid_noise and learns_share(plan, config),
-    )
+    correlation = problem.correlation
+    if correlation is None:
+        noise = noise_of(
+            plan,
+            data,
+            learn_common=learns_common(plan, config),
+            learn_share=plan.subgrid_noise and learns_share(plan, config),
+        )
+    else:
+        noise = Noise(variance=correlation.variance, correlation=correlation)
     size = model.latent_space.length(model.latent_size)
     result = infer(
         model,
@@ -61,6 +65,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         noise,
         settings=full_batch_settings(config, size),
         generator=problem.place["generator"],
+        start=problem.start,
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
+from dustmap.residual.vecchia import VecchiaPrecision
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model.observations import Data
@@ -59,8 +60,9 @@ def place_of(config: FitConfig) -> Place:
 class Problem:
     """What an engine is to infer, where it computes, and to whom it reports.
 
-    The ranks of ``group`` solve it together; ``checkpointer`` has the state to start
-    from.
+    The ranks of ``group`` solve it together; ``checkpointer`` has the state to go on
+    from. The stars' noise is independent, or has this ``correlation``; the mode is
+    sought from ``start``, this rank's part of a grid in slabs.
     """
 
     plan: Plan
@@ -70,6 +72,8 @@ class Problem:
     on_step: OnStep
     checkpointer: Checkpointer | None = None
     group: Group = field(default_factory=Group)
+    correlation: VecchiaPrecision | None = None
+    start: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

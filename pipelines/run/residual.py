@@ -16,6 +16,7 @@ from dustmap.residual.field import (
     learn_residual,
     least_density,
     rays_to,
+    relearn_residual,
 )
 from dustmap.residual.rays import DensityCube, Rays
 from pipelines.catalog.schema import Stars
@@ -41,21 +42,22 @@ def fit_residual(
     train: Stars,
     validation: Stars,
     generator: torch.Generator,
-) -> ResidualField | None:
+    *,
+    known: ResidualField | None = None,
+) -> ResidualField:
     """What the map misses of the stars' extinctions, as a field between them.
 
     ``validation`` are stars that the map has not seen: the covariance is learnt on
     them, and then they are neighbours like the fitted ones. The generator puts them in
-    a random order: catalogues are ordered on the sky. ``None`` if there are too few or
-    the posterior has no samples.
+    a random order: catalogues are ordered on the sky. The form of the covariance and
+    the outliers are those of a ``known`` residual of the same stars. Without samples
+    the residuals are those of the posterior's mean.
 
     Raises
     ------
     FloatingPointError
         If no covariance is positive definite.
     """
-    if len(validation) < FEWEST_VALIDATION or not len(posterior.samples):
-        return None
     stars = [train, validation]
     ends = torch.cat([torch.as_tensor(part.positions()) for part in stars])
     values = _samples_at(posterior, plan, ends)
@@ -69,25 +71,27 @@ def fit_residual(
     errors = torch.as_tensor(np.concatenate([placing_errors(part) for part in stars]))
     mean = extinctions.mean(dim=0)
     least = least_density(mean, ends.norm(dim=1))
-    return learn_residual(
+    given = (
         rays_to(ends, mean, least),
         observed - extinctions,
         noise,
         len(train) + torch.randperm(len(validation), generator=generator),
-        placing=(at * errors) ** 2,
-        cube=_mean_cube(posterior, plan, least),
     )
+    placing, cube = (at * errors) ** 2, _mean_cube(posterior, plan, least)
+    if known is None:
+        return learn_residual(*given, placing=placing, cube=cube)
+    return relearn_residual(known, *given, placing=placing, cube=cube)
 
 
 def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
     """The samples' mean density at the grid's points, at least this [mag/pc]."""
-    found = []
+    found, draws = [], _draws(posterior)
     for points in plan.grid.points().to(torch.float64).split(_ROWS):
         model = posterior.model.at(PointValues(points))
         total = torch.zeros(len(points), dtype=torch.float64)
-        for sample in posterior.samples:
+        for sample in draws:
             total += model.apply(sample).to(torch.float64).cpu()
-        found.append(total / len(posterior.samples))
+        found.append(total / len(draws))
     values = torch.cat(found).clamp_min(least).reshape(plan.grid.shape)
     return DensityCube(
         values=values, origin=plan.grid.origin, spacing=plan.grid.spacing
@@ -96,13 +100,18 @@ def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
     """Extinctions to places [pc] and densities there, ``(samples, 2, places)``."""
-    found = []
+    found, draws = [], _draws(posterior)
     for part in ends.split(_ROWS):
         both = Stack([outward_rays(plan, part), PointValues(part)])
         model = posterior.model.at(both)
-        values = torch.stack([model.apply(sample) for sample in posterior.samples])
+        values = torch.stack([model.apply(sample) for sample in draws])
         found.append(values.to(torch.float64).cpu().unflatten(1, (2, -1)))
     return torch.cat(found, dim=2)
+
+
+def _draws(posterior: Posterior) -> Tensor:
+    """Its samples; its mean if it has none."""
+    return posterior.samples if len(posterior.samples) else posterior.mean[None]
 
 
 def residual_in_words(field: ResidualField) -> str:

@@ -15,8 +15,8 @@ from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
 from pipelines.saving.checkpoint import Checkpoint
 
-Stage = Literal["planned", "learnt", "inferring", "inferred"]
-"""What was done last: the next is learning, inference, more of it, and the result."""
+Stage = Literal["planned", "learnt", "mapped", "inferring", "inferred"]
+"""What was done last: a plan, its scales, a first map, part of an inference, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,9 @@ class FitState:
     ``plan`` is as it was made, then as it was learnt; ``generator`` the state of the
     random generator when the stage that follows began; ``speed`` that of the machine
     that planned; ``learning`` holds the diagnostics of learning. An ``inference`` under
-    way has a state of its own, one that is done a ``result``.
+    way has a state of its own, one that is done a ``result``, as the first map has.
+    ``residual`` is what neighbouring stars share beyond the first map, as bytes: none
+    if no covariance could be learnt, ``None`` before.
     """
 
     stage: Stage
@@ -36,6 +38,7 @@ class FitState:
     learning: dict[str, Any] | None = None
     inference: State | None = None
     result: Inference | None = None
+    residual: Tensor | None = None
 
     def entries(self) -> dict[str, Any]:
         """Tensors and plain JSON by name."""
@@ -50,6 +53,8 @@ class FitState:
             found |= scoped("inference", self.inference)
         if self.result is not None:
             found |= scoped("result", self.result.entries())
+        if self.residual is not None:
+            found["residual"] = self.residual
         return found
 
     @classmethod
@@ -64,6 +69,7 @@ class FitState:
             learning=entries["learning"],
             inference=part_of(entries, "inference") or None,
             result=Inference.from_entries(result, device) if result else None,
+            residual=entries.get("residual"),
         )
 
     @classmethod

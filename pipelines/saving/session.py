@@ -30,6 +30,7 @@ from pipelines.storage.metrics import Metrics
 _NEXT = {
     "planned": "learning",
     "learnt": "running",
+    "mapped": "running",
     "inferring": "running",
     "inferred": "writing",
 }

@@ -30,6 +30,7 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.inference.svi import (
     HipSettings,
     SvgpResult,
@@ -271,7 +272,7 @@ def solvers(device: torch.device, dtype: torch.dtype) -> float:
         model = log_normal(place, dtype)
         eps = torch.zeros(model.latent_size, dtype=dtype, device=place)
         noise = torch.full((len(model.functionals),), 1e-3, dtype=dtype, device=place)
-        precision = Precision(model.linearise(eps).operator, noise)
+        precision = Precision(model.linearise(eps).operator, Independent(noise))
         nystrom = NystromPreconditioner.build(
             precision.data_term,
             precision.shape[0],

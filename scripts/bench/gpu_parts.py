@@ -16,6 +16,7 @@ from torch import Tensor
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.kernels import Matern12
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -199,7 +200,7 @@ def _iteration(
     W: LinearOperator,
     noise: Tensor,
 ) -> Row:
-    precision = Precision(tangent, noise)
+    precision = Precision(tangent, Independent(noise))
     nystrom = NystromPreconditioner.build(
         precision.data_term,
         torus.size,

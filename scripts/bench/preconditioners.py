@@ -23,6 +23,7 @@ from torch import Tensor
 from verbs import Fitted, fit_and_predict
 
 from dustmap.inference.full_batch import NoiseState, Precision
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.lognormal import LogNormal
@@ -84,7 +85,7 @@ def problem(run: Path, stars: Path, columns: int, seed: int) -> Problem:
         model=model,
         mean=mean,
         total=total,
-        precision=Precision(tangent.operator, total),
+        precision=Precision(tangent.operator, Independent(total)),
         rhs=tangent.operator.rmatvec(white / total.sqrt()) + prior,
     )
 

@@ -29,6 +29,7 @@ from dustmap.distributed.group import Group
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid
 from dustmap.inference.full_batch import Precision
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
@@ -63,7 +64,7 @@ def one_rank(options: argparse.Namespace) -> Row:
     )
     noise = torch.full((options.stars,), NOISE**2)
     rhs = model.operator.rmatvec((extinction.to(noise) - model.offset) / noise)
-    product = Precision(model.operator, noise).matvec
+    product = Precision(model.operator, Independent(noise)).matvec
     # The first products load compiled loops; they are not counted.
     product(rhs[None])
     group.meet()

@@ -30,6 +30,7 @@ from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch.gauss_newton import Precision
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.lognormal import LogNormal
@@ -136,7 +137,7 @@ def solved(group: Group, options: argparse.Namespace, *, whole: bool) -> dict[st
         torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     )
     noise = torch.full_like(tangent.prediction, 1e-4)
-    precision = Precision(tangent.operator, noise)
+    precision = Precision(tangent.operator, Independent(noise))
     rhs = tangent.operator.rmatvec(torch.ones_like(noise) / noise)[None]
     before = dict(group.traffic.bytes), dict(group.traffic.seconds)
     started = time.perf_counter()

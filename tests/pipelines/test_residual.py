@@ -234,12 +234,13 @@ def test_a_residual_that_cannot_be_learnt_costs_no_run(tmp_path, monkeypatch) ->
     def fail(*_) -> None:
         raise FloatingPointError("not positive definite")
 
-    monkeypatch.setattr("pipelines.fit.writing.fit_residual", fail)
-    write_stars(tmp_path / "stars.parquet", sky(150, 1)[0], overwrite=False)
+    monkeypatch.setattr("pipelines.fit.correlated_noise.fit_residual", fail)
+    write_stars(tmp_path / "stars.parquet", sky(300, 1)[0], overwrite=False)
     given = ["prior.lengthscale=150", "prior.std=1", "inference.learn=false"]
-    config = load_config(FitConfig, overrides=[*COARSE, *given, "inference.samples=2"])
+    given += ["inference.samples=2", "data.validation=0.3"]
+    config = load_config(FitConfig, overrides=[*COARSE, *given])
     report = fit(tmp_path / "stars.parquet", tmp_path / "run", config)
-    assert any("not positive definite" in message for message in report.messages)
+    assert any("model.residual: none" in message for message in report.messages)
     assert read_run(tmp_path / "run").posterior.residual is None
 
 

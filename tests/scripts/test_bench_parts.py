@@ -92,9 +92,10 @@ def test_a_coarse_grid_as_fine_as_the_torus_is_the_inverse():
     from coarse_grid import CoarseGrid
 
     from dustmap.inference.full_batch import Precision
+    from dustmap.inference.full_batch.noise_covariance import Independent
 
     model, eps, noise, generator = small_lognormal()
-    precision = Precision(model.linearise(eps).operator, noise)
+    precision = Precision(model.linearise(eps).operator, Independent(noise))
     x = torch.randn(3, model.latent_size, generator=generator, dtype=torch.float64)
     inverse = CoarseGrid(model, eps, noise, (9, 9, 7), seed=0)
     torch.testing.assert_close(inverse(precision.matvec(x)), x, rtol=1e-8, atol=1e-8)

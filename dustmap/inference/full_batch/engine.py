@@ -138,12 +138,13 @@ def _linear_samples(
     FloatingPointError
         If a solve is not finite.
     """
-    settings, root = fit.settings, total.sqrt()
-    precision = Precision(tangent.operator, total)
+    settings, noise = fit.settings, fit.noise.covariance(total)
+    precision = Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
-        eta, xi = white_noise(fit.seed, number, len(root), len(mean), precision.domain)
-        return tangent.operator.rmatvec(eta.to(root) / root) + xi.to(mean)
+        eta, xi = white_noise(fit.seed, number, len(total), len(mean), precision.domain)
+        drawn = noise.weighed(noise.coloured(eta).to(total))
+        return tangent.operator.rmatvec(drawn) + xi.to(mean)
 
     while fit.blocks is None or len(fit.blocks.value) < settings.samples:
         first = 0 if fit.blocks is None else len(fit.blocks.value)

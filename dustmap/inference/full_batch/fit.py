@@ -62,7 +62,7 @@ class Fit:
         self.generator = generator
         self.on_step = on_step
         self.cache = PreconditionerCache(
-            settings.preconditioner_rank, generator, on_step
+            settings.preconditioner_rank, generator, on_step, noise.covariance
         )
         self.samples: list[Fitted] = []
         self._checkpointer = checkpointer
@@ -88,7 +88,9 @@ class Fit:
     def target(self, total: Float[Tensor, " n"]) -> Target:
         """The objective of the mode for this Σ."""
         space = self.model.latent_space
-        return Target(y=self.noise.observations, total=total, space=space)
+        return Target(
+            y=self.noise.observations, noise=self.noise.covariance(total), space=space
+        )
 
     def newton(self, target: Target, **options: Any) -> GaussNewton:
         """Steps towards a target, with the current preconditioner."""

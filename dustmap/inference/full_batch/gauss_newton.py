@@ -1,4 +1,4 @@
-r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n``."""
+r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
+from dustmap.inference.full_batch.noise_covariance import NoiseCovariance
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner
 from dustmap.linalg.preconditioners import NystromPreconditioner
@@ -33,20 +34,20 @@ def quiet(stage: str, step: int, value: float) -> None:
 class Precision(LinearOperator):
     """``Λ = I + Φᵀ Σ⁻¹ Φ``, applied to rows."""
 
-    def __init__(self, features: LinearOperator, noise_variance: Tensor) -> None:
+    def __init__(self, features: LinearOperator, noise: NoiseCovariance) -> None:
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
         self.domain = features.domain
         self._features = features
-        self._weights = (1.0 / noise_variance).to(features.dtype)
+        self._noise = noise
 
     def data_term(self, x: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """``Φᵀ Σ⁻¹ Φ x``."""
-        return self._features.gram(x, self._weights)
+        return self._noise.gram(self._features, x)
 
     def matvec(self, x: Tensor) -> Tensor:
-        return x + self._features.gram(x, self._weights)
+        return x + self.data_term(x)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)
@@ -54,14 +55,14 @@ class Precision(LinearOperator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``J(ε) = ½|ε − ξ|² + ½ Σ_n (y_n − apply(ε)_n)² / Σ_n``.
+    """``J(ε) = ½|ε − ξ|² + ½ rᵀ Σ⁻¹ r`` with ``r = y − apply(ε)``.
 
     Parameters
     ----------
     y
         Observations.
-    total
-        Σ, their noise variance.
+    noise
+        Σ, the covariance of their noise.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
     space
@@ -69,7 +70,7 @@ class Target:
     """
 
     y: Float[Tensor, " n"]
-    total: Float[Tensor, " n"]
+    noise: NoiseCovariance
     centre: Float[Tensor, " p"] | None = None
     space: VectorSpace = WHOLE
 
@@ -79,19 +80,19 @@ class Target:
 
     def value(self, eps: Tensor, prediction: Float[Tensor, " n"]) -> float:
         """J, in float64."""
-        misfit = (self.y - prediction) / self.total.sqrt()
+        misfit = self.noise.whitened(self.y - prediction)
         beside = self.beside(eps)
         return float(self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
 
     def gradient(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
         """``−∂J/∂ε``, the gradient of the log posterior."""
-        pull = tangent.operator.rmatvec((self.y - tangent.prediction) / self.total)
-        return pull - self.beside(eps)
+        pull = self.noise.weighed(self.y - tangent.prediction)
+        return tangent.operator.rmatvec(pull) - self.beside(eps)
 
     def right_side(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
         """``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
-        rhs = tangent.operator.rmatvec(shifted / self.total)
+        rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
         return rhs if self.centre is None else rhs + self.centre
 
 
@@ -152,7 +153,7 @@ class GaussNewton:
             enough = min(self.forcing * float(squared.sqrt()), 0.5)
             solver = replace(solver, rtol=max(solver.rtol, enough))
         solution = solver.solve(
-            Precision(tangent.operator, self.target.total).matvec,
+            Precision(tangent.operator, self.target.noise).matvec,
             rhs[None],
             preconditioner=self.preconditioner,
             start=eps[None] if space.any(eps) else None,
@@ -174,7 +175,7 @@ class GaussNewton:
         target, proposal = self.target, solution.value[0]
         step = proposal - eps
         along = tangent.operator.matvec(step)
-        misfit = (target.y - tangent.prediction) / target.total
+        misfit = target.noise.weighed(target.y - tangent.prediction)
         beside = tangent.operator.domain.inner(target.beside(eps), step)
         change = float(beside - inner(misfit, along))
         before = after = target.value(eps, tangent.prediction)
@@ -197,7 +198,7 @@ class GaussNewton:
         tangent = self.model.linearise(eps)
         gradient, space = self.target.gradient(tangent, eps), tangent.operator.domain
         solution = replace(self.solver, rtol=_ACCURATE).solve(
-            Precision(tangent.operator, self.target.total).matvec,
+            Precision(tangent.operator, self.target.noise).matvec,
             gradient[None],
             preconditioner=self.preconditioner,
             # Without the residual, which is not part of the fit's record.

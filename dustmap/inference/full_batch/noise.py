@@ -21,8 +21,10 @@ from torch import Tensor
 
 from dustmap.checkpoint import State
 from dustmap.functionals import Functionals
+from dustmap.inference.full_batch.noise_covariance import Independent, NoiseCovariance
 from dustmap.inference.full_batch.subgrid_share import ShareFit, fit_share
 from dustmap.models.base import ForwardModel, Linearisation
+from dustmap.residual.vecchia import VecchiaPrecision
 
 # Trial degrees of freedom; the last means a normal distribution.
 _DEGREES = (2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 14.0, 20.0, 30.0, 50.0, 100.0)
@@ -62,6 +64,9 @@ class Noise:
         common to neighbours is unmodelled structure, not an outlier: an observation is
         down-weighted when its residual differs from the neighbours' median by more than
         Σ and their scatter (median absolute deviation).
+    correlation
+        Σ with what neighbouring observations share; ``variance`` is its diagonal, and
+        nothing of it is learnt.
     """
 
     variance: Float[Tensor, " n"]
@@ -72,6 +77,7 @@ class Noise:
     learn_common: bool = False
     learn_share: bool = False
     neighbours: Int[Tensor, "n k"] | None = None
+    correlation: VecchiaPrecision | None = None
 
     def __post_init__(self) -> None:
         if (self.blur is None) != (self.blur_scale is None):
@@ -82,6 +88,8 @@ class Noise:
             )
         if self.degrees is not None and not self.degrees > 1:
             raise ValueError(f"degrees must exceed 1, got {self.degrees}")
+        if self.correlation is not None and (self.depends_on_field or self.learn_share):
+            raise ValueError("nothing of a noise that is correlated can be learnt")
 
     @property
     def depends_on_field(self) -> bool:
@@ -166,12 +174,22 @@ class NoiseState:
         self.held_out = state["held_out"].to(self.weights.device)
         self.common, self.degrees = state["common"], state["degrees"] or None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether Σ is given with its correlations, whatever the field."""
+        return self.given.correlation is not None
+
+    def covariance(self, total: Float[Tensor, " n"]) -> NoiseCovariance:
+        """Σ with these variances, or as it is given."""
+        correlation = self.given.correlation
+        return Independent(total) if correlation is None else correlation
+
     def normal(
         self, eps: Float[Tensor, "s p"], variance: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Σ with all weights one; the effect of distance errors is averaged over ε."""
         total = self._stated + self.common
-        if self.subgrid_noise:
+        if self.subgrid_noise and not self.fixed:
             total = total + variance
         if self._blurred is not None and self._scale is not None:
             for one in eps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
+from dustmap.inference.full_batch.noise_covariance import Independent, NoiseCovariance
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
 
@@ -27,16 +29,24 @@ class PreconditionerCache:
     """A Nyström preconditioner of some rank (0 for none), kept until the next is made.
 
     Checkpoints hold its ``origin`` instead of its vectors; rebuilding costs ``rank``
-    products with Λ. ``iterations`` counts those of conjugate gradients with it.
+    products with Λ. ``iterations`` counts those of conjugate gradients with it;
+    ``covariance`` makes that of the noise from its variances.
     """
 
-    def __init__(self, rank: int, generator: torch.Generator, on_step: OnStep) -> None:
+    def __init__(
+        self,
+        rank: int,
+        generator: torch.Generator,
+        on_step: OnStep,
+        covariance: Callable[[Float[Tensor, " n"]], NoiseCovariance] = Independent,
+    ) -> None:
         self.preconditioner: NystromPreconditioner | None = None
         self.origin: Origin | None = None
         self.iterations = 0
         self._rank = rank
         self._generator = generator
         self._on_step = on_step
+        self._covariance = covariance
 
     def worth_it(self, *, linear: bool) -> bool:
         """Whether to make one now; for a linear model, once."""
@@ -52,7 +62,7 @@ class PreconditionerCache:
         total: Float[Tensor, " n"],
     ) -> None:
         """Make and keep a preconditioner of the precision at ε."""
-        precision = Precision(tangent.operator, total)
+        precision = Precision(tangent.operator, self._covariance(total))
         rank = min(self._rank, precision.domain.length(precision.shape[0]))
         self.iterations = 0
         if rank == 0:

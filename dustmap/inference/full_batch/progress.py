@@ -54,8 +54,8 @@ class Samples:
     """Samples and the status of their fits.
 
     ``expected_decrease`` is that of each sample's last step [nats], from a rough solve,
-    which underestimates it; ``newton_decrement`` is the first sample's, from an
-    accurate solve.
+    which underestimates it; ``newton_decrement`` is from an accurate solve of the
+    sample with the largest.
     """
 
     value: Float[Tensor, "s p"]
@@ -82,7 +82,7 @@ class Samples:
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
-            f"{worst:.3g} nats or less, the Newton decrement of the first is "
+            f"{worst:.3g} nats or less, the Newton decrement of the worst is "
             f"{self.newton_decrement:.3g}"
         )
         failed = int((~self.converged).sum())
@@ -109,7 +109,7 @@ class Round:
     done
         Number of samples fitted in it.
     decrement, finished
-        The Newton decrement of the first sample, and whether no round follows.
+        The Newton decrement of the worst sample, and whether no round follows.
     """
 
     total: Float[Tensor, " n"]

@@ -2,13 +2,13 @@ r"""Posterior samples of a non-linear model by randomised maximum likelihood.
 
 A sample is the mode of a posterior with perturbed data and prior mean,
 
-``ε_s = argmin ½ |ε − ξ_s|² + ½ Σ_n (y_n + Σ_n^{1/2} η_sn − apply(ε)_n)² / Σ_n``
+``ε_s = argmin ½ |ε − ξ_s|² + ½ |R (y + R⁻¹ η_s − apply(ε))|²``
 
-with η_s and ξ_s standard normal: *randomised maximum likelihood* (Oliver, He & Reynolds
-1996; Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895, without their weights). For
-a linear model these are exact samples. For a non-linear one every sample still fits its
-data; samples from the tangent at the mode do not, and diverge where the density is
-uncertain by a factor of ten.
+with ``Σ⁻¹ = RᵀR``, η_s and ξ_s standard normal: *randomised maximum likelihood*
+(Oliver, He & Reynolds 1996; Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895,
+without their weights). For a linear model these are exact samples. For a non-linear one
+every sample still fits its data; samples from the tangent at the mode do not, and
+diverge where the density is uncertain by a factor of ten.
 
 Samples are fitted in rounds, with Σ updated from the samples between them.
 """
@@ -53,9 +53,9 @@ class SampleRounds:
     def run(self) -> Round:
         """Fit all samples; the last round, with the Σ they were fitted with.
 
-        A few rough samples, first with the Σ of the mode, provide the Σ of the final
-        ones. If the share of the unresolved variance is learnt, rough samples exclude
-        the held-out observations, from which the share is estimated.
+        Unless Σ is fixed, a few rough samples, first with the Σ of the mode, provide
+        that of the final ones. If the share of the unresolved variance is learnt, rough
+        samples exclude the held-out observations, from which the share is estimated.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class SampleRounds:
         if fit.round is None:
             tangent, total = fit.tangent(self._mode)
             fit.cache.make(tangent, self._mode, total)
-            fit.round = Round(total=total)
+            fit.round = Round(total=total, rough=not fit.noise.fixed)
         while not fit.round.finished:
             after = self._rough if fit.round.rough else self._final
             fit.save(round=after(fit.round))
@@ -95,7 +95,9 @@ class SampleRounds:
         """All samples; solves are finer in the next round if the decrement is large."""
         fit = self._fit
         self._fit_all(at, fit.settings.samples, fit.enough, "sample")
-        decrement = self._newton(at, 0).decrement(fit.samples[0].eps)
+        each = [sample.expected_decrease for sample in fit.samples]
+        worst = each.index(max(each))
+        decrement = self._newton(at, worst).decrement(fit.samples[worst].eps)
         small = decrement <= DECREMENT_LIMIT * fit.enough
         if small or at.number + 1 == len(_FORCINGS):
             return replace(at, decrement=decrement, finished=True)
@@ -143,11 +145,11 @@ def perturbed_target(
     target: Target, seed: int, number: int, latent_size: int
 ) -> Target:
     """The objective of sample ``number``: 2k and 2k + 1 are an antithetic pair."""
-    y, total = target.y, target.total
+    y = target.y
     eta, xi = white_noise(seed, number // 2, len(y), latent_size, target.space)
     sign = 1.0 if number % 2 == 0 else -1.0
-    noise = sign * total.sqrt() * eta.to(total)
-    return replace(target, y=y + noise, centre=sign * xi.to(total))
+    noise = sign * target.noise.coloured(eta).to(y)
+    return replace(target, y=y + noise, centre=sign * xi.to(y))
 
 
 def fit_sample(

@@ -9,6 +9,7 @@ import torch
 from reference import woodbury_posterior
 
 from dustmap.inference.full_batch import FullBatch, Precision, infer
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.testing import check_linear_operator
 
@@ -272,7 +273,7 @@ def test_a_change_of_units_changes_nothing_but_the_units():
 
 def test_the_precision_is_symmetric_and_dense_algebra(generator):
     model, oracle, _, noise = tiny(refinement=2)
-    precision = Precision(model.operator, noise)
+    precision = Precision(model.operator, Independent(noise))
     check_linear_operator(precision, generator=generator)
     Phi = oracle.features
     exact = np.eye(len(Phi.T)) + Phi.T @ (Phi / noise.numpy()[:, None])

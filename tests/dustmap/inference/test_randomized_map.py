@@ -14,6 +14,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.noise import averages
+from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.inference.full_batch.progress import Iterate, Samples
 from dustmap.inference.full_batch.randomized_map import (
     fit_sample,
@@ -49,7 +50,7 @@ def fitted(*, seed=5, **options):
 
 
 def drawn(model, y, variance, number, *, steps=50, tolerance=1e-8):
-    target = Target(y=y, total=variance)
+    target = Target(y=y, noise=Independent(variance))
     target = perturbed_target(target, 4, number, model.latent_size)
     eps = torch.zeros(model.latent_size, dtype=torch.float64)
     newton = GaussNewton(model=model, target=target, solver=TIGHT, forcing=0.3)
@@ -103,7 +104,7 @@ def test_a_sample_is_where_its_own_objective_is_least(number):
 def test_the_gradient_is_that_of_the_objective():
     model, y, variance = seen()
     centre = torch.randn(model.latent_size, generator=rng(7), dtype=torch.float64)
-    target = Target(y=y, total=variance, centre=centre)
+    target = Target(y=y, noise=Independent(variance), centre=centre)
     eps = 0.3 * torch.randn(model.latent_size, generator=rng(8), dtype=torch.float64)
     gradient = target.gradient(model.linearise(eps), eps)
     for seed in range(3):
@@ -130,7 +131,8 @@ def test_samples_fit_their_own_data_and_do_not_explode():
 def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
     y, total = torch.ones(5).double(), torch.full((5,), 4.0).double()
     first, second, third = (
-        perturbed_target(Target(y=y, total=total), 3, number, 7) for number in (0, 1, 2)
+        perturbed_target(Target(y=y, noise=Independent(total)), 3, number, 7)
+        for number in (0, 1, 2)
     )
     torch.testing.assert_close(first.y - y, y - second.y)
     torch.testing.assert_close(first.centre, -second.centre)

@@ -1,0 +1,159 @@
+r"""The precision of all stars' residuals, each given its nearest before it.
+
+In a random order row n is predicted from its nearest earlier rows with weights
+:math:`B_n` and remaining variance :math:`F_n` (Vecchia 1988, JRSS B 50, 297), noise
+included:
+
+.. math::
+   (C + D)^{-1} \approx L^\top L, \qquad L = F^{-1/2} (I - B) .
+
+With all earlier rows for neighbours this is exact. L has k + 1 entries in a row.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.linalg.compiled_tasks import compiled
+from dustmap.linalg.operator import LinearOperator
+from dustmap.linalg.sparse import SparseMatrix
+from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.earlier_rows import nearest_earlier
+from dustmap.residual.field import ResidualField
+from dustmap.residual.kriging import JITTER, Kriging
+
+# Earlier neighbours of a row: with 20 to 40 extinctions do not change by more than 1%.
+_COUNT = 30
+
+
+class VecchiaPrecision:
+    """``Σ⁻¹ = LᵀL`` of rows; vectors have their dtype back, products are in float64.
+
+    Parameters
+    ----------
+    order
+        Numbers of the rows, one after another.
+    neighbours
+        Positions in this order; of the first k rows those that come later have no
+        weight.
+    weights, std
+        B and ``√F`` in this order.
+    variance
+        ``Σ_nn`` of every row, in the rows' own order.
+    """
+
+    def __init__(
+        self,
+        order: Int[Tensor, " n"],
+        neighbours: Int[Tensor, "n k"],
+        weights: Float[Tensor, "n k"],
+        std: Float[Tensor, " n"],
+        variance: Float[Tensor, " n"],
+    ) -> None:
+        self.variance = variance
+        self._order, self._neighbours = order, neighbours
+        self._weights, self._std = weights, std
+
+    @classmethod
+    def of(
+        cls,
+        field: ResidualField,
+        rows: Int[Tensor, " n"],
+        generator: torch.Generator,
+        count: int = _COUNT,
+    ) -> VecchiaPrecision:
+        """Of these rows of a field, in a random order.
+
+        Raises
+        ------
+        FloatingPointError
+            If the covariance of neighbours is not positive definite.
+        """
+        order = torch.randperm(len(rows), generator=generator)
+        rays = field.rays[rows[order]]
+        noise = (field.noise + field.nugget)[rows[order]]
+        count = min(count, len(rows) - 1)
+
+        def krige(first: int, near: Tensor) -> Kriging:
+            places = rays[slice(first, first + len(near))]
+            return krige_rays(field.form, field.weights, rays, noise, places, near)
+
+        # The first have all before them for neighbours.
+        neighbours = torch.zeros(len(rows), count, dtype=torch.int64)
+        weights = torch.zeros(len(rows), count, dtype=torch.float64)
+        left = torch.zeros(len(rows), dtype=torch.float64)
+        for row in range(count):
+            found = krige(row, torch.arange(row)[None])
+            neighbours[row, :row] = torch.arange(row)
+            weights[row, :row], left[row] = found.weights[0], found.variance[0]
+        if count:
+            neighbours[count:] = nearest_earlier(rays.coordinates(field.stretch), count)
+        found = krige(count, neighbours[count:])
+        weights[count:], left[count:] = found.weights, found.variance
+        prior = field.form.components(rays, rays) @ field.weights
+        variance = torch.empty_like(noise)
+        variance[order] = prior + noise
+        std = (left + JITTER * prior + noise).sqrt()
+        return cls(order, neighbours, weights, std, variance)
+
+    def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """``L x``, in the precision's order."""
+        return self._root_on(x.device).matvec(x.to(torch.float64)).to(x)
+
+    def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """``Σ⁻¹ x``."""
+        root = self._root_on(x.device)
+        return root.rmatvec(root.matvec(x.to(torch.float64))).to(x)
+
+    def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """``L⁻¹ z``, of covariance Σ for standard normals (float64, on the CPU)."""
+        drawn = (self._std * white.to(torch.float64).cpu()).numpy()[None]
+        walk(drawn, 0, self._neighbours.numpy(), self._weights.numpy(), drawn.copy())
+        values = torch.empty_like(self._std)
+        values[self._order] = torch.from_numpy(drawn[0])
+        return values
+
+    def gram(self, features: LinearOperator, x: Tensor) -> Tensor:
+        """``Φᵀ Σ⁻¹ Φ x``."""
+        return features.rmatvec(self.weighed(features.matvec(x)))
+
+    def _root_on(self, device: torch.device) -> SparseMatrix:
+        """L on a device, kept there."""
+        if device not in self._roots:
+            self._roots[device] = SparseMatrix(self._root(), device=device)
+        return self._roots[device]
+
+    @cached_property
+    def _roots(self) -> dict[torch.device, SparseMatrix]:
+        return {}
+
+    def _root(self) -> scipy.sparse.csr_matrix:
+        """L as a matrix of the rows in their own order."""
+        (n, k), std = self._weights.shape, self._std.numpy()[:, None]
+        values = np.hstack([-self._weights.numpy() / std, 1 / std])
+        own = np.arange(n)[:, None]
+        columns = self._order.numpy()[np.hstack([self._neighbours.numpy(), own])]
+        pointers = np.arange(n + 1) * (k + 1)
+        root = scipy.sparse.csr_matrix(
+            (values.ravel(), columns.ravel(), pointers), shape=(n, n)
+        )
+        # The first rows name the first of all in place of neighbours they do not have.
+        root.sum_duplicates()
+        return root
+
+
+@compiled
+def walk(values, first, neighbours, weights, innovations):
+    """Set the values from column ``first`` on, in order, from those before them."""
+    for m in range(len(neighbours)):
+        for s in range(len(values)):
+            total = innovations[s, m]
+            for k in range(neighbours.shape[1]):
+                total += weights[m, k] * values[s, neighbours[m, k]]
+            values[s, first + m] = total
