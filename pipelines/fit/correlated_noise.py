@@ -2,7 +2,8 @@
 
 A first map has independent noise and no samples. Its residuals teach the covariance of
 what the grid cannot resolve; with that for noise the map and its samples are inferred,
-and the covariance is learnt once more about them.
+and the covariance is learnt once more about them. Where neighbours tell nothing of one
+another the noise stays independent, and the covariance is learnt about its map alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.vecchia import VecchiaPrecision
 from pipelines.config import FitConfig
-from pipelines.model.plan import Plan
+from pipelines.model.plan import Plan, shares_noise
 from pipelines.model.problem import Inference
 from pipelines.planning.selection import FEWEST_VALIDATION, Sample
 from pipelines.run.folder import posterior_model
@@ -35,20 +36,14 @@ from pipelines.saving.fit_state import FitState
 # less than the last one does, and residuals seem larger than they are: errors of
 # extinctions were 5% larger in a simulated sky.
 _FIRST_SHARE = 0.1
+# Of held-out stars' log score by a residual that counts [nats]: a few weights fit as
+# much by chance.
+_LEAST_GAIN = 5.0
 
 
-def is_wanted(plan: Plan, sample: Sample, config: FitConfig) -> bool:
+def is_wanted(sample: Sample, config: FitConfig) -> bool:
     """Whether the stars' noise is to be correlated, and enough of them can teach it."""
-    return (
-        _is_asked(config)
-        and plan.is_full_batch
-        and config.inference.samples > 0
-        and len(sample.validation) >= FEWEST_VALIDATION
-    )
-
-
-def _is_asked(config: FitConfig) -> bool:
-    return config.model.residual and config.density == "lognormal"
+    return shares_noise(config) and len(sample.validation) >= FEWEST_VALIDATION
 
 
 def first_map(plan: Plan, config: FitConfig) -> tuple[Plan, FitConfig]:
@@ -62,9 +57,10 @@ def first_map(plan: Plan, config: FitConfig) -> tuple[Plan, FitConfig]:
 def learn_first(
     result: Inference, sample: Sample, config: FitConfig, group: Group
 ) -> Tensor:
-    """The residual of a first map as bytes, on all ranks; empty if none can be learnt.
+    """The residual of a first map as bytes, on all ranks.
 
-    The first rank learns it.
+    None if stars tell nothing of one another: held-out ones have no better score with
+    it. The first rank learns it.
     """
 
     def text() -> str:
@@ -73,6 +69,8 @@ def learn_first(
         try:
             field = fit_residual(posterior, result.plan, *stars, generator)
         except FloatingPointError:
+            return ""
+        if field.gain < _LEAST_GAIN:
             return ""
         return base64.b85encode(residual_bytes(field)).decode()
 
@@ -95,25 +93,21 @@ def last_residual(
 ) -> tuple[ResidualField | None, tuple[str, ...]]:
     """What stars share beyond the samples; a line about it, or why there is nothing.
 
-    Its covariance has the form that was chosen on the first map.
+    Its covariance has the form that was chosen on the first map, unless the noise is
+    independent.
     """
     if state.residual is None:
-        return None, (NO_RESIDUAL,) if _is_asked(config) else ()
+        asked = config.model.residual and config.density == "lognormal"
+        return None, (NO_RESIDUAL,) if asked else ()
     assert state.result is not None
-    stars = sample.train, sample.validation
+    stars, plan = (sample.train, sample.validation), state.result.plan
+    known = _field_of(state.residual) if len(state.residual) else None
     try:
-        if not len(state.residual):
-            raise FloatingPointError("no covariance is positive definite")
-        field = fit_residual(
-            posterior,
-            state.result.plan,
-            *stars,
-            _generator(config),
-            known=_field_of(state.residual),
-        )
+        field = fit_residual(posterior, plan, *stars, _generator(config), known=known)
     except FloatingPointError as error:
         return None, (f"model.residual: none: {error}",)
-    return field, (residual_in_words(field),)
+    line = residual_in_words(field)
+    return field, (line if known is not None else f"{line}; no part of the noise",)
 
 
 def posterior_of(result: Inference, config: FitConfig) -> Posterior:

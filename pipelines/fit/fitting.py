@@ -202,7 +202,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         record = recorder(
             session.manager.metrics, progress, known, tell=session.manager.heart.tell
         )
-        if correlated_noise.is_wanted(plan, sample, config) and state.residual is None:
+        if correlated_noise.is_wanted(sample, config) and state.residual is None:
             state = _mapped(session, state, sample, record)
         result = _run(session, state, sample, record, config)
     if state.result is not None:
@@ -223,11 +223,10 @@ def _mapped(
     result = _run(session, replace(state, plan=plan), sample, record, settings)
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
-    result = replace(result, plan=plan)
+    result = replace(result, plan=state.plan)
     state = replace(
         state,
         stage="mapped",
-        plan=plan,
         generator=session.place["generator"].get_state(),
         result=result,
         residual=correlated_noise.learn_first(result, sample, config, group),

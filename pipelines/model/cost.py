@@ -28,6 +28,10 @@ _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # part of tangents and line searches: 2.3, 2.3 and 2.6 in fits of 0.1, 0.5 and 5.6
 # million points.
 _SINGLY = 2.4
+# With noise that neighbours share: iterations of a sample (measured: 19 to 33), to the
+# mode with its preconditioner, what an iteration takes beside one with
+# independent noise, and seconds for a star's row of the precision, on two threads.
+_SHARED_ITERATIONS, _SHARED_MODE, _SHARED, _PER_ROW = 26, 130, 1.5, 1.2e-4
 # Beyond this std of the logarithm samples take longer, and a second round: by about the
 # square of the ratio (foreseen without it at 2.05: 130 s, taken more than 400 s).
 _EASY_STD = 1.25
@@ -36,6 +40,9 @@ _EASY_STD = 1.25
 # stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
 # relative to that of plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
+# What the precision of noise that neighbours share holds of a star [bytes]: 31 entries,
+# with the weights and the neighbours that they are made of.
+_PRECISION = 31 * 12.0 + 30 * 16.0
 # A block of vectors larger than this [bytes] no longer stays in the processor's cache,
 # and every pass over it then takes this much longer than `measure` sees: 0.74 s for an
 # iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 327,000.
@@ -63,7 +70,8 @@ class Work:
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
     machine; with ``slabs`` they share out the grid instead, and W by its columns.
     ``on_cuda`` each has a device of its own, which keeps the transpose of W as well.
-    ``std`` is the prior's, of the logarithm of a lognormal density.
+    ``std`` is the prior's, of the logarithm of a lognormal density; its noise may be
+    ``correlated``.
     """
 
     torus_points: int
@@ -79,6 +87,7 @@ class Work:
     interpolation: str = "linear"
     tolerance: float = 1e-3
     lognormal: bool = False
+    correlated: bool = False
     std: float = 1.0
     ranks: int = 1
     here: int = 1
@@ -160,6 +169,10 @@ def seconds(work: Work, speed: Speed) -> float:
         + 4 * work.rank * points * flop
         + 20 * points * speed.entry
     )
+    if work.correlated:
+        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS
+        solves = _SINGLY * (_MODE_ITERATIONS + _SHARED * shared) * column
+        return solves + _PER_ROW * work.stars
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
         hard = max(1.0, work.std / _EASY_STD) ** 2
@@ -196,6 +209,8 @@ def memory(work: Work) -> dict[str, float]:
         "solver vectors": columns * (7 * points + 3 * fine) * item,
         "posterior samples": (work.samples + 1) * (points + work.torus_points) * item,
     }
+    if work.correlated:
+        parts["precision of the noise"] = _PRECISION * work.stars
     if not work.lognormal and not work.slabs:
         residual = points * work.residual_refinement**3
         ratio = work.residual_refinement / work.refinement

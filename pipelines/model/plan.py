@@ -232,10 +232,18 @@ def work_of(
         interpolation=config.model.interpolation,
         tolerance=config.inference.tolerance,
         lognormal=config.density == "lognormal",
+        correlated=shares_noise(config),
         std=std,
         slabs=config.inference.grid == "slabs",
         on_cuda=uses_cuda(config),
     )
+
+
+def shares_noise(config: FitConfig) -> bool:
+    """Whether neighbouring stars' noise is to be correlated, if enough can teach it."""
+    asked = config.model.residual and config.density == "lognormal"
+    full_batch = config.inference.engine == "full-batch"
+    return asked and full_batch and config.inference.samples > 0
 
 
 def residual_refinement(refinement: int) -> int:

@@ -15,7 +15,7 @@ from pipelines.base.geometry import Box
 from pipelines.catalog.schema import Stars, read_stars_together
 from pipelines.config import FitConfig
 from pipelines.model.observations import Data
-from pipelines.model.plan import Plan, choose_box
+from pipelines.model.plan import Plan, choose_box, shares_noise
 from pipelines.planning.planner import Catalogue, mean_density
 
 # Pixels of about a degree.
@@ -138,8 +138,7 @@ def _validation(count: int, config: FitConfig) -> int:
 
     Of small catalogues it needs a larger part.
     """
-    asked = config.model.residual and config.density == "lognormal"
-    if not (asked and config.inference.samples):
+    if not shares_noise(config):
         return 0
     share = config.data.validation
     if share is None:

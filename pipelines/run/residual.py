@@ -33,7 +33,7 @@ NO_RESIDUAL = (
 )
 _OF_RAYS = ("directions", "lengths", "density")
 _OF_STARS = ("stated", "noise", "weights")
-_CONSTANTS = ("nugget", "scale", "outliers", "stretch")
+_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "longest")
 
 
 def fit_residual(
@@ -116,16 +116,13 @@ def _draws(posterior: Posterior) -> Tensor:
 
 def residual_in_words(field: ResidualField) -> str:
     """The covariance that was chosen, in one line."""
-    form = "with a free spectrum"
-    if field.cube is not None:
-        whole = field.cube.power == 1
-        amplitude = "density" if whole else "√(density × mean density)"
-        form = f"along rays, amplitude {amplitude}"
+    assert field.cube is not None
+    amplitude = "density" if field.cube.power == 1 else "√(density × mean density)"
     parts = zip(field.form.lengthscales, field.weights.sqrt().tolist(), strict=True)
-    stds = ", ".join(f"{std:.2g} over {scale:g} pc" for scale, std in parts)
+    stds = ", ".join(f"{std:.2g} over {scale:g} pc" for scale, std in parts if std)
     weighed = bool((field.noise > field.stated).any())
     outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
-    return f"residual: {form}; relative std {stds}{outliers}"
+    return f"residual: along rays, amplitude {amplitude}; relative std {stds}{outliers}"
 
 
 def write_residual(folder: Path, field: ResidualField) -> None:
@@ -147,11 +144,11 @@ def residual_bytes(field: ResidualField) -> bytes:
     kept |= {name: getattr(field, name) for name in _OF_STARS}
     tensors |= {name: value.to(torch.float32).clone() for name, value in kept.items()}
     constants = [getattr(field, name) for name in _CONSTANTS]
-    if field.cube is not None:
-        cube = field.cube
-        tensors["cube"] = cube.values.to(torch.float32)
-        tensors["grid"] = torch.tensor([cube.origin, cube.spacing], dtype=torch.float64)
-        tensors["power"] = torch.tensor(cube.power, dtype=torch.float64)
+    cube = field.cube
+    assert cube is not None
+    tensors["cube"] = cube.values.to(torch.float32)
+    tensors["grid"] = torch.tensor([cube.origin, cube.spacing], dtype=torch.float64)
+    tensors["power"] = torch.tensor(cube.power, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     return save(tensors)
 
@@ -160,18 +157,15 @@ def residual_from(data: bytes) -> ResidualField:
     """The residual that these bytes hold."""
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
-    rays, cube = Rays(**{name: tensors[name] for name in _OF_RAYS}), None
-    if "cube" in tensors:
-        origin, spacing = tensors["grid"].tolist()
-        cube = DensityCube(
-            values=tensors["cube"],
-            origin=tuple(origin),
-            spacing=tuple(spacing),
-            power=float(tensors["power"]),
-        )
-        rays = cube.along(rays)
+    origin, spacing = tensors["grid"].tolist()
+    cube = DensityCube(
+        values=tensors["cube"],
+        origin=tuple(origin),
+        spacing=tuple(spacing),
+        power=float(tensors["power"]),
+    )
     return ResidualField(
-        rays=rays,
+        rays=cube.along(Rays(**{name: tensors[name] for name in _OF_RAYS})),
         cube=cube,
         residuals=tensors["residuals"],
         **{name: tensors[name] for name in _OF_STARS},

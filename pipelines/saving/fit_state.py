@@ -28,7 +28,7 @@ class FitState:
     that planned; ``learning`` holds the diagnostics of learning. An ``inference`` under
     way has a state of its own, one that is done a ``result``, as the first map has.
     ``residual`` is what neighbouring stars share beyond the first map, as bytes: none
-    if no covariance could be learnt, ``None`` before.
+    if this is nothing, ``None`` before.
     """
 
     stage: Stage

@@ -15,7 +15,6 @@ from scipy.special import k1
 from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.field import ResidualField, learn_residual, rays_to
-from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
 from dustmap.residual.neighbours import nearest
@@ -220,22 +219,15 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     )
 
 
-@pytest.mark.parametrize("form", ["along", "free"])
-def test_the_form_that_made_the_residuals_is_learnt(
-    generator: torch.Generator, form: str
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_the_amplitude_that_made_the_residuals_is_learnt(
+    generator: torch.Generator, power: float
 ) -> None:
-    density = cube(generator, contrast=1.5)
+    density = replace(cube(generator, contrast=1.5), power=power)
     some = rays(1500, density, generator, spread=0.15)
-    truth = AlongRay(edges=density.edges()) if form == "along" else FreeSpectrum()
+    truth = AlongRay(edges=density.edges())
     weights = torch.zeros(len(truth.lengthscales), dtype=torch.float64)
     weights[1] = 0.5
-    # Unit mean densities would be far from those of the cube.
-    some = Rays(
-        directions=some.directions,
-        lengths=some.lengths,
-        density=torch.full((1500,), 1e-3, dtype=torch.float64),
-        profile=some.profile,
-    )
     among = truth.components(some[:, None], some[None]) @ weights
     root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
     white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
@@ -243,8 +235,25 @@ def test_the_form_that_made_the_residuals_is_learnt(
     residual = root @ white[0] + 0.01 * white[1]
     held = torch.arange(1000, 1500)
     found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
-    assert (found.cube is not None) == (form == "along")
+    assert found.cube is not None
+    assert found.cube.power == power
     assert float(found.weights[1]) == pytest.approx(0.5, rel=0.6)
+    assert found.gain > 100
+
+
+def test_scales_that_the_map_resolves_have_no_weight(
+    generator: torch.Generator,
+) -> None:
+    density = cube(generator)
+    some = rays(600, density, generator, spread=0.15)
+    residual = 0.01 * torch.randn(600, generator=generator, dtype=torch.float64)
+    noise = torch.full((600,), 0.01**2, dtype=torch.float64)
+    held = torch.arange(400, 600)
+    found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
+    scales = torch.tensor(found.form.lengthscales)
+    assert bool((found.weights[scales > min(density.spacing)] == 0).all())
+    # Noise alone: neighbours tell nothing of one another.
+    assert found.gain < 5
 
 
 def zeros_about(density: DensityCube, generator: torch.Generator) -> ResidualField:
