@@ -18,7 +18,7 @@ from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
 from pipelines.model.engines import run_engine
 from pipelines.model.forward import slabs_of
-from pipelines.model.plan import work_of
+from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import learn_plan
 from pipelines.planning.planner import grid_chooser, make_plan
@@ -204,7 +204,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
         )
         if correlated_noise.is_wanted(sample, config) and state.residual is None:
             state = _mapped(session, state, sample, record)
-        result = _run(session, state, sample, record, config)
+        result = _run(session, state, sample, record, state.plan, config)
     if state.result is not None:
         result = replace(result, facts={**state.result.facts, **result.facts})
     if state.learning is not None:
@@ -220,7 +220,7 @@ def _mapped(
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
     plan, settings = correlated_noise.first_map(state.plan, config)
-    result = _run(session, replace(state, plan=plan), sample, record, settings)
+    result = _run(session, state, sample, record, plan, settings)
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
@@ -240,12 +240,13 @@ def _run(
     state: FitState,
     sample: Sample,
     record: Callable[..., None],
+    plan: Plan,
     config: FitConfig,
 ) -> Inference:
-    """Run the engine; name the checkpoint whose state does not fit."""
+    """Run the engine on this plan; name the checkpoint whose state does not fit."""
     manager, inference = session.manager, session.inference
     resumed, session.inference = inference is not None, None
-    slabs = slabs_of(state.plan, config, session.group)
+    slabs = slabs_of(plan, config, session.group)
     start = None if state.result is None else state.result.mean
 
     def on_step(stage: str, step: int, value: float) -> None:
@@ -253,7 +254,7 @@ def _run(
         record(stage, step, value)
 
     problem = Problem(
-        plan=state.plan,
+        plan=plan,
         data=data_of(sample.train, config),
         config=config,
         place=session.place,

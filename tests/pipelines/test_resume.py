@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import math
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ import pipelines.saving.identity
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
+from pipelines.fit import correlated_noise
 from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint import checkpoints, read_checkpoint
 from pipelines.saving.fit_state import FitState
@@ -109,6 +111,39 @@ def test_a_signal_within_a_step_costs_this_step_alone(whole, tmp_path, iteration
         assert iteration - 30 < found["records"] <= iteration
     own.fit(resume=True)
     interrupted.require_same(whole[0].output, own.output)
+
+
+def test_what_neighbours_share_is_learnt_once(tmp_path, monkeypatch):
+    # One smooth cloud: neighbours hardly tell anything of one another.
+    monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
+    learnt, fit_residual = [], correlated_noise.fit_residual
+
+    def learn(*given, known=None):
+        learnt.append(known is None)
+        return fit_residual(*given, known=known)
+
+    monkeypatch.setattr(correlated_noise, "fit_residual", learn)
+    outputs = []
+    for name, after in (("whole", None), ("first map", 4), ("last map", 12)):
+        folder = tmp_path / name
+        folder.mkdir()
+        stars = one_cloud.catalogue(200)
+        write_stars(folder / "stars.parquet", stars, overwrite=False)
+        own = interrupted.case_in(folder)
+        own.plain["data"] = {"validation": 0.4}
+        own.plain["model"]["residual"] = True
+        own.plain["checkpoint"] = {"iterations": 1}
+        learnt.clear()
+        if after is not None:
+            own.stop(after=after)
+            content = read_checkpoint(checkpoints(own.workspace / "checkpoints")[-1])
+            assert content.content["stage"] == "inferring"
+            assert ("residual" in content.content) == (name == "last map")
+        own.fit(resume=True)
+        assert learnt == [True, False]
+        outputs.append(own.output)
+    for output in outputs[1:]:
+        interrupted.require_same(outputs[0], output)
 
 
 def other_models():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dustmap.distributed.group import Group
 from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.fit import fit
+from pipelines.fit import correlated_noise, fit
 from pipelines.model import cost
 from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint_manager import CheckpointManager
@@ -34,11 +35,13 @@ def _settings(**inference: Any) -> FitConfig:
     )
     plain["box"]["spacing"] = 140.0
     plain["checkpoint"] = {"iterations": 3}
+    plain["data"], plain["model"]["residual"] = {"validation": 0.3}, True
     return FitConfig.model_validate(plain)
 
 
 def _stopped_and_taken_up(group: Group, folder: Path) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
+    correlated_noise._LEAST_GAIN = -math.inf
     source, output = folder / "stars.parquet", folder / "run"
     plain, saves = CheckpointManager._write_latest, 0
 
@@ -62,10 +65,14 @@ def _stopped_and_taken_up(group: Group, folder: Path) -> str:
     return ended
 
 
-def test_two_ranks_write_the_run_of_one(tmp_path: Path) -> None:
+def test_two_ranks_write_the_run_of_one(tmp_path: Path, monkeypatch) -> None:
+    # One smooth cloud: neighbours hardly tell anything of one another.
+    monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
     stars = tmp_path / "stars.parquet"
-    write_stars(stars, one_cloud.catalogue(100), overwrite=False)
-    fit(stars, tmp_path / "alone", _settings())
+    write_stars(stars, one_cloud.catalogue(400), overwrite=False)
+    report = fit(stars, tmp_path / "alone", _settings())
+    assert any(m.startswith("residual: along") for m in report.messages)
+    assert not any("no part of the noise" in m for m in report.messages)
     ended = on_ranks(_stopped_and_taken_up, 2, tmp_path, seconds=300.0)
     assert ended == ["stopped by the test"] * 2
     one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run")
