@@ -111,7 +111,7 @@ class Slabs:
             return whole[:0]
         return whole.reshape(*x.shape[:-1], whole.shape[1])
 
-    def from_first(self, x: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+    def from_first(self, x: Float[Tensor, " m"]) -> Float[Tensor, " n"]:
         """This rank's part of a grid vector that rank 0 has; the inverse of `to_first`.
 
         What other ranks give is ignored but for its dtype.

@@ -2,14 +2,13 @@ r"""Covariances of rays and of points with rays, compiled.
 
 Element by element those of `FreeSpectrum.components` and `AlongRay.components` with
 their weights; and those of the relative density :math:`\delta` at a point with the
-extinction along a ray, :math:`g_n \sum_j w_j \ell_j J` of
-:mod:`dustmap.residual.decay_table` for the free spectrum and
+extinction along a ray,
 
 .. math::
    \sum_b a_n(s_b) \sum_j w_j \ell_j
    [G(p / \ell_j, (s_{b+1} - x) / \ell_j) - G(p / \ell_j, (s_b - x) / \ell_j)]
 
-along the ray, over shells up to its end.
+over shells up to its end, with G of :mod:`dustmap.residual.decay_table`.
 """
 
 from __future__ import annotations
@@ -168,19 +167,14 @@ def _parallel(u, difference, falls):
 
 @compiled
 def point_covariance(point, ray, tables):
-    """That of the relative density at a point with the extinction along a ray."""
-    scales, weights, shells = tables[0], tables[1], tables[5]
+    """That of the relative density at a point with `AlongRay` of a ray."""
+    scales, weights = tables[0], tables[1]
     square = _squared_chord(point, ray)
     foot = point[_LENGTH] * (1 - square / 2)
     apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
     total = 0.0
     for j in range(len(scales)):
-        if shells.shape[1]:
-            part = _along_point(apart, foot, ray, j, tables)
-        else:
-            p, x, v = apart / scales[j], foot / scales[j], ray[_LENGTH] / scales[j]
-            part = _decay(p, v - x, tables[3]) + _decay(p, x, tables[3])
-            part *= ray[_DENSITY]
+        part = _along_point(apart, foot, ray, j, tables)
         total += weights[j] * scales[j] * part
     return total
 

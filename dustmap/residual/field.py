@@ -162,22 +162,20 @@ class ResidualField:
         r"""Every sample's densities at points [pc], corrected, and their variances.
 
         The residual of the density is :math:`\rho_s(x) (a / \bar\rho)(x) \delta(x)`
-        with the amplitude a of `DensityCube` over the mean map's density, 1 for the
-        free spectrum, and the relative density :math:`\delta` of variance
+        with the amplitude a of `DensityCube` over the mean map's density, and the
+        relative density :math:`\delta` of variance
         :math:`\sum_j w_j`; its covariance with the extinction of a star is that of
         :mod:`dustmap.residual.compiled_covariance`.
         """
+        assert self.cube is not None
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         found = self._krige_near(places, _COUNT, points=True)
-        densities, power = self.calibrated(densities), 1.0
-        amplitude = densities
-        if self.cube is not None:
-            power = self.cube.power
-            amplitude = densities * self.cube.relative_amplitude(places)
+        densities = self.calibrated(densities)
+        amplitude = densities * self.cube.relative_amplitude(places)
         corrected = added(densities, amplitude * self.shared(found))
         # What is left is in proportion to the amplitude of the corrected density.
-        left = amplitude * (corrected / densities.clamp_min(1e-300)) ** power
+        left = amplitude * (corrected / densities.clamp_min(1e-300)) ** self.cube.power
         return corrected, self.scale * left**2 * found.variance
 
     def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:

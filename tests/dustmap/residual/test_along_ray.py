@@ -280,6 +280,16 @@ def test_far_from_stars_the_density_varies_by_its_amplitude(
     assert bool((relative == 1).all()) == (power == 1)
 
 
+def test_a_correction_never_makes_a_density_negative(
+    generator: torch.Generator,
+) -> None:
+    field = zeros_about(cube(generator), generator)
+    field = replace(field, residuals=field.residuals - 5.0)
+    ends = field.rays.directions * field.rays.lengths[:, None] / 2
+    density, _ = field.correct_density(ends, torch.full((2, 50), 1e-3))
+    assert bool((density >= 0).all()) and float(density.median()) < 1e-3
+
+
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_nothing_lies_between_the_observer_and_itself(
     generator: torch.Generator, power: float

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from residual_fields import field_of
-from scipy.integrate import dblquad, quad
+from scipy.integrate import dblquad
 
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.field import learn_residual, least_density, rays_to
@@ -56,42 +56,6 @@ def test_the_table_is_the_double_integral(angle: float, u: float, v: float) -> N
     chord = 2 * np.sin(angle / 2)
     value = ray_table()(*(torch.tensor(x, dtype=torch.float64) for x in (chord, u, v)))
     assert float(value) == pytest.approx(expected, rel=5e-3)
-
-
-def test_the_density_at_points_is_that_of_the_dense_process(
-    generator: torch.Generator,
-) -> None:
-    rows, places = rays(25, generator), rays(4, generator)
-    noise = torch.full((25,), 1e-3, dtype=torch.float64)
-    everyone = torch.arange(25).expand(4, 25)
-    found = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, everyone, points=True)
-
-    def across(point: np.ndarray, end: np.ndarray, length: float) -> float:
-        foot = float(point @ end)
-
-        def relative(s: float) -> float:
-            away = np.linalg.norm(point - s * end)
-            terms = zip(WEIGHTS.tolist(), SPECTRUM.lengthscales, strict=True)
-            return sum(w * np.exp(-away / scale) for w, scale in terms)
-
-        return quad(relative, 0, length, points=[np.clip(foot, 0, length)], limit=200)[
-            0
-        ]
-
-    points = (places.directions * places.lengths[:, None]).numpy()
-    ends = zip(rows.directions.numpy(), rows.lengths.tolist(), strict=True)
-    integrals = [
-        [across(x, e, d) for e, d in ends] for ends in [list(ends)] for x in points
-    ]
-    covariances = torch.tensor(integrals, dtype=torch.float64) * rows.density
-    among = covariance(rows, rows)
-    among += torch.diag(noise + JITTER * torch.diagonal(among))
-    solved = torch.linalg.solve(among, covariances.T).T
-    torch.testing.assert_close(
-        found.weights, solved, rtol=0, atol=3e-3 * float(solved.abs().max())
-    )
-    variance = WEIGHTS.sum() - (solved * covariances).sum(1)
-    torch.testing.assert_close(found.variance, variance, rtol=2e-3, atol=0)
 
 
 def test_covariances_of_rays_are_positive_definite(generator: torch.Generator) -> None:
@@ -217,8 +181,6 @@ def test_a_correction_never_makes_an_extinction_negative(
     ends = rows.directions * rows.lengths[:, None]
     corrected, _ = field.correct(ends, torch.full((2, 200), 0.1, dtype=torch.float64))
     assert bool((corrected >= 0).all()) and float(corrected.median()) < 0.1
-    density, _ = field.correct_density(ends, torch.full((2, 200), 1e-3))
-    assert bool((density >= 0).all()) and float(density.median()) < 1e-3
 
 
 def test_the_density_of_dark_rays_has_a_floor() -> None:
