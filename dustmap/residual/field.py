@@ -288,13 +288,9 @@ def learn_residual(
     if tells or bool(placing.any()):
         field = _best([field], known)
         field = _weighed(field, noise, placing, outliers=tells)
-    gain = _score(field, known) - _score(replace(field, longest=0.0), known)
-    return replace(field, gain=gain, scale=_scale(field, held))
-
-
-def _score(field: ResidualField, held: Tensor) -> float:
-    """Of the covariance that held-out rows teach [nats]."""
-    return len(held) * _learnt(field, held, _FEW)[1]
+    # Without any weight it does not matter which neighbours there are.
+    alone = _learnt(replace(field, longest=0.0), known, 1)
+    return replace(field, gain=field.gain - alone.gain, scale=_scale(field, held))
 
 
 def relearn_residual(
@@ -326,9 +322,9 @@ def relearn_residual(
         noise=raised * (noise + placing),
         cube=about,
     )
-    field, _ = _learnt(field, held[:_LEARNING], _LEARNING_COUNT)
+    field = _learnt(field, held[:_LEARNING], _LEARNING_COUNT)
     field = _weighed(field, noise, placing, outliers=bool((raised > 1).any()))
-    return replace(field, scale=_scale(field, held))
+    return replace(field, gain=known.gain, scale=_scale(field, held))
 
 
 def _forms(field: ResidualField) -> list[ResidualField]:
@@ -382,13 +378,11 @@ def _best(
             failed = error
     if failed is not None and not learnt:
         raise failed
-    return max(learnt, key=lambda found: found[1])[0]
+    return max(learnt, key=lambda found: found.gain)
 
 
-def _learnt(
-    field: ResidualField, held: Tensor, count: int
-) -> tuple[ResidualField, float]:
-    """With the covariance that held-out rows teach, and its log score."""
+def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
+    """With the covariance that held-out rows teach; ``gain`` is its whole score."""
     near = _near_unseen(field.rays, held, field.stretch, count)
     hoods = Neighbourhoods.of(field.form, field.rays, field.rays[held], near)
     mean, scales = field.residuals.mean(dim=0), torch.tensor(field.form.lengthscales)
@@ -400,13 +394,13 @@ def _learnt(
         field.stated[held],
         scales <= field.longest,
     )
-    found = replace(
+    return replace(
         field,
         weights=learnt.weights,
         nugget=learnt.nugget,
         outliers=learnt.outliers,
+        gain=learnt.score * len(held),
     )
-    return found, learnt.score
 
 
 def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
