@@ -1,6 +1,6 @@
 r"""Covariances of rays and of points with rays, compiled.
 
-Element by element those of `FreeSpectrum.components` and `AlongRay.components` with
+Those of one ray with others are those of `FreeSpectrum.components` and `AlongRay.components` with
 their weights; and those of the relative density :math:`\delta` at a point with the
 extinction along a ray,
 
@@ -101,30 +101,42 @@ def _squared_chord(one, other):
 
 
 @compiled
-def covariance(one, other, tables):
-    """The covariance of the extinctions along two rays."""
+def covariances(one, rows, columns, count, tables, found):
+    """Those of the extinction along one ray with the first ``count`` of ``rows``.
+
+    ``columns`` is the transpose, whose rows the shells' loops run along.
+    """
     if tables[5].shape[1]:
-        return _along(one, other, tables)
-    return _free(one, other, tables)
+        _along(one, columns, count, tables, found)
+    else:
+        for j in range(count):
+            found[j] = _free(one, rows[j], tables)
 
 
 @compiled
-def _along(one, other, tables):
-    """That of `AlongRay`."""
+def _along(one, columns, count, tables, found):
+    """Those of `AlongRay`: the same steps for all rays, so that they are vectors."""
     scales, impacts, shells = tables[0], tables[4], tables[5]
-    chord = 0.5 * math.log(max(_squared_chord(one, other), LIMITS[0] ** 2))
-    shorter, first = min(one[_LENGTH], other[_LENGTH]), _FALLS + len(scales)
-    start, step = impacts[0, 0], impacts[0, 1] - impacts[0, 0]
-    total = 0.0
+    lengths, first = columns[_LENGTH], _FALLS + len(scales)
+    origin, values, last = impacts[0, 0], impacts[1], impacts.shape[1] - 1 - 1e-9
+    scaling = 1 / (impacts[0, 1] - origin)
+    chords = np.empty(count)
+    for j in range(count):
+        x, y, z = one[0] - columns[0, j], one[1] - columns[1, j], one[2] - columns[2, j]
+        chords[j] = 0.5 * math.log(max(x * x + y * y + z * z, LIMITS[0] ** 2)) - origin
+        found[j] = 0.0
     for b in range(shells.shape[1]):
-        within = min(shells[1, b], shorter - shells[0, b])
-        impact = chord + shells[2, b]
-        if within <= 0 or impact >= impacts[0, -1]:
+        start, thickness, impact = shells[0, b], shells[1, b], shells[2, b]
+        mine, profile = one[_LENGTH] - start, columns[first + b]
+        if mine <= 0:
             break
-        i, a = _position(impact, start, step, impacts.shape[1])
-        value = impacts[1, i] + a * (impacts[1, i + 1] - impacts[1, i])
-        total += one[first + b] * other[first + b] * within * value
-    return total
+        here = one[first + b]
+        for j in range(count):
+            within = max(min(thickness, min(mine, lengths[j] - start)), 0.0)
+            place = min(max((chords[j] + impact) * scaling, 0.0), last)
+            i = int(place)
+            value = values[i] + (place - i) * (values[i + 1] - values[i])
+            found[j] += here * profile[j] * within * value
 
 
 @compiled

@@ -17,7 +17,7 @@ from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
 from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_covariance import (
     CompiledCovariance,
-    covariance,
+    covariances,
     point_covariance,
 )
 from dustmap.residual.free_spectrum import FreeSpectrum
@@ -84,42 +84,39 @@ def krige_rays(
 
 @compiled
 def _factorise(matrix):
-    """Cholesky's factor in the lower triangle; whether there is one."""
-    for i in range(len(matrix)):
-        for j in range(i + 1):
-            rest = matrix[i, j]
-            for k in range(j):
-                rest -= matrix[i, k] * matrix[j, k]
-            if i > j:
-                matrix[i, j] = rest / matrix[j, j]
-            elif rest > 0:
-                matrix[i, i] = math.sqrt(rest)
-            else:
-                return False
+    """``UᵀU`` with U in the upper triangle in place; whether there is one.
+
+    Loops run along rows, so that they are vectors.
+    """
+    n = len(matrix)
+    for k in range(n):
+        pivot = matrix[k]
+        if not pivot[k] > 0:
+            return False
+        scaling = 1 / math.sqrt(pivot[k])
+        for j in range(k, n):
+            pivot[j] *= scaling
+        for i in range(k + 1, n):
+            row, factor = matrix[i], pivot[i]
+            for j in range(i, n):
+                row[j] -= factor * pivot[j]
     return True
 
 
 @compiled
 def _solve(factor, x):
-    """``(L Lᵀ)⁻¹ x`` in place."""
+    """``(UᵀU)⁻¹ x`` in place."""
     n = len(x)
     for i in range(n):
-        for k in range(i):
-            x[i] -= factor[i, k] * x[k]
-        x[i] /= factor[i, i]
-    for i in range(n - 1, -1, -1):
+        row = factor[i]
+        x[i] /= row[i]
         for k in range(i + 1, n):
-            x[i] -= factor[k, i] * x[k]
-        x[i] /= factor[i, i]
-
-
-@compiled
-def _fill(matrix, rays, noise, near, tables):
-    """The covariance of a block's neighbours with their noise, lower triangle."""
-    for i in range(len(near)):
-        for j in range(i + 1):
-            matrix[i, j] = covariance(rays[near[i]], rays[near[j]], tables)
-        matrix[i, i] += JITTER * matrix[i, i] + noise[near[i]]
+            x[k] -= row[k] * x[i]
+    for i in range(n - 1, -1, -1):
+        row, rest = factor[i], x[i]
+        for k in range(i + 1, n):
+            rest -= row[k] * x[k]
+        x[i] = rest / row[i]
 
 
 @compiled
@@ -142,20 +139,30 @@ def _krige(
     The ``prior`` variance is that of points; NaN where places are rays.
     """
     size, points = neighbours.shape[1], not math.isnan(prior)
+    matrix, across, own = np.empty((size, size)), np.empty(size), np.empty(1)
     for block in range(first, last):
-        near, matrix = neighbours[block], np.empty((size, size))
-        _fill(matrix, rays, noise, near, tables)
+        near = neighbours[block]
+        rows = rays[near]
+        columns = rows.T.copy()
+        for i in range(size):
+            # What follows the diagonal is the upper triangle's transpose.
+            covariances(rows[i], rows, columns, i + 1, tables, across)
+            for j in range(i + 1):
+                matrix[j, i] = across[j]
+            matrix[i, i] += JITTER * matrix[i, i] + noise[near[i]]
         if not _factorise(matrix):
             continue
-        across = np.empty(size)
         for m in order[starts[block] : starts[block + 1]]:
-            for i in range(size):
-                if points:
-                    across[i] = point_covariance(places[m], rays[near[i]], tables)
-                else:
-                    across[i] = covariance(places[m], rays[near[i]], tables)
+            place = places[m : m + 1]
+            if points:
+                for i in range(size):
+                    across[i] = point_covariance(place[0], rows[i], tables)
+                own[0] = prior
+            else:
+                covariances(place[0], rows, columns, size, tables, across)
+                covariances(place[0], place, place.T.copy(), 1, tables, own)
             solved[m] = across
             _solve(matrix, solved[m])
-            own = prior if points else covariance(places[m], places[m], tables)
             # The tables cannot resolve a smaller variance.
-            variance[m] = max(own - (solved[m] * across).sum(), JITTER * own)
+            left = own[0] - (solved[m] * across).sum()
+            variance[m] = max(left, JITTER * own[0])
