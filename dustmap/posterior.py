@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
-from scipy.special import stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
@@ -24,7 +25,9 @@ class Moments:
     Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
     ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
     of the logarithm of a positive density, ``degrees`` the degrees of freedom of the
-    standard deviations, infinite where samples determine no part of them.
+    standard deviations, infinite where samples determine no part of them. ``tails`` are
+    those of errors: beyond one standard deviation quantiles are further out, like those
+    of a Student-T with the same central 68%.
     """
 
     mean: Float[Tensor, "*n"]
@@ -32,6 +35,7 @@ class Moments:
     log_mean: Float[Tensor, "*n"] | None = None
     log_std: Float[Tensor, "*n"] | None = None
     degrees: Float[Tensor, "*n"] | None = None
+    tails: Float[Tensor, "*n"] | None = None
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the normal or log-normal with the posterior's moments.
@@ -45,6 +49,8 @@ class Moments:
         z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
         if self.degrees is not None:
             z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
+        if self.tails is not None:
+            z = z * _farther(probability, self.tails)
         if self.log_mean is None or self.log_std is None:
             return self.mean + z * self.std
         dark = torch.isinf(self.log_mean)
@@ -116,7 +122,12 @@ class Posterior:
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
         values, unresolved = self._sampled(model)
-        return moments_over_samples(values, unresolved, positive=model.positive)
+        tails = torch.full(values.shape[1:], math.inf, dtype=torch.float64)
+        for rows, kind in self._corrected(model.functionals):
+            if self.residual is not None and isinstance(kind, LineIntegrals):
+                tails[rows] = self.residual.tails
+        found = moments_over_samples(values, unresolved, positive=model.positive)
+        return replace(found, tails=tails)
 
     def sampled(
         self, functionals: Functionals, *, rows: int = 2**18
@@ -235,6 +246,18 @@ def moments_over_samples(
         log_std=spread.sqrt().cpu(),
         degrees=_degrees(between, spread, len(values)),
     )
+
+
+def _farther(probability: float, tails: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    r"""The factor on a normal's quantile that makes it one with these ``tails``.
+
+    :math:`t_\nu(p) / (t_\nu(\Phi(1))\, z_p)`: beside one standard deviation it is one.
+    """
+    if probability == 0.5:
+        return torch.ones_like(tails)
+    degrees, one = tails.numpy(), float(ndtr(1.0))
+    ratio = stdtrit(degrees, probability) / stdtrit(degrees, one)
+    return torch.from_numpy(ratio / ndtri(probability))
 
 
 def _degrees(

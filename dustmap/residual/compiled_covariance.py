@@ -1,7 +1,7 @@
 r"""Covariances of rays and of points with rays, compiled.
 
-Those of one ray with others are those of `FreeSpectrum.components` and `AlongRay.components` with
-their weights; and those of the relative density :math:`\delta` at a point with the
+Of one ray with others as `FreeSpectrum.components` and `AlongRay.components` have them,
+with their weights; and those of the relative density :math:`\delta` at a point with the
 extinction along a ray,
 
 .. math::

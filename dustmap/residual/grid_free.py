@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.field import ResidualField, learn_residual, least_density
+from dustmap.residual.field import ResidualField, least_density
+from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.learning import learn_weights

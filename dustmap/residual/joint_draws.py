@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dustmap.residual.compiled_kriging import krige_rays
 from dustmap.residual.earlier_rows import nearest_earlier
-from dustmap.residual.field import ResidualField, added
+from dustmap.residual.field import ResidualField, added, calibrated, spread
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import Rays
 from dustmap.residual.vecchia import walk
@@ -44,7 +44,7 @@ def draw_extinctions(
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(_ORDER))
     residual = torch.empty(white.shape, dtype=torch.float64)
     residual[:, order] = _drawn(field, places[order], white[:, order])
-    return added(field.calibrated(extinctions), residual)
+    return added(calibrated(extinctions, field.scale), residual)
 
 
 def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
@@ -59,9 +59,8 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
     if len(places) > _PLACES:
         before = first + nearest_earlier(asked, _PLACES)
         blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-    mean = field.residuals.mean(dim=0)
-    residuals = mean + field.scale**0.5 * (field.residuals - mean)
-    values = torch.cat([residuals, torch.zeros_like(white)], dim=1).numpy()
+    given = spread(field.residuals, field.scale)
+    values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
     known = field.noise + field.nugget
     noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
     rays = field.rays.followed_by(places)

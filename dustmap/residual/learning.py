@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from dustmap.residual.kriging import Neighbourhoods
@@ -20,11 +21,14 @@ _STEPS = 60
 # that do not matter. Steps of a line search that go too far end at the range's bounds.
 _PRIOR_STD, _RANGE = 5.0, 12.0
 _OUTLIER_LOGIT = -4.0
-# Part of a normal within one standard deviation, and how well noise tells it: noise of
-# a slightly other shape has another core. The factor on variances was 0.53 to 0.66
-# where true extinctions are known; the doubt is about its logarithm.
-_WITHIN, _SHAPE = 0.6827, 0.01
+# Parts of a normal within one standard deviation and within 1.96 of them, and how well
+# noise tells the first: noise of a slightly other shape has another core. The factor on
+# variances was 0.53 to 0.66 where true extinctions are known; the doubt is about its
+# logarithm.
+_WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
 _SCALE, _SCALE_STD = 0.65, 0.15
+# One over the degrees of freedom of errors, its doubt, and the range that is tried.
+_TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +136,43 @@ def variance_scale(
     """
     factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
     std = (factors[:, None] * variance + noise).sqrt()
-    held = (error.abs() < std).to(torch.float64).mean(dim=1)
-    within = _WITHIN + outliers * (math.erf(0.5**0.5 / OUTLYING) - _WITHIN)
-    chance = (within * (1 - within) / len(error) + _SHAPE**2) ** 0.5
     doubt = (factors / _SCALE).log() / _SCALE_STD
-    return float(factors[(((held - within) / chance) ** 2 + doubt**2).argmin()])
+    return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
+
+
+def tail_degrees(
+    error: Float[Tensor, " m"],
+    variance: Float[Tensor, " m"],
+    noise: Float[Tensor, " m"],
+    outliers: float = 0.0,
+) -> float:
+    """Degrees of freedom of a Student-T whose central 95% interval holds 95% of errors.
+
+    ``variance`` is that of the normal with the same central 68% interval. Where noise
+    hides the variance there are about ten.
+    """
+    inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
+    degrees = 1 / inverse.numpy()
+    wide = stdtrit(degrees, (1 + _MOST) / 2) / stdtrit(degrees, (1 + _WITHIN) / 2)
+    normal = float(ndtri((1 + _MOST) / 2))
+    widths = torch.from_numpy(wide)[:, None] ** 2 * variance + normal**2 * noise
+    doubt = (inverse - _TAILS) / _TAILS_STD
+    misfit = _misfit(error, widths.sqrt(), _MOST, outliers, doubt)
+    return float(1 / inverse[misfit.argmin()])
+
+
+def _misfit(
+    error: Float[Tensor, " m"],
+    widths: Float[Tensor, "t m"],
+    part: float,
+    outliers: float,
+    doubt: Float[Tensor, " t"],
+) -> Float[Tensor, " t"]:
+    """Of the part of errors within these half widths, beside what is likely [χ²]."""
+    held = (error.abs() < widths).to(torch.float64).mean(dim=1)
+    normal = float(ndtri((1 + part) / 2))
+    within = part + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - part)
+    # Noise of another shape has another tail, too.
+    shape = _SHAPE * (1 - part) / (1 - _WITHIN)
+    chance = (within * (1 - within) / len(error) + shape**2) ** 0.5
+    return ((held - within) / chance) ** 2 + doubt**2

@@ -1,7 +1,7 @@
 """How well stated uncertainties hold: z-scores, coverage, and both by bins.
 
 A star is observed with a Gaussian error; the map predicts its noise-free extinction by
-mean and standard deviation, or by the quantiles of a log-normal. Extinctions and their
+mean and standard deviation, or by its quantiles. Extinctions and their
 errors are in mag, all else is without unit. Stars that the map says nothing about (NaN)
 are the caller's to leave out.
 """
@@ -16,6 +16,8 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float
 from scipy.special import log_ndtr, logsumexp, ndtri, ndtri_exp
+
+from pipelines.base.quantiles import QUANTILES, places_between
 
 LEVELS = (0.50, 0.68, 0.90, 0.95)
 # Nodes and reach, in standard deviations, of the quadrature over a log-normal.
@@ -87,15 +89,16 @@ def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Colu
 
 
 def z_scores_lognormal(
-    observed: Column, error: Column, p16: Column, p50: Column, p84: Column
+    observed: Column, error: Column, quantiles: Mapping[str, Column]
 ) -> Column:
     """``Φ⁻¹(u)`` with u the predicted probability of less than was observed.
 
-    With ``x = p50 exp(s t)``, ``s = ln(p84 / p16) / 2``, t standard normal and an
-    observation ``x + error e``, ``u = ∫ Φ((observed - x(t)) / error) φ(t) dt`` by the
-    trapezoidal rule in logarithms, so that outliers keep their z. Where the error is
-    far less than the width of the prediction z is exact to 0.02. What sees no dust has
-    quantiles of zero and is normal.
+    With x(t) the prediction's quantile at probability Φ(t), which joins those given by
+    straight lines in ln x and t, and an observation ``x(t) + error e``,
+    ``u = ∫ Φ((observed - x(t)) / error) φ(t) dt`` by the trapezoidal rule in
+    logarithms, so that outliers keep their z. Where the error is far less than the
+    width of the prediction z is exact to 0.02. What sees no dust has quantiles of zero
+    and is normal.
 
     Raises
     ------
@@ -106,15 +109,17 @@ def z_scores_lognormal(
         raise ValueError(
             f"errors must be positive, {int((~(error > 0)).sum())} stars have none"
         )
-    dark = p50 == 0
-    low, middle, high = (np.where(dark, 1.0, q) for q in (p16, p50, p84))
-    spread = np.log(high / low) / 2
+    names = [name for name in QUANTILES if name in quantiles]
+    dark = quantiles["p50"] == 0
+    logs = np.stack([np.log(np.where(dark, 1.0, quantiles[name])) for name in names])
     nodes = np.linspace(-_REACH, _REACH, _NODES)
     weights = -(nodes**2) / 2 - np.log(np.exp(-(nodes**2) / 2).sum())
+    left, share = places_between(nodes, names)
     found = np.empty(len(observed))
     for first in range(0, len(observed), _ROWS):
         part = slice(first, first + _ROWS)
-        dust = middle[part, None] * np.exp(spread[part, None] * nodes)
+        low, high = logs[left, part], logs[left + 1, part]
+        dust = np.exp(low + share[:, None] * (high - low)).T
         dust[dark[part]] = 0.0
         away = (observed[part, None] - dust) / error[part, None]
         below, above = (
@@ -129,14 +134,13 @@ def z_scores_lognormal(
 def predictive_z(
     observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
 ) -> Column:
-    """z-scores of predictions ``said``: ``mean std p16 p50 p84`` of an extinction.
+    """z-scores of predictions ``said``: ``mean std`` and quantiles of an extinction.
 
-    Of a log-normal prediction where the density is ``positive``, else of a normal one.
+    By the quantiles where the density is ``positive``, else of a normal prediction.
     """
     if not positive:
         return z_scores(observed, error, said["mean"], said["std"])
-    quantiles = (said["p16"], said["p50"], said["p84"])
-    return z_scores_lognormal(observed, error, *quantiles)
+    return z_scores_lognormal(observed, error, said)
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,14 +45,23 @@ def between(arrays: Mapping[str, np.ndarray], probability: float) -> np.ndarray:
     quantile :math:`z_p`. What is zero everywhere stays so.
     """
     names = [name for name in NAMES if name in arrays]
-    z = ndtri([QUANTILES[name] for name in names])
-    at = float(ndtri(probability))
-    left = int(np.clip(np.searchsorted(z, at) - 1, 0, len(z) - 2))
-    low, high = (arrays[names[side]] for side in (left, left + 1))
-    share = (at - z[left]) / (z[left + 1] - z[left])
+    left, share = places_between(ndtri(probability), names)
+    low, high = (arrays[names[side]] for side in (int(left), int(left) + 1))
     seen = (low > 0) & (high > 0)
     ratio = np.where(seen, high, 1.0) / np.where(seen, low, 1.0)
     return np.where(seen | np.isnan(low), low * ratio**share, arrays["p50"])
+
+
+def places_between(
+    normals: np.ndarray | float, names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where standard normal quantiles lie among those of `QUANTILES`: left one, share.
+
+    Shares beyond the first and the last name are less than 0 and more than 1.
+    """
+    z = ndtri([QUANTILES[name] for name in names])
+    left = np.clip(np.searchsorted(z, normals) - 1, 0, len(z) - 2)
+    return left, (normals - z[left]) / (z[left + 1] - z[left])
 
 
 def normal(mean: np.ndarray, std: np.ndarray, probability: float) -> np.ndarray:

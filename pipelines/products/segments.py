@@ -75,7 +75,10 @@ class SegmentMoments:
         if ends is not None and residual is not None:
             values, variance = residual.correct(ends, values)
             unresolved = variance.expand_as(values)
-        return moments_over_samples(values, unresolved, positive=True)
+        found = moments_over_samples(values, unresolved, positive=True)
+        if ends is None or residual is None:
+            return found
+        return replace(found, tails=torch.full_like(found.mean, residual.tails))
 
     def _densities(self, model: LogNormal) -> Iterator[Tensor]:
         """Every sample's density on the grid."""

@@ -11,13 +11,8 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
-from dustmap.residual.field import (
-    ResidualField,
-    learn_residual,
-    least_density,
-    rays_to,
-    relearn_residual,
-)
+from dustmap.residual.field import ResidualField, least_density, rays_to
+from dustmap.residual.field_learning import learn_residual, relearn_residual
 from dustmap.residual.rays import DensityCube, Rays
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
@@ -33,7 +28,7 @@ NO_RESIDUAL = (
 )
 _OF_RAYS = ("directions", "lengths", "density")
 _OF_STARS = ("stated", "noise", "weights")
-_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "longest")
+_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "longest", "tails")
 
 
 def fit_residual(

@@ -6,12 +6,11 @@ the same training rows. Where the truth is known, noise-free extinctions and den
 at the true places are judged; else observed extinctions with all their noise. All
 figures are of held-out stars inside the box.
 
-Coverages are of central intervals; that of 95% stretches both halves of p16–p84 1.96
-times in the logarithm (truth), or is by the quantile of the observation in the
-predicted log-normal with noise. Log scores are mean log densities [ln(1/mag)]: of the
-truth that of two half normals which meet at p50 with deviations p50 − p16 and
-p84 − p50; of an observation that of a normal with the predicted mean and with
-std² + noise².
+Coverages are of the central intervals p16–p84 and p2.5–p97.5: of the truth, or of
+observations by their quantile in the prediction with noise. Log scores are mean log
+densities [ln(1/mag)]: of the truth that of two half normals which meet at p50 with
+deviations p50 − p16 and p84 − p50; of an observation that of a normal with the
+predicted mean and with std² + noise².
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ import psutil
 import torch
 from report import Report, Row, parser
 
-from dustmap.residual.field import learn_residual, rays_to
+from dustmap.residual.field import rays_to
+from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.rays import DensityCube
 
 HALF, STEP = np.array([1250.0, 1250.0, 400.0]), 50.0

@@ -9,7 +9,7 @@ import numpy as np
 # Half-widths of intervals of 68% and 95% in standard deviations.
 WIDTHS = (1.0, 1.96)
 LEVELS = (68, 95)
-_COLUMNS = ("mean", "std", "p16", "p50", "p84")
+_COLUMNS = ("mean", "std", "p2_5", "p16", "p50", "p84", "p97_5")
 Columns = Mapping[str, np.ndarray]
 
 
@@ -88,9 +88,9 @@ def score_inside(columns: Columns, truth: Columns) -> dict[str, float]:
 def read_prediction(columns: Columns) -> dict[str, np.ndarray]:
     """Point estimates are means; intervals by quantiles where there are any.
 
-    The interval of 95% follows from the quantiles p16, p50 and p84 by stretching both
-    halves 1.96 times, in the logarithm where all are positive. A map without posterior
-    samples has none.
+    Without the quantiles p2_5 and p97_5 the interval of 95% follows from p16, p50 and
+    p84 by stretching both halves 1.96 times, in the logarithm where all are positive. A
+    map without posterior samples has none.
     """
     found: dict[str, np.ndarray] = {}
     for quantity in ("extinction", "density"):
@@ -103,7 +103,10 @@ def read_prediction(columns: Columns) -> dict[str, np.ndarray]:
         if np.isnan(held["std"]).all():
             continue  # of a map without samples
         quantiles = [held[name] for name in ("p16", "p50", "p84") if name in held]
-        if len(quantiles) == 3:
+        if "p2_5" in held:
+            ends = ("p16", "p84", "p2_5", "p97_5")
+            found[f"{quantity}_interval"] = np.stack([held[name] for name in ends])
+        elif len(quantiles) == 3:
             found[f"{quantity}_interval"] = stretched(*quantiles)
         else:
             found[f"{quantity}_interval"] = normal_interval(held["mean"], held["std"])

@@ -50,14 +50,18 @@ def drawn_from_a_lognormal(noise, count=10_000, p50=0.7, s=0.6):
     rng = np.random.default_rng(1)
     dust = p50 * np.exp(s * rng.standard_normal(count))
     full = np.full(count, 1.0)
-    quantiles = (p50 * np.exp(-s) * full, p50 * full, p50 * np.exp(s) * full)
+    quantiles = {
+        "p16": p50 * np.exp(-s) * full,
+        "p50": p50 * full,
+        "p84": p50 * np.exp(s) * full,
+    }
     return dust + noise * rng.standard_normal(count), noise * full, quantiles
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.3, 2.0])
 def test_z_scores_of_the_lognormal_that_was_drawn_from_are_normal(noise):
     observed, error, quantiles = drawn_from_a_lognormal(noise)
-    z = z_scores_lognormal(observed, error, *quantiles)
+    z = z_scores_lognormal(observed, error, quantiles)
     found = calibrate(z, z)
     assert found.z_mean == pytest.approx(0, abs=0.04)
     assert found.z_std == pytest.approx(1, abs=0.03)
@@ -67,7 +71,9 @@ def test_z_scores_of_the_lognormal_that_was_drawn_from_are_normal(noise):
 
 def test_a_normal_would_call_the_same_stars_miscalibrated():
     observed, error, quantiles = drawn_from_a_lognormal(0.02)
-    plain = z_scores(observed, error, quantiles[1], (quantiles[2] - quantiles[0]) / 2)
+    plain = z_scores(
+        observed, error, quantiles["p50"], (quantiles["p84"] - quantiles["p16"]) / 2
+    )
     held = {found.level: found for found in coverage(plain)}[0.95]
     assert abs(held.held - 0.95) > 10 * held.error
 
@@ -76,29 +82,41 @@ def test_an_exact_observation_has_the_z_of_its_logarithm():
     observed = np.array([0.1, 0.5, 1.0, 4.0])
     full = np.ones(4)
     z = z_scores_lognormal(
-        observed, 1e-6 * full, np.exp(-0.8) * full, full, np.exp(0.8) * full
+        observed,
+        1e-6 * full,
+        {"p16": np.exp(-0.8) * full, "p50": full, "p84": np.exp(0.8) * full},
     )
     np.testing.assert_allclose(z, np.log(observed) / 0.8, atol=0.021)
+
+
+def test_quantiles_of_95_percent_reach_as_far_as_they_are_told():
+    full = np.ones(2)
+    told = {"p2_5": 0.1, "p16": 0.5, "p50": 1.0, "p84": 2.0, "p97_5": 10.0}
+    said = {name: value * full for name, value in told.items()}
+    z = z_scores_lognormal(np.array([2.0, 10.0]), 1e-6 * full, said)
+    np.testing.assert_allclose(z, [1.0, 1.96], atol=0.021)
 
 
 @pytest.mark.parametrize("far", [-60.0, 60.0])
 def test_an_outlier_keeps_its_z(far):
     full = np.ones(1)
-    narrow = (full * np.exp(-1e-6), full, full * np.exp(1e-6))
-    z = z_scores_lognormal(full + far * 0.1, 0.1 * full, *narrow)
+    narrow = {"p16": full * np.exp(-1e-6), "p50": full, "p84": full * np.exp(1e-6)}
+    z = z_scores_lognormal(full + far * 0.1, 0.1 * full, narrow)
     assert z == pytest.approx([far], rel=1e-3)
 
 
 def test_a_ray_that_sees_no_dust_is_judged_by_its_error():
     none = np.zeros(1)
-    z = z_scores_lognormal(np.array([0.2]), np.array([0.1]), none, none, none)
+    z = z_scores_lognormal(
+        np.array([0.2]), np.array([0.1]), {"p16": none, "p50": none, "p84": none}
+    )
     assert z == pytest.approx([2.0], abs=1e-6)
 
 
 def test_an_error_of_zero_is_refused():
     one = np.ones(1)
     with pytest.raises(ValueError, match="must be positive"):
-        z_scores_lognormal(one, 0 * one, one, one, one)
+        z_scores_lognormal(one, 0 * one, {"p16": one, "p50": one, "p84": one})
 
 
 def test_bins_hold_every_star_once_and_its_own_figures():

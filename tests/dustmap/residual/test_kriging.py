@@ -9,7 +9,8 @@ from residual_fields import field_of
 from scipy.integrate import dblquad
 
 from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.field import learn_residual, least_density, rays_to
+from dustmap.residual.field import least_density, rays_to
+from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER, Neighbourhoods
