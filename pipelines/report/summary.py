@@ -160,8 +160,10 @@ def _learnt_table(run: Run) -> Table:
         ),
         ("scale height", "scale_height", height if plan.mean.scale_height else "none"),
         ("common noise", "common_noise", f"{significant(plan.common_noise)} mag"),
-        ("unresolved share", "subgrid_share", significant(plan.subgrid_share)),
     ]
+    if run.posterior.residual is None:
+        share = significant(plan.subgrid_share)
+        rows.append(("unresolved share", "subgrid_share", share))
     return Table(
         caption="The prior, and how well the stars constrain it",
         header=("scale", "value", "relative standard error"),
