@@ -20,7 +20,8 @@ class Solution:
     """The answer of an iterative solver, with what it is worth.
 
     ``residual`` is the *true* relative residual ``‖b − A x‖ / ‖b‖`` per column,
-    recomputed at the end; ``converged`` says whether it is within the tolerance.
+    recomputed at the end (but see `ConjugateGradients.restarts`); ``converged`` says
+    whether it is within the tolerance.
     """
 
     value: Float[Tensor, "*shifts b n"]
@@ -66,7 +67,8 @@ class ConjugateGradients:
         Limit on products with A per column.
     restarts
         How often the recursion is restarted from the true residual when that has
-        drifted from the recursive one.
+        drifted from the recursive one. ``None``: never, and the recursive residual is
+        the one told, which saves a product.
     check_every
         Steps between two looks at the residuals. Each look makes the host wait for the
         device; between looks a column that is done stays in the batch, unchanged.
@@ -75,7 +77,7 @@ class ConjugateGradients:
 
     rtol: float = 1e-6
     max_steps: int = 1000
-    restarts: int = 3
+    restarts: int | None = 3
     check_every: int | None = None
 
     def __post_init__(self) -> None:
@@ -116,14 +118,15 @@ class ConjugateGradients:
         )
         relative = system.relative_norm(residual, scale)
         steps = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
-        for _ in range(self.restarts + 1):
+        for _ in range((self.restarts or 0) + 1):
             unfinished = (relative > self.rtol) & (steps < self.max_steps)
             todo = torch.nonzero(unfinished)[:, 0]
             if not len(todo):
                 break
             before = relative[todo]
             self._recursion(system, todo, x, residual, steps)
-            residual[todo] = rhs[todo] - product(x[todo])
+            if self.restarts is not None:
+                residual[todo] = rhs[todo] - product(x[todo])
             relative[todo] = system.relative_norm(residual[todo], scale[todo])
             if bool((relative[todo] > 0.5 * before).all()):
                 break
@@ -142,7 +145,10 @@ class ConjugateGradients:
         residual: Float[Tensor, "b n"],
         steps: Int[Tensor, " b"],
     ) -> None:
-        """One CG recursion on the active columns, which updates ``x`` and ``steps``."""
+        """One CG recursion on the active columns.
+
+        It updates ``x``, ``residual`` and ``steps``.
+        """
         every = self.check_every or (1 if x.device.type == "cpu" else 8)
         y, r, count = x[active], residual[active], steps[active]
         z = system.precondition(r)
@@ -163,7 +169,7 @@ class ConjugateGradients:
                 if system.on_step is not None:
                     system.on_step(int(count.max()), float(relative.max()))
                 if not bool(going.all()):
-                    x[active], steps[active] = y, count
+                    x[active], residual[active], steps[active] = y, r, count
                     active, y, r, count = (t[going] for t in (active, y, r, count))
                     p, rz, going = p[going], rz[going], going[going]
                 if not len(active):

@@ -149,8 +149,9 @@ class InferenceConfig(Settings):
     """most iterations of a solve"""
     preconditioner: Literal["nystrom", "none"] = "nystrom"
     """preconditioner of the posterior's solves"""
-    preconditioner_rank: Count = 100
-    """rank of the Nystrom preconditioner"""
+    preconditioner_rank: Auto[Count] = None
+    """rank of the Nystrom preconditioner; 100, or less (16 at least) for a lognormal
+    density where stars are few per grid point"""
     dtype: Literal["float64", "float32"] = "float32"
     """precision of the products; spectra and reductions are float64"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

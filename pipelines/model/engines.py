@@ -22,6 +22,7 @@ from pipelines.model.observations import (
     noise_of,
     sight_lines,
 )
+from pipelines.model.plan import preconditioner_rank
 from pipelines.model.problem import Inference, Problem
 from pipelines.model.svi import run_svi
 
@@ -63,7 +64,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         model,
         data.extinction,
         noise,
-        settings=full_batch_settings(config, size),
+        settings=full_batch_settings(config, len(data.extinction), size),
         generator=problem.place["generator"],
         start=problem.start,
         on_step=problem.on_step,
@@ -91,10 +92,10 @@ def _sight_line_model(problem: Problem, slabs: Slabs | None) -> ForwardModel:
     )
 
 
-def full_batch_settings(config: FitConfig, size: int) -> FullBatch:
-    """The engine's settings for a vector of this size."""
+def full_batch_settings(config: FitConfig, stars: int, size: int) -> FullBatch:
+    """The engine's settings for so many stars and a vector of this size."""
     inference = config.inference
-    rank = inference.preconditioner_rank if inference.preconditioner != "none" else 0
+    rank = preconditioner_rank(config, stars, size)
     return FullBatch(
         solver=ConjugateGradients(
             rtol=inference.tolerance, max_steps=inference.max_iterations

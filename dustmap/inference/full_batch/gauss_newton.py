@@ -14,7 +14,7 @@ from torch import Tensor
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.noise_covariance import NoiseCovariance
 from dustmap.linalg.cg import ConjugateGradients, Solution
-from dustmap.linalg.operator import LinearOperator, inner
+from dustmap.linalg.operator import LinearOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
@@ -23,6 +23,8 @@ OnStep = Callable[[str, int, float], None]
 
 # Limit on halvings of a step.
 _HALVINGS = 30
+# Least relative gradient that a tolerance is held against.
+_TINY = 1e-12
 # Relative tolerance of the solve for the Newton decrement.
 _ACCURATE = 0.01
 
@@ -98,13 +100,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The end of a step, and the decrease of J; ``None`` if no length decreased it.
+    """The end of a step, its tangent, and the decrease of J.
 
-    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``; ``solution``
-    is the end of the full step.
+    The ``gain`` is ``None`` if no length decreased J. ``expected_decrease`` is that of
+    J along the tangent, ``½ δᵀ(−∂J/∂ε)``; ``solution`` is the end of the full step.
     """
 
     eps: Float[Tensor, " p"]
+    tangent: Linearisation
     gain: float | None
     expected_decrease: float
     solution: Solution
@@ -117,9 +120,9 @@ class GaussNewton:
     Parameters
     ----------
     forcing
-        The relative tolerance of a solve is the solver's, or ``forcing`` times the
-        relative gradient if this is larger: far from the optimum the tangent does not
-        merit an accurate solve (Eisenstat & Walker 1996).
+        The tolerance of a solve relative to the gradient: far from the optimum the
+        tangent does not merit an accurate solve (Eisenstat & Walker 1996). If zero,
+        the solver's, relative to ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``.
     on_step, stage
         Called with the stage, iteration and worst relative residual of a solve.
     """
@@ -135,7 +138,7 @@ class GaussNewton:
     def step(
         self, tangent: Linearisation, eps: Float[Tensor, " p"], where: str
     ) -> Step:
-        """Solve ``Λ m = Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ`` from ε; move towards m.
+        """Solve ``Λ δ = −∂J/∂ε`` at ε; move towards ``m = ε + δ``.
 
         Errors name ``where``.
 
@@ -145,51 +148,63 @@ class GaussNewton:
             If the solve or the objective is not finite.
         """
         space, solver = tangent.operator.domain, self.solver
-        rhs = self.target.right_side(tangent, eps)
+        gradient, unit = self.target.gradient(tangent, eps), 1.0
         if self.forcing:
-            gradient = self.target.gradient(tangent, eps)
-            squared = space.inner(gradient, gradient) / space.inner(rhs, rhs)
-            # At a residual of 1 a solve would not start.
-            enough = min(self.forcing * float(squared.sqrt()), 0.5)
-            solver = replace(solver, rtol=max(solver.rtol, enough))
+            # An approximate answer does not merit the product of its true residual.
+            solver = replace(solver, rtol=self.forcing, restarts=None)
+        else:
+            rhs = self.target.right_side(tangent, eps)
+            sizes = [space.inner(x, x).sqrt() for x in (rhs, gradient)]
+            unit = float(ratio(*sizes)) or 1.0
+            solver = replace(solver, rtol=solver.rtol * min(unit, 1 / _TINY))
         solution = solver.solve(
             Precision(tangent.operator, self.target.noise).matvec,
-            rhs[None],
+            gradient[None],
             preconditioner=self.preconditioner,
-            start=eps[None] if space.any(eps) else None,
             on_step=functools.partial(self.on_step, self.stage),
             space=space,
         )
         require_finite(where, residual=solution.residual)
-        return self._backtrack(tangent, eps, solution, where)
+        step, residual = solution.value[0], solution.residual / unit
+        solution = replace(solution, value=(eps + step)[None], residual=residual)
+        change = -float(space.inner(gradient, step))
+        return self._backtrack(tangent, eps, step, change, solution, where)
 
     def _backtrack(
-        self, tangent: Linearisation, eps: Tensor, solution: Solution, where: str
+        self,
+        tangent: Linearisation,
+        eps: Tensor,
+        step: Tensor,
+        change: float,
+        solution: Solution,
+        where: str,
     ) -> Step:
         """The longest of the step's halvings that decreases the objective sufficiently.
 
-        Sufficient is a quarter of the decrease predicted by the gradient (Armijo 1966),
-        up to rounding: a linear model, with half of it, takes the full step. Only at
-        the shortest step must the objective be finite, since a density may overflow.
+        Sufficient is a quarter of the ``change`` predicted by the gradient (Armijo
+        1966), up to rounding: a linear model, with half of it, takes the full step.
+        Only at the shortest step must the objective be finite, since a density may
+        overflow.
         """
-        target, proposal = self.target, solution.value[0]
-        step = proposal - eps
-        along = tangent.operator.matvec(step)
-        misfit = target.noise.weighed(target.y - tangent.prediction)
-        beside = tangent.operator.domain.inner(target.beside(eps), step)
-        change = float(beside - inner(misfit, along))
-        before = after = target.value(eps, tangent.prediction)
+        before = after = self.target.value(eps, tangent.prediction)
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
-        end = Step(eps=eps, gain=None, expected_decrease=-change / 2, solution=solution)
+        end = Step(
+            eps=eps,
+            tangent=tangent,
+            gain=None,
+            expected_decrease=-change / 2,
+            solution=solution,
+        )
         allowed = before + 100 * torch.finfo(eps.dtype).eps * before
         for halvings in range(_HALVINGS):
             length = 0.5**halvings
-            point = self.model.retract(eps, step, length) if halvings else proposal
-            after = target.value(point, self.model.apply(point))
+            point = self.model.retract(eps, step, length) if halvings else eps + step
+            found = self.model.linearise(point)
+            after = self.target.value(point, found.prediction)
             if after <= allowed + 0.25 * length * change:
-                return replace(end, eps=point, gain=before - after)
+                return replace(end, eps=point, tangent=found, gain=before - after)
         require_finite(f"{where}, at its shortest", objective=after)
         return end
 

@@ -46,7 +46,7 @@ def find_mode(
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
     while True:
         step = _step(fit, tangent, at, forcing, f"{name}, step {at.steps}")
-        tangent, steps = fit.model.linearise(step.eps), at.steps + 1
+        tangent, steps = step.tangent, at.steps + 1
         at = Iterate(eps=step.eps, total=at.total, steps=steps)
         if fixed is None:
             total, misfit = fit.noise.update_at(at.eps, tangent)

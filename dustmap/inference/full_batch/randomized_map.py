@@ -171,14 +171,12 @@ def fit_sample(
     FloatingPointError
         If a prediction, the objective or a solve is not finite.
     """
-    # The tolerance relative to the gradient decides.
-    solver = replace(newton.solver, rtol=torch.finfo(at.eps.dtype).eps)
-    newton = replace(newton, solver=solver)
+    tangent = newton.model.linearise(at.eps)
     while True:
         where = f"{newton.stage}, step {at.steps}"
-        tangent = newton.model.linearise(at.eps)
         require_finite(where, prediction=tangent.prediction)
         step = newton.step(tangent, at.eps, where)
+        tangent = step.tangent
         iterations = at.iterations + int(step.solution.iterations.max())
         at = replace(at, eps=step.eps, iterations=iterations, steps=at.steps + 1)
         converged = step.expected_decrease < tolerance

@@ -183,3 +183,18 @@ def test_rare_looks_at_the_residuals_change_no_answer(every, generator):
     assert rarely.converged.tolist() == often.converged.tolist()
     assert int(rarely.iterations.max()) <= 70
     assert looks[0] == min(every, int(rarely.iterations.max()))
+
+
+def test_without_a_check_the_recursive_residual_is_told_for_one_product_less(generator):
+    A, _ = spectrum_matrix(torch.logspace(0, 3, 80), generator)
+    b = torch.randn(2, 80, generator=generator, dtype=torch.float64)
+    calls = []
+
+    def product(x):
+        calls.append(len(x))
+        return x @ A
+
+    found = ConjugateGradients(rtol=0.1, restarts=None).solve(product, b)
+    assert len(calls) == int(found.iterations.max())
+    true = (b - found.value @ A).norm(dim=1) / b.norm(dim=1)
+    assert torch.allclose(found.residual, true, rtol=1e-9)
