@@ -220,7 +220,7 @@ def _mapped(
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
     plan, settings = correlated_noise.first_map(state.plan, config)
-    result = _run(session, state, sample, record, plan, settings)
+    result = _run(session, state, sample, record, plan, settings, rough=True)
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
@@ -242,6 +242,8 @@ def _run(
     record: Callable[..., None],
     plan: Plan,
     config: FitConfig,
+    *,
+    rough: bool = False,
 ) -> Inference:
     """Run the engine on this plan; name the checkpoint whose state does not fit."""
     manager, inference = session.manager, session.inference
@@ -268,6 +270,7 @@ def _run(
         group=session.group,
         correlation=correlated_noise.correlation_of(state, sample, config),
         start=start if start is None or slabs is None else slabs.from_first(start),
+        rough=rough,
     )
     # Free the checkpoint's tensors.
     del inference

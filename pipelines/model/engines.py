@@ -60,11 +60,12 @@ def _run_full_batch(problem: Problem) -> Inference:
     else:
         noise = Noise(variance=correlation.variance, correlation=correlation)
     size = model.latent_space.length(model.latent_size)
+    settings = full_batch_settings(config, len(data.extinction), size)
     result = infer(
         model,
         data.extinction,
         noise,
-        settings=full_batch_settings(config, len(data.extinction), size),
+        settings=replace(settings, refine=not problem.rough),
         generator=problem.place["generator"],
         start=problem.start,
         on_step=problem.on_step,

@@ -62,7 +62,8 @@ class Problem:
 
     The ranks of ``group`` solve it together; ``checkpointer`` has the state to go on
     from. The stars' noise is independent, or has this ``correlation``; the mode is
-    sought from ``start``, this rank's part of a grid in slabs.
+    sought from ``start``, this rank's part of a grid in slabs. It need not be accurate
+    if ``rough``.
     """
 
     plan: Plan
@@ -74,6 +75,7 @@ class Problem:
     group: Group = field(default_factory=Group)
     correlation: VecchiaPrecision | None = None
     start: Tensor | None = None
+    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

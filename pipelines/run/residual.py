@@ -117,7 +117,9 @@ def residual_in_words(field: ResidualField) -> str:
     stds = ", ".join(f"{std:.2g} over {scale:g} pc" for scale, std in parts if std)
     weighed = bool((field.noise > field.stated).any())
     outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
-    return f"residual: along rays, amplitude {amplitude}; relative std {stds}{outliers}"
+    tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"
+    along = f"residual: along rays, amplitude {amplitude}; relative std {stds}"
+    return along + outliers + tails
 
 
 def write_residual(folder: Path, field: ResidualField) -> None:

@@ -105,7 +105,8 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
     assert fit.mode is not None
     mode = fit.mode
     if not fit.settings.samples:
-        mode = mode if fit.model.linear else refined_mode(fit, mode)
+        if fit.settings.refine and not fit.model.linear:
+            mode = refined_mode(fit, mode)
         total = fit.tangent(mode.eps)[1]
         return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
     if fit.seed < 0:

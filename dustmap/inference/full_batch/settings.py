@@ -39,6 +39,9 @@ class FullBatch:
         Relative residual of a converged sample; that of ``solver`` if ``None``.
         Samples need less accuracy than the mean, since they scatter. For a non-linear
         model, ``newton_tolerance`` applies instead.
+    refine
+        Whether an accurate solve decides on the mode of a non-linear model without
+        samples. A mode that residuals are only learnt from does not merit one.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -49,6 +52,7 @@ class FullBatch:
     newton_tolerance: float = 1e-3
     block: int = 16
     sample_rtol: float | None = None
+    refine: bool = True
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.preconditioner_rank < 0:

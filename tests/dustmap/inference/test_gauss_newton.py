@@ -161,6 +161,21 @@ def test_too_few_newton_steps_are_told_and_never_make_it_worse():
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.parametrize("refine", [True, False])
+def test_a_rough_mode_costs_no_accurate_solve(refine):
+    model, y, variance = log_normal(6, 0.005)
+    stages = set()
+    infer(
+        model,
+        y,
+        variance,
+        settings=FullBatch(samples=0, newton_tolerance=1e-2, refine=refine),
+        generator=rng(),
+        on_step=lambda stage, *_: stages.add(stage),
+    )
+    assert ("decrement" in stages) == refine
+
+
 @pytest.mark.parametrize(("error", "reached"), [(1e-3, True), (1e-6, False)])
 def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
     """Rough solves gain little long before little is left."""
