@@ -37,6 +37,10 @@ RESOLVED, WASTEFUL = 1.5, 5.0
 _FINEST = 5.0
 # A grid need not have more points than this for every star.
 _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
+# The same where neighbouring stars share what a cell hides. Errors of extinctions on
+# 250,000 and 740,000 points for 48,000 stars: 0.0320 and 0.0329 mag; on 400,000 and
+# 590,000 points for 57,000 stars of a rough field: 0.288 and 0.292 mag.
+_SHARED_PER_STAR, _LEAST_SHARED = 7, 450_000
 # Cost of one of the published engine's rows per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
 # Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
@@ -304,6 +308,8 @@ def finest_spacing(
     """
     spacing = float(kernel.lengthscale.min()) / _FINEST
     enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
+    if shares_noise(config):
+        enough = max(_LEAST_SHARED, _SHARED_PER_STAR * len(distances))
     memory, seconds = memory_limit(config), _solve_seconds(config)
     while True:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
