@@ -34,7 +34,7 @@ COUNT = 64
 # Neighbours of every star when outliers are weighed.
 _FEW = 20
 # The power of the factor on variances that densities have. No star tells theirs: in two
-# simulated skies 68% intervals held 72% and 63% of densities with this power, 66% and
+# simulated skies 68% intervals held 71% and 63% of densities with this power, 66% and
 # 56% with one, 77% and 71% with none.
 _OF_DENSITIES = 0.5
 # Densities of rays are raised to at least this fraction of the mean.
@@ -58,7 +58,8 @@ class ResidualField:
         Of the covariance; see `Learnt`.
     scale
         The factor on predicted variances, those of samples included, with which 68% of
-        the stars that the map had not seen lie within one standard deviation.
+        the stars that the map had not seen lie within one standard deviation. Variances
+        of densities have its square root.
     tails
         Degrees of freedom of the Student-T that errors of these stars' extinctions
         follow.

@@ -23,8 +23,6 @@ OnStep = Callable[[str, int, float], None]
 
 # Limit on halvings of a step.
 _HALVINGS = 30
-# Least relative gradient that a tolerance is held against.
-_TINY = 1e-12
 # Relative tolerance of the solve for the Newton decrement.
 _ACCURATE = 0.01
 
@@ -156,7 +154,7 @@ class GaussNewton:
             rhs = self.target.right_side(tangent, eps)
             sizes = [space.inner(x, x).sqrt() for x in (rhs, gradient)]
             unit = float(ratio(*sizes)) or 1.0
-            solver = replace(solver, rtol=solver.rtol * min(unit, 1 / _TINY))
+            solver = replace(solver, rtol=solver.rtol * unit)
         solution = solver.solve(
             Precision(tangent.operator, self.target.noise).matvec,
             gradient[None],

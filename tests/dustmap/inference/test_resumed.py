@@ -243,7 +243,7 @@ class Spoilt(LogNormal):
         ("prediction", 0, "mode, step 0: prediction"),
         ("prediction", 4, "mode, .*objective"),
         ("prediction", 45, "sample.*objective"),
-        ("variance", 3, "mode, step .*: unresolved variance"),
+        ("variance", 3, "mode, step 1: unresolved variance"),
         ("operator", 0, "mode, step 0: residual"),
         ("operator", 4, "mode, step .*: residual"),
         ("operator", 60, "residual"),
