@@ -146,6 +146,8 @@ from checkpoint_cases import CASES, Recorder, flat
 from test_resumed import run
 import torch
 
+# Sums depend on the number of threads.
+torch.set_num_threads(int(sys.argv[4]))
 place = Path(sys.argv[3])
 files = (place / "state.safetensors").read_bytes(), (place / "state.json").read_text()
 found = flat(run(CASES["everything"], Recorder(files=files)))
@@ -153,7 +155,8 @@ tensors = {k: v.clone() for k, v in found.items() if isinstance(v, torch.Tensor)
 safetensors.torch.save_file(tensors, place / "result.safetensors")
 """
     where = [str(here), str(here.parents[1]), str(tmp_path)]
-    subprocess.run([sys.executable, "-c", program, *where], check=True, timeout=240)
+    argv = [sys.executable, "-c", program, *where, str(torch.get_num_threads())]
+    subprocess.run(argv, check=True, timeout=240)
     found = safetensors.torch.load_file(tmp_path / "result.safetensors")
     for name, value in flat(result).items():
         if isinstance(value, torch.Tensor):
