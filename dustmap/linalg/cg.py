@@ -13,6 +13,8 @@ from torch import Tensor
 from dustmap.linalg.space import WHOLE, VectorSpace
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
+# The product of some of the columns, where each has a matrix of its own.
+ProductOf = Callable[[Int[Tensor, " k"]], Product]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +99,16 @@ class ConjugateGradients:
         start: Float[Tensor, "b n"] | None = None,
         on_step: Callable[[int, float], None] | None = None,
         space: VectorSpace = WHOLE,
+        product_of: ProductOf | None = None,
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
 
         Columns that are done leave the batch, so products are only paid for the
-        rest. ``on_step(step, worst relative residual)`` is called at every look at the
-        residuals, ``space`` says where the entries of a column are. A column with a
-        number that is not finite ends unconverged, and spoils no other.
+        rest; where ``product`` multiplies each column by a matrix of its own,
+        ``product_of`` gives that of the columns left. ``on_step(step, worst relative
+        residual)`` is called at every look at the residuals, ``space`` says where the
+        entries of a column are. A column with a number that is not finite ends
+        unconverged, and spoils no other.
         """
         scale = space.inner(rhs, rhs).sqrt()
         # The answer to zero is known, and no residual is small relative to it.
@@ -111,6 +116,7 @@ class ConjugateGradients:
         residual = rhs - product(x) if start is not None else rhs.clone()
         system = _System(
             product=product,
+            product_of=product_of,
             precondition=torch.clone if preconditioner is None else preconditioner,
             scale=scale,
             on_step=on_step,
@@ -126,7 +132,7 @@ class ConjugateGradients:
             before = relative[todo]
             self._recursion(system, todo, x, residual, steps)
             if self.restarts is not None:
-                residual[todo] = rhs[todo] - product(x[todo])
+                residual[todo] = rhs[todo] - system.on(todo)(x[todo])
             relative[todo] = system.relative_norm(residual[todo], scale[todo])
             if bool((relative[todo] > 0.5 * before).all()):
                 break
@@ -151,11 +157,11 @@ class ConjugateGradients:
         """
         every = self.check_every or (1 if x.device.type == "cpu" else 8)
         y, r, count = x[active], residual[active], steps[active]
-        z = system.precondition(r)
+        product, z = system.on(active), system.precondition(r)
         p, rz = z.clone(), system.space.inner(r, z)
         going = torch.ones_like(rz, dtype=torch.bool)
         for step in itertools.count(1):
-            ap = system.product(p)
+            ap = product(p)
             curvature = system.space.inner(p, ap)
             alive = going & (curvature > 0) & (rz > 0)
             alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
@@ -172,6 +178,7 @@ class ConjugateGradients:
                     x[active], residual[active], steps[active] = y, r, count
                     active, y, r, count = (t[going] for t in (active, y, r, count))
                     p, rz, going = p[going], rz[going], going[going]
+                    product = system.on(active)
                 if not len(active):
                     return
             z = system.precondition(r)
@@ -185,10 +192,17 @@ class _System:
     """A system to solve, and the callback for its progress."""
 
     product: Product
+    product_of: ProductOf | None
     precondition: Product
     scale: Float[Tensor, " b"]
     on_step: Callable[[int, float], None] | None
     space: VectorSpace
+
+    def on(self, columns: Int[Tensor, " k"]) -> Product:
+        """The product of these columns, in ascending order."""
+        if self.product_of is None or len(columns) == len(self.scale):
+            return self.product
+        return self.product_of(columns)
 
     def relative_norm(
         self, residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]

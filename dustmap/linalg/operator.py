@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.space import WHOLE, VectorSpace, inner, ratio
@@ -44,6 +44,10 @@ class LinearOperator(ABC):
     ) -> Float[Tensor, "*batch columns"]:
         """``Aᵀ diag(w) A x``, the normal equations' product."""
         return self.rmatvec(weights * self.matvec(x))
+
+    def select(self, index: Int[Tensor, " k"]) -> LinearOperator:
+        """The operator of these members of a batch: itself, if all have the same."""
+        return self
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
         """The matrix itself; cost: one product per column."""

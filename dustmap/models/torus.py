@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.distributed.group import Group
@@ -52,6 +52,11 @@ class TorusTangent(LinearOperator):
 
     def gram(self, x: Tensor, weights: Tensor) -> Tensor:
         return self._density_transpose(self._weights.gram(self._density(x), weights))
+
+    def select(self, index: Int[Tensor, " k"]) -> TorusTangent:
+        if self._derivative is None or self._derivative.ndim == 1:
+            return self
+        return TorusTangent(self.whitening, self._weights, self._derivative[index])
 
     def _density(self, eps: Tensor) -> Tensor:
         """``d ⊙ A ε``."""

@@ -81,7 +81,7 @@ class Work:
     residual_refinement: int = 2
     residual_count: int = 16
     samples: int = 32
-    block: int = 16
+    block: int = 8
     rank: int = 100
     itemsize: int = 4
     interpolation: str = "linear"
@@ -198,8 +198,9 @@ def memory(work: Work) -> dict[str, float]:
     points = work.torus_points / (work.ranks if work.slabs else 1)
     fine = points * work.refinement**3
     weights = work.entries / work.ranks * (2 if work.on_cuda else 1) * (4 + item)
-    # A lognormal fit works on one vector, with some that belong to its samples.
-    columns = 2 if work.lognormal else min(work.block, max(work.samples, 1))
+    # Of the pairs of a lognormal fit's samples one half after the other.
+    together = work.samples // 2 + 2 if work.lognormal else max(work.samples, 1)
+    columns = min(work.block, together)
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,

@@ -25,7 +25,7 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer, NoCheckpoints, require_finite
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
-from dustmap.inference.full_batch.mode import DECREMENT_LIMIT, find_mode, refined_mode
+from dustmap.inference.full_batch.mode import find_mode, refined_mode
 from dustmap.inference.full_batch.noise import Noise, NoiseState
 from dustmap.inference.full_batch.progress import Mode, Samples
 from dustmap.inference.full_batch.randomized_map import SampleRounds, white_noise
@@ -120,7 +120,8 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
         # The mode excluded the held-out observations and had other weights.
         again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
         mode = replace(again, steps=mode.steps + again.steps)
-    samples = Samples.of(fit.samples, last.decrement, DECREMENT_LIMIT * fit.enough)
+    fits = [fit.samples[number] for number in range(fit.settings.samples)]
+    samples = Samples.of(fits)
     return _result(fit, mode, samples.value, last.total, samples)
 
 

@@ -24,7 +24,13 @@ from dustmap.inference.full_batch.preconditioner_cache import (
     Origin,
     PreconditionerCache,
 )
-from dustmap.inference.full_batch.progress import Fitted, Iterate, Mode, Round
+from dustmap.inference.full_batch.progress import (
+    Batch,
+    Fitted,
+    Iterate,
+    Mode,
+    Round,
+)
 from dustmap.inference.full_batch.settings import FullBatch
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
@@ -33,10 +39,10 @@ from dustmap.models.base import ForwardModel, Linearisation
 class Fit:
     """Model, noise, preconditioner, generator and progress of one inference.
 
-    Its stages in order: ``search`` is the current iterate of the mode or of a sample;
-    ``seed`` that of the samples' white noise, negative before they begin; ``blocks``
-    finished samples of a linear model; ``round`` and ``samples`` those of a non-linear
-    one, followed by the samples of the round before.
+    Its stages in order: ``search`` is the current iterate of the mode; ``seed`` that of
+    the samples' white noise, negative before they begin; ``blocks`` finished samples of
+    a linear model; ``round`` is that of a non-linear one, ``batch`` what it works on,
+    and ``samples`` are those fitted in it or in the round before, by number.
     """
 
     search: Iterate | None = None
@@ -44,6 +50,7 @@ class Fit:
     seed: int = -1
     blocks: Solution | None = None
     round: Round | None = None
+    batch: Batch | None = None
     share_settled: bool = True
 
     def __init__(
@@ -64,7 +71,7 @@ class Fit:
         self.cache = PreconditionerCache(
             settings.preconditioner_rank, generator, on_step, noise.covariance
         )
-        self.samples: list[Fitted] = []
+        self.samples: dict[int, Fitted] = {}
         self._checkpointer = checkpointer
         state = checkpointer.restore()
         if state is not None:
@@ -125,9 +132,9 @@ class Fit:
 
     def _parts(self) -> dict[str, Any]:
         """The entries of some states."""
-        names = ("search", "mode", "blocks", "round")
+        names = ("search", "mode", "blocks", "round", "batch")
         parts = {"origin": self.cache.origin, **{n: getattr(self, n) for n in names}}
-        return parts | {f"sample {i}": each for i, each in enumerate(self.samples)}
+        return parts | {f"sample {i}": each for i, each in self.samples.items()}
 
     def _restore(self, state: State) -> None:
         """Go on from a state, or raise a ValueError if it belongs to another fit."""
@@ -135,7 +142,8 @@ class Fit:
         schemas = {}
         for name, example in examples.items():
             entries = part_of(flatten(name, example), name)
-            free = entries if name == "blocks" else ()
+            rows = name in ("blocks", "batch")
+            free = [n for n, v in entries.items() if rows and isinstance(v, Tensor)]
             schemas[name] = schema_of(entries, any_length=free)
         check_state(state, schema_of(self._values()), schemas)
         if state["count"] != self.settings.samples:
@@ -158,7 +166,7 @@ class Fit:
         self.cache.iterations = state["iterations"]
         for name in [each for each in found if not each.startswith("sample ")]:
             setattr(self, name, found.pop(name))
-        self.samples = list(found.values())
+        self.samples = {int(name.split()[1]): each for name, each in found.items()}
 
     def _examples(self) -> dict[str, Any]:
         """An example of every part of a state of this fit."""
@@ -176,5 +184,6 @@ class Fit:
             "mode": Mode(eps=p, steps=0, converged=False, solution=solution),
             "blocks": solution,
             "round": Round(total=n),
+            "batch": Batch.at(p[None]),
             **{f"sample {i}": fitted for i in range(self.settings.samples)},
         }

@@ -1,4 +1,9 @@
-r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``."""
+r"""Gauss–Newton steps on ``½|ε − ξ|² + ½ rᵀ Σ⁻¹ r``, ``r = y − apply(ε)``.
+
+Targets of one model are approached in lockstep: their vectors are the rows of a batch,
+and one pass over W, Σ⁻¹ and the preconditioner serves all of them. A batch dim ``*b``
+is empty for a single target.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,10 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
@@ -46,8 +52,23 @@ class Precision(LinearOperator):
         """``Φᵀ Σ⁻¹ Φ x``."""
         return self._noise.gram(self._features, x)
 
+    def select(self, index: Int[Tensor, " k"]) -> Precision:
+        return Precision(self._features.select(index), self._noise)
+
     def matvec(self, x: Tensor) -> Tensor:
         return x + self.data_term(x)
+
+    def solve(
+        self, rhs: Float[Tensor, "*b p"], solver: ConjugateGradients, **options: Any
+    ) -> Solution:
+        """``Λ⁻¹ b`` as rows, one for each member of the batch."""
+        return solver.solve(
+            self.matvec,
+            rhs.reshape(-1, self.shape[0]),
+            space=self.domain,
+            product_of=lambda index: self.select(index).matvec,
+            **options,
+        )
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self.matvec(y)
@@ -69,27 +90,38 @@ class Target:
         The space of ε.
     """
 
-    y: Float[Tensor, " n"]
+    y: Float[Tensor, "*b n"]
     noise: NoiseCovariance
-    centre: Float[Tensor, " p"] | None = None
+    centre: Float[Tensor, "*b p"] | None = None
     space: VectorSpace = WHOLE
 
-    def beside(self, eps: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    def select(self, members: Tensor) -> Target:
+        """Those of some members of the batch (numbers, or whether each is one)."""
+        centre = None if self.centre is None else self.centre[members]
+        return replace(self, y=self.y[members], centre=centre)
+
+    def beside(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b p"]:
         """``ε − ξ``."""
         return eps if self.centre is None else eps - self.centre
 
-    def value(self, eps: Tensor, prediction: Float[Tensor, " n"]) -> float:
+    def value(
+        self, eps: Float[Tensor, "*b p"], prediction: Float[Tensor, "*b n"]
+    ) -> Float[Tensor, "*b"]:
         """J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
         beside = self.beside(eps)
-        return float(self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
+        return (self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
 
-    def gradient(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
+    def gradient(
+        self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
         """``−∂J/∂ε``, the gradient of the log posterior."""
         pull = self.noise.weighed(self.y - tangent.prediction)
         return tangent.operator.rmatvec(pull) - self.beside(eps)
 
-    def right_side(self, tangent: Linearisation, eps: Tensor) -> Float[Tensor, " p"]:
+    def right_side(
+        self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
+    ) -> Float[Tensor, "*b p"]:
         """``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ``."""
         shifted = self.y - tangent.prediction + tangent.operator.matvec(eps)
         rhs = tangent.operator.rmatvec(self.noise.weighed(shifted))
@@ -100,20 +132,22 @@ class Target:
 class Step:
     """The end of a step, its tangent, and the decrease of J.
 
-    The ``gain`` is ``None`` if no length decreased J. ``expected_decrease`` is that of
-    J along the tangent, ``½ δᵀ(−∂J/∂ε)``; ``solution`` is the end of the full step.
+    ``moved`` says whether some length decreased J, ``gain`` by how much.
+    ``expected_decrease`` is that of J along the tangent, ``½ δᵀ(−∂J/∂ε)``;
+    ``solution`` is the end of the full step.
     """
 
-    eps: Float[Tensor, " p"]
+    eps: Float[Tensor, "*b p"]
     tangent: Linearisation
-    gain: float | None
-    expected_decrease: float
+    moved: Bool[Tensor, "*b"]
+    gain: Float[Tensor, "*b"]
+    expected_decrease: Float[Tensor, "*b"]
     solution: Solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussNewton:
-    """Gauss–Newton steps towards the minimum of one target.
+    """Gauss–Newton steps towards the minima of a target's members.
 
     Parameters
     ----------
@@ -133,8 +167,12 @@ class GaussNewton:
     on_step: OnStep = quiet
     stage: str = "mean"
 
+    def select(self, members: Bool[Tensor, "*b"]) -> GaussNewton:
+        """The steps of some members of the batch."""
+        return replace(self, target=self.target.select(members))
+
     def step(
-        self, tangent: Linearisation, eps: Float[Tensor, " p"], where: str
+        self, tangent: Linearisation, eps: Float[Tensor, "*b p"], where: str
     ) -> Step:
         """Solve ``Λ δ = −∂J/∂ε`` at ε; move towards ``m = ε + δ``.
 
@@ -153,27 +191,29 @@ class GaussNewton:
         else:
             rhs = self.target.right_side(tangent, eps)
             sizes = [space.inner(x, x).sqrt() for x in (rhs, gradient)]
-            unit = float(ratio(*sizes)) or 1.0
+            unit = float(ratio(*sizes).min()) or 1.0
             solver = replace(solver, rtol=solver.rtol * unit)
-        solution = solver.solve(
-            Precision(tangent.operator, self.target.noise).matvec,
-            gradient[None],
+        solution = Precision(tangent.operator, self.target.noise).solve(
+            gradient,
+            solver,
             preconditioner=self.preconditioner,
             on_step=functools.partial(self.on_step, self.stage),
-            space=space,
         )
         require_finite(where, residual=solution.residual)
-        step, residual = solution.value[0], solution.residual / unit
-        solution = replace(solution, value=(eps + step)[None], residual=residual)
-        change = -float(space.inner(gradient, step))
+        step, residual = solution.value.view_as(eps), solution.residual / unit
+        value = eps + step
+        solution = replace(
+            solution, value=value.reshape(solution.value.shape), residual=residual
+        )
+        change = -space.inner(gradient, step)
         return self._backtrack(tangent, eps, step, change, solution, where)
 
     def _backtrack(
         self,
         tangent: Linearisation,
-        eps: Tensor,
-        step: Tensor,
-        change: float,
+        eps: Float[Tensor, "*b p"],
+        step: Float[Tensor, "*b p"],
+        change: Float[Tensor, "*b"],
         solution: Solution,
         where: str,
     ) -> Step:
@@ -184,39 +224,69 @@ class GaussNewton:
         Only at the shortest step must the objective be finite, since a density may
         overflow.
         """
-        before = after = self.target.value(eps, tangent.prediction)
+        before = self.target.value(eps, tangent.prediction)
         require_finite(
             f"{where}, before it", objective=before, directional_change=change
         )
-        end = Step(
-            eps=eps,
-            tangent=tangent,
-            gain=None,
+        allowed = before + 100 * torch.finfo(eps.dtype).eps * before
+        point = eps + step
+        found = self.model.linearise(point)
+        after = self.target.value(point, found.prediction)
+        moved = after <= allowed + 0.25 * change
+        if not bool(moved.all()):
+            shorter = ~moved
+            point[shorter], moved[shorter] = self.select(shorter)._shortened(
+                eps[shorter],
+                step[shorter],
+                change[shorter],
+                allowed[shorter],
+                f"{where}, at its shortest",
+            )
+            found = self.model.linearise(point)
+            after = self.target.value(point, found.prediction)
+        return Step(
+            eps=point,
+            tangent=found,
+            moved=moved,
+            gain=before - after,
             expected_decrease=-change / 2,
             solution=solution,
         )
-        allowed = before + 100 * torch.finfo(eps.dtype).eps * before
-        for halvings in range(_HALVINGS):
-            length = 0.5**halvings
-            point = self.model.retract(eps, step, length) if halvings else eps + step
-            found = self.model.linearise(point)
-            after = self.target.value(point, found.prediction)
-            if after <= allowed + 0.25 * length * change:
-                return replace(end, eps=point, tangent=found, gain=before - after)
-        require_finite(f"{where}, at its shortest", objective=after)
-        return end
 
-    def decrement(self, eps: Float[Tensor, " p"]) -> float:
+    def _shortened(
+        self,
+        eps: Float[Tensor, "k p"],
+        step: Float[Tensor, "k p"],
+        change: Float[Tensor, " k"],
+        allowed: Float[Tensor, " k"],
+        where: str,
+    ) -> tuple[Float[Tensor, "k p"], Bool[Tensor, " k"]]:
+        """Ends of halved steps; ε where none is short enough."""
+        end, moved = eps.clone(), torch.zeros_like(change, dtype=torch.bool)
+        value = allowed
+        for halvings in range(1, _HALVINGS):
+            length, left = 0.5**halvings, ~moved
+            point = self.model.retract(eps[left], step[left], length)
+            target = self.target.select(left)
+            value = target.value(point, self.model.apply(point))
+            good = value <= (allowed + 0.25 * length * change)[left]
+            end[left] = torch.where(good[:, None], point, eps[left])
+            moved[left] = good
+            if bool(moved.all()):
+                return end, moved
+        require_finite(where, objective=value)
+        return end, moved
+
+    def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
         """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
         tangent = self.model.linearise(eps)
         gradient, space = self.target.gradient(tangent, eps), tangent.operator.domain
-        solution = replace(self.solver, rtol=_ACCURATE).solve(
-            Precision(tangent.operator, self.target.noise).matvec,
-            gradient[None],
+        solution = Precision(tangent.operator, self.target.noise).solve(
+            gradient,
+            replace(self.solver, rtol=_ACCURATE),
             preconditioner=self.preconditioner,
             # Without the residual, which is not part of the fit's record.
             on_step=lambda step, _: self.on_step("decrement", step, math.nan),
-            space=space,
         )
         require_finite("Newton decrement", residual=solution.residual)
-        return float(space.inner(gradient, solution.value[0])) / 2
+        return space.inner(gradient, solution.value.view_as(eps)) / 2

@@ -55,9 +55,10 @@ def find_mode(
         _require_finite(f"{name}, step {steps}", tangent, at.total)
         solved = fit.inexact or bool(step.solution.converged.all())
         reached = solved and _stationary(fit, tangent, at, step)
-        little = fit.inexact and step.gain is not None and step.gain < fit.enough
+        moved = bool(step.moved)
+        little = fit.inexact and moved and float(step.gain) < fit.enough
         converged = reached or (little and steps > 2)
-        stuck = step.gain is None or not solved
+        stuck = not moved or not solved
         if converged or stuck or steps >= settings.newton_steps:
             fit.search = None
             return Mode(
@@ -81,7 +82,7 @@ def refined_mode(fit: Fit, mode: Mode) -> Mode:
         newton = fit.newton(
             fit.target(fit.tangent(mode.eps)[1]), solver=fit.settings.solver
         )
-        return newton.decrement(mode.eps) <= allowed
+        return float(newton.decrement(mode.eps)) <= allowed
 
     if not mode.refined:
         if fit.search is None and small(mode):

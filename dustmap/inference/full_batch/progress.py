@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +14,11 @@ from dustmap.linalg.cg import Solution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """ε between two Gauss–Newton steps, its Σ, and the numbers of steps and solves."""
+    """ε between two Gauss–Newton steps to the mode, its Σ, and the number of steps."""
 
     eps: Float[Tensor, " p"]
     total: Float[Tensor, " n"]
     steps: int = 0
-    iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Fitted:
     """A sample of a non-linear model and the status of its fit.
 
     ``expected_decrease`` is that of the objective in the last step [nats];
-    ``iterations`` are those of conjugate gradients in all its steps.
+    ``iterations`` are those of conjugate gradients in all steps of its last round.
     """
 
     eps: Float[Tensor, " p"]
@@ -50,30 +50,69 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples that are fitted in lockstep, between two of their Gauss–Newton steps.
+
+    ``going`` are those whose steps have not ended; the rest as of :class:`Fitted`.
+    """
+
+    eps: Float[Tensor, "b p"]
+    going: Bool[Tensor, " b"]
+    expected_decrease: Float[Tensor, " b"]
+    iterations: Int[Tensor, " b"]
+    steps: int = 0
+
+    @classmethod
+    def at(cls, eps: Float[Tensor, "b p"]) -> Batch:
+        """Before the first step."""
+        count, device = len(eps), eps.device
+        return cls(
+            eps=eps,
+            going=torch.ones(count, dtype=torch.bool, device=device),
+            expected_decrease=torch.full(
+                (count,), math.inf, dtype=torch.float64, device=device
+            ),
+            iterations=torch.zeros(count, dtype=torch.int64, device=device),
+        )
+
+    def fitted(self, tolerance: float) -> list[Fitted]:
+        """One by one; those have converged whose last step expected less than this."""
+        return [
+            Fitted(
+                eps=eps,
+                expected_decrease=left,
+                iterations=n,
+                converged=left < tolerance,
+            )
+            for eps, left, n in zip(
+                self.eps.unbind(),
+                self.expected_decrease.tolist(),
+                self.iterations.tolist(),
+                strict=True,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """Samples and the status of their fits.
 
-    ``expected_decrease`` is that of each sample's last step [nats], from a rough solve,
-    which underestimates it; ``newton_decrement`` is from an accurate solve of the
-    sample with the largest.
+    ``expected_decrease`` is that of each sample's last step [nats].
     """
 
     value: Float[Tensor, "s p"]
     expected_decrease: Float[Tensor, " s"]
     iterations: Int[Tensor, " s"]
     converged: Bool[Tensor, " s"]
-    newton_decrement: float
 
     @classmethod
-    def of(cls, fits: list[Fitted], newton_decrement: float, limit: float) -> Samples:
-        """Join fits; none has converged if the decrement exceeds its limit."""
-        enough = newton_decrement <= limit
+    def of(cls, fits: list[Fitted]) -> Samples:
+        """Join fits."""
         return cls(
-            newton_decrement=newton_decrement,
             value=torch.stack([fit.eps for fit in fits]),
             expected_decrease=torch.tensor([fit.expected_decrease for fit in fits]),
             iterations=torch.tensor([fit.iterations for fit in fits]),
-            converged=torch.tensor([fit.converged and enough for fit in fits]),
+            converged=torch.tensor([fit.converged for fit in fits]),
         )
 
     @property
@@ -82,8 +121,7 @@ class Samples:
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
-            f"{worst:.3g} nats or less, the Newton decrement of the worst is "
-            f"{self.newton_decrement:.3g}"
+            f"{worst:.3g} nats or less"
         )
         failed = int((~self.converged).sum())
         if not failed:
@@ -106,15 +144,14 @@ class Round:
         Whether it is one of the first rounds, of a few rough samples.
     number
         From 0, separately for rough and final rounds.
-    done
-        Number of samples fitted in it.
-    decrement, finished
-        The Newton decrement of the worst sample, and whether no round follows.
+    batches
+        Number of batches fitted in it.
+    finished
+        Whether no round follows.
     """
 
     total: Float[Tensor, " n"]
     rough: bool = True
     number: int = 0
-    done: int = 0
-    decrement: float = 0.0
+    batches: int = 0
     finished: bool = False

@@ -34,7 +34,7 @@ class FullBatch:
         the mode of 0.045 posterior standard deviations in each direction that an
         observation constrains.
     block
-        Samples of a linear model solved together: bounds the memory.
+        Samples that are solved together: bounds the memory.
     sample_rtol
         Relative residual of a converged sample; that of ``solver`` if ``None``.
         Samples need less accuracy than the mean, since they scatter. For a non-linear
@@ -50,7 +50,7 @@ class FullBatch:
     preconditioner_rank: int = 0
     newton_steps: int = 20
     newton_tolerance: float = 1e-3
-    block: int = 16
+    block: int = 8
     sample_rtol: float | None = None
     refine: bool = True
 

@@ -165,13 +165,13 @@ safetensors.torch.save_file(tensors, place / "result.safetensors")
 
 @functools.cache
 def saved_state():
-    """One from within the fit of a sample."""
+    """One from within the fit of a batch of samples."""
     recorder = Recorder(every=1)
     run(functools.partial(alone, 4), recorder)
     return next(
         found
         for found in map(restored, recorder.files.values())
-        if found.get("round.done") == 2 and "search.steps" in found
+        if found.get("round.batches") == 1 and "batch.steps" in found
     )
 
 
@@ -184,8 +184,8 @@ def saved_state():
         ("origin.total", None, "total"),
         ("mode.eps", torch.zeros(2), "eps"),
         ("sample 1.eps", torch.zeros(210), "float32"),
-        ("search.eps", None, "eps"),
-        ("search.other", 1.0, "other"),
+        ("batch.eps", None, "eps"),
+        ("batch.other", 1.0, "other"),
         ("elsewhere.x", 1.0, "elsewhere"),
     ],
 )
@@ -223,34 +223,43 @@ class Spoilt(LogNormal):
         tensor[..., 2] = torch.nan
         return tensor
 
+    def apply(self, eps):
+        return self._spoilt("prediction", super().apply(eps))
+
     def linearise(self, eps):
         tangent = super().linearise(eps)
-        operator = tangent.operator
         return replace(
             tangent,
             prediction=self._spoilt("prediction", tangent.prediction),
             variance=self._spoilt("variance", tangent.variance),
-            operator=FunctionOperator(
-                operator.shape,
-                operator.matvec,
-                lambda y: self._spoilt("operator", operator.rmatvec(y)),
-                dtype=operator.dtype,
-                device=operator.device,
-            ),
+            operator=SpoiltTangent(self, tangent.operator),
         )
+
+
+class SpoiltTangent(FunctionOperator):
+    """That of the model, for any members of a batch."""
+
+    def __init__(self, model, operator):
+        super().__init__(
+            operator.shape,
+            operator.matvec,
+            lambda y: model._spoilt("operator", operator.rmatvec(y)),
+            dtype=operator.dtype,
+        )
+        self.select = lambda index: SpoiltTangent(model, operator.select(index))
 
 
 @pytest.mark.parametrize(
     ("what", "call", "said"),
     [
         ("prediction", 0, "mode, step 0: prediction"),
-        ("prediction", 4, "mode, .*objective"),
-        ("prediction", 45, "sample.*objective"),
+        ("prediction", 5, "mode, .*objective"),
+        ("prediction", 45, "samples.*objective"),
         ("variance", 3, "mode, step 1: unresolved variance"),
         ("operator", 0, "mode, step 0: residual"),
         ("operator", 4, "mode, step .*: residual"),
         ("operator", 60, "residual"),
-        ("operator", 150, "sample .*: residual"),
+        ("operator", 150, "samples .*: residual"),
     ],
 )
 def test_a_number_that_is_none_ends_the_fit_before_it_is_saved(what, call, said):

@@ -141,6 +141,23 @@ def test_the_preconditioner_changes_the_steps_but_not_the_answer(generator):
     assert torch.allclose(better.value, torch.linalg.solve(A, b.mT).mT, rtol=1e-6)
 
 
+def test_columns_may_have_matrices_of_their_own(generator):
+    values = [torch.logspace(0, decades, 30) for decades in (0.5, 2.0, 1.0)]
+    A = torch.stack([spectrum_matrix(each, generator)[0] for each in values])
+    b = torch.randn(3, 30, generator=generator, dtype=torch.float64)
+
+    def product_of(index):
+        return lambda x: torch.einsum("bn,bnm->bm", x, A[index])
+
+    solver = ConjugateGradients(rtol=1e-10)
+    together = solver.solve(
+        product_of(torch.arange(3)), b, product_of=product_of, preconditioner=None
+    )
+    assert len(set(together.iterations.tolist())) == 3
+    exact = torch.linalg.solve(A, b[..., None])[..., 0]
+    torch.testing.assert_close(together.value, exact, rtol=1e-8, atol=1e-8)
+
+
 def test_progress_is_reported_step_by_step(generator):
     A, _ = spectrum_matrix(torch.logspace(0, 2, 30), generator)
     b = torch.randn(2, 30, generator=generator, dtype=torch.float64)
