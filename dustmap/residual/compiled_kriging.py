@@ -1,7 +1,7 @@
 """Kriging of many places from neighbouring rays, compiled: a thread for some places.
 
-The same numbers as `dustmap.residual.kriging.Neighbourhoods`, which learning
-differentiates; here nothing is kept but the weights.
+The same numbers as `dustmap.residual.kriging.Neighbourhoods` has, which learning
+differentiates; of a prediction nothing is kept but the weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dustmap.residual.compiled_covariance import (
     point_covariance,
 )
 from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.kriging import JITTER, Kriging
+from dustmap.residual.kriging import JITTER, Kriging, Neighbourhoods
 from dustmap.residual.rays import Rays
 
 
@@ -80,6 +80,55 @@ def krige_rays(
             "that is not positive definite"
         )
     return Kriging(neighbours=asked[blocks], weights=solved, variance=variance)
+
+
+def ray_neighbourhoods(
+    form: FreeSpectrum | AlongRay,
+    rays: Rays,
+    places: Rays,
+    neighbours: Int[Tensor, "m k"],
+) -> Neighbourhoods:
+    """`Neighbourhoods.of` places and their neighbours, from tables of the form."""
+    used, near = neighbours.unique(return_inverse=True)
+    (count, size), scales = neighbours.shape, len(form.lengthscales)
+    among = np.empty((count, size, size, scales))
+    across, prior = np.empty((count, size, scales)), np.empty((count, scales))
+    threads = thread_count(count * size**2)
+    edges = np.linspace(0, count, threads + 1).astype(int)
+    for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
+        component = CompiledCovariance(form, unit)
+        given = (component.columns(rays[used]), component.columns(places), near.numpy())
+        found = among[..., j], across[..., j], prior[:, j]
+
+        def task(n: int, given=given, tables=component.tables, found=found) -> None:
+            _components(edges[n], edges[n + 1], *given, tables, *found)
+
+        in_parallel(task, threads)
+    return Neighbourhoods(
+        neighbours=neighbours,
+        among=torch.from_numpy(among),
+        across=torch.from_numpy(across),
+        prior=torch.from_numpy(prior),
+    )
+
+
+@compiled
+def _components(first, last, rays, places, neighbours, tables, among, across, prior):
+    """Fill in the covariances of the places from ``first`` to ``last``."""
+    size = neighbours.shape[1]
+    found, own = np.empty(size), np.empty(1)
+    for m in range(first, last):
+        rows = rays[neighbours[m]]
+        columns = rows.T.copy()
+        for i in range(size):
+            covariances(rows[i], rows, columns, i + 1, tables, found)
+            for j in range(i + 1):
+                among[m, i, j] = among[m, j, i] = found[j]
+        place = places[m : m + 1]
+        covariances(place[0], rows, columns, size, tables, found)
+        across[m] = found
+        covariances(place[0], place, place.T.copy(), 1, tables, own)
+        prior[m] = own[0]
 
 
 @compiled

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.residual.compiled_kriging import ray_neighbourhoods
 from dustmap.residual.field import COUNT, ResidualField
-from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.learning import learn_weights, tail_degrees, variance_scale
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import DensityCube, Rays
@@ -188,7 +188,7 @@ def _best(
 def _learnt(field: ResidualField, held: Tensor, count: int) -> ResidualField:
     """With the covariance that held-out rows teach; ``gain`` is its whole score."""
     near = _near_unseen(field.rays, held, field.stretch, count)
-    hoods = Neighbourhoods.of(field.form, field.rays, field.rays[held], near)
+    hoods = ray_neighbourhoods(field.form, field.rays, field.rays[held], near)
     mean, scales = field.residuals.mean(dim=0), torch.tensor(field.form.lengthscales)
     learnt = learn_weights(
         hoods,

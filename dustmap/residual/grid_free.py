@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.residual.compiled_kriging import ray_neighbourhoods
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.kriging import Neighbourhoods
 from dustmap.residual.learning import learn_weights
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.rays import Rays
@@ -155,7 +155,8 @@ class _Trial:
         known = torch.nonzero(seen)[:, 0]
         points = self.rays.coordinates(stretch)
         near = known[nearest(points[known], points[held], _TRIED_NEIGHBOURS)]
-        hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, self.rays[held], near)
+        places = self.rays[held]
+        hoods = ray_neighbourhoods(FreeSpectrum(), self.rays, places, near)
         return learn_weights(
             hoods, self.residuals, noise, self.residuals[held], noise[held]
         ).score

@@ -14,7 +14,6 @@ Gaussian processes: Datta et al. 2016, JASA 111, 800).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -23,14 +22,6 @@ from torch import Tensor
 # Rows' own variances are raised by this part: covariances are from a table that is good
 # to as much, and of rays close to one another would not be positive definite.
 JITTER = 5e-3
-
-
-class Covariance(Protocol):
-    """A sum of covariances of rows that are indexed like tensors."""
-
-    def components(self, one: Any, other: Any) -> Float[Tensor, "*n j"]:
-        """Each of them, of rows that broadcast against one another."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,40 +55,6 @@ class Neighbourhoods:
     among: Float[Tensor, "m k k j"]
     across: Float[Tensor, "m k j"]
     prior: Float[Tensor, "m j"]
-
-    @classmethod
-    def of(
-        cls, covariance: Covariance, rows: Any, places: Any, neighbours: Tensor
-    ) -> Neighbourhoods:
-        """The components of places and their neighbours among rows."""
-        near, k = rows[neighbours], neighbours.shape[1]
-        # Covariances are symmetric: one half is computed.
-        one, other = torch.tril_indices(k, k)
-        half = covariance.components(near[:, one], near[:, other])
-        among = half.new_empty(len(neighbours), k, k, half.shape[-1])
-        among[:, one, other] = half
-        among[:, other, one] = half
-        return cls(
-            neighbours=neighbours,
-            among=among,
-            across=covariance.components(places[:, None], near),
-            prior=covariance.components(places, places),
-        )
-
-    def krige(
-        self, weights: Float[Tensor, " j"], noise: Float[Tensor, " n"]
-    ) -> Kriging:
-        """Predict with these weights of the components.
-
-        Raises
-        ------
-        FloatingPointError
-            If a neighbourhood's covariance is not positive definite.
-        """
-        across = self.across @ weights
-        solved = self._solve(weights, noise, across[..., None])[..., 0]
-        variance = self._floored(weights, (solved * across).sum(1))
-        return Kriging(neighbours=self.neighbours, weights=solved, variance=variance)
 
     def predict(
         self,
