@@ -255,9 +255,10 @@ def _farther(probability: float, tails: Float[Tensor, "*n"]) -> Float[Tensor, "*
     """
     if probability == 0.5:
         return torch.ones_like(tails)
-    degrees, one = tails.numpy(), float(ndtr(1.0))
-    ratio = stdtrit(degrees, probability) / stdtrit(degrees, one)
-    return torch.from_numpy(ratio / ndtri(probability))
+    # They are those of a few kinds of functionals.
+    degrees, kinds = tails.unique(return_inverse=True)
+    far, one = (stdtrit(degrees.numpy(), p) for p in (probability, float(ndtr(1.0))))
+    return torch.from_numpy(far / one / ndtri(probability))[kinds]
 
 
 def _degrees(

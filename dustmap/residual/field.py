@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.residual.along_ray import AlongRay
-from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.compiled_kriging import krige_rays, predict_rays
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Kriging
 from dustmap.residual.learning import OUTLYING
@@ -131,10 +130,11 @@ class ResidualField:
 
         From the ``count`` stars nearest to the star nearest to each place.
         """
-        found = self._krige_near(self.places(ends, extinctions.mean(dim=0)), count)
-        change = spread(found.mean(self.residuals), self.scale)
+        places = self.places(ends, extinctions.mean(dim=0))
+        mean, variance = self._predict(places, count)
+        change = spread(mean, self.scale)
         corrected = added(calibrated(extinctions, self.scale), change)
-        return corrected, self.scale * found.variance
+        return corrected, self.scale * variance
 
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
@@ -157,18 +157,19 @@ class ResidualField:
         assert self.cube is not None
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
-        found = self._krige_near(places, COUNT, points=True)
+        mean, variance = self._predict(places, COUNT, points=True)
         scale = self.scale**_OF_DENSITIES
         densities = calibrated(densities, scale)
         amplitude = densities * self.cube.relative_amplitude(places)
-        change = spread(found.mean(self.residuals), scale)
-        corrected = added(densities, amplitude * change)
+        corrected = added(densities, amplitude * spread(mean, scale))
         # What is left is in proportion to the amplitude of the corrected density.
         left = amplitude * (corrected / densities.clamp_min(1e-300)) ** self.cube.power
-        return corrected, scale * left**2 * found.variance
+        return corrected, scale * left**2 * variance
 
-    def _krige_near(self, places: Rays, count: int, *, points: bool = False) -> Kriging:
-        """Places from the neighbours of the star nearest to each.
+    def _predict(
+        self, places: Rays, count: int, *, points: bool = False
+    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
+        """Places from the neighbours of the star nearest to each, by every sample.
 
         Cubes and maps of the sky have many places of one star.
         """
@@ -177,14 +178,16 @@ class ResidualField:
         own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
         found, blocks = own.unique(return_inverse=True)
         near = index.nearest(stars[found], count)
-        return self.krige(places, near, blocks=blocks, points=points)
+        return predict_rays(
+            *(self.form, self.weights, self.rays, self.noise + self.nugget),
+            *(self.residuals, places, near, blocks),
+            points=points,
+        )
 
-    def krige(self, places: Rays, neighbours: Tensor, **options: Any) -> Kriging:
+    def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
         """Places from their neighbours among the stars."""
         noise = self.noise + self.nugget
-        return krige_rays(
-            self.form, self.weights, self.rays, noise, places, neighbours, **options
-        )
+        return krige_rays(self.form, self.weights, self.rays, noise, places, neighbours)
 
 
 def calibrated(values: Float[Tensor, "s m"], scale: float) -> Float[Tensor, "s m"]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
+
 # Least thickness of a shell relative to its distance.
 _SHELL = 0.1
-# Rays that are followed at once.
-_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ class DensityCube:
         within = (lengths[:, None] - edges[:-1]).clamp_min(0.0)
         within = torch.minimum(within, edges.diff())
         mean = (self._followed(rays) * within).sum(1) / lengths
-        return (mean / self._at(tips[:, None])[:, 0]) ** (1 - self.power)
+        return (mean / self._at(tips)) ** (1 - self.power)
 
     def _followed(self, rays: Rays) -> Float[Tensor, "n b"]:
         """Mean densities of the shells, by points at most a grid step apart."""
@@ -126,24 +128,65 @@ class DensityCube:
         shells = torch.repeat_interleave(counts)
         number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
         at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
-        found = []
-        for part in rays.directions.split(_ROWS):
-            density = self._at(part[:, None] * at[:, None])
-            total = density.new_zeros(len(part), len(counts))
-            found.append(total.index_add_(1, shells, density) / counts)
-        return torch.cat(found)
-
-    def _at(self, points: Float[Tensor, "n b 3"]) -> Float[Tensor, "n b"]:
-        """Interpolated; beyond the grid the densities of its nearest point."""
-        origin, spacing = (
-            torch.tensor(x, dtype=torch.float64) for x in (self.origin, self.spacing)
+        found = np.zeros((len(rays), len(counts)))
+        weights = (1 / counts[shells].double()).numpy()
+        directions = rays.directions.reshape(-1, 3).numpy()
+        self._in_parts(
+            _follow, len(found), directions, at.numpy(), shells.numpy(), weights, found
         )
-        reach = (torch.tensor(self.values.shape) - 1).clamp_min(1)
-        place = 2 * ((points - origin) / spacing / reach) - 1
-        return torch.nn.functional.grid_sample(
-            self.values[None, None],
-            # The last axis of the values comes first.
-            place.flip(-1)[None, None],
-            align_corners=True,
-            padding_mode="border",
-        )[0, 0, 0]
+        return torch.from_numpy(found)
+
+    def _at(self, points: Float[Tensor, "n 3"]) -> Float[Tensor, " n"]:
+        """Interpolated; beyond the grid the densities of its nearest point."""
+        found = np.zeros(len(points))
+        self._in_parts(_sample, len(found), points.numpy(), found)
+        return torch.from_numpy(found)
+
+    def _in_parts(self, loop: Callable, count: int, *given: np.ndarray) -> None:
+        """A loop over rays or points with the cube, a part of them on each thread."""
+        grid = np.array(self.origin), np.array(self.spacing), self.values.numpy()
+        threads = thread_count(8 * count)
+        cuts = np.linspace(0, count, threads + 1).astype(int)
+        in_parallel(lambda n: loop(cuts[n], cuts[n + 1], *grid, *given), threads)
+
+
+@inlined
+def _cell(at, count):
+    """The point below a place on an axis of so many, and the fraction beyond it."""
+    inside = min(max(at, 0.0), count - 1.0)
+    low = min(int(inside), max(count - 2, 0))
+    return low, min(low + 1, count - 1), inside - low
+
+
+@inlined
+def _interpolated(x, y, z, origin, spacing, values):
+    """The density at a point, linear along every axis."""
+    i, u, a = _cell((x - origin[0]) / spacing[0], values.shape[0])
+    j, v, b = _cell((y - origin[1]) / spacing[1], values.shape[1])
+    k, w, c = _cell((z - origin[2]) / spacing[2], values.shape[2])
+    near = (1 - b) * ((1 - c) * values[i, j, k] + c * values[i, j, w])
+    near += b * ((1 - c) * values[i, v, k] + c * values[i, v, w])
+    far = (1 - b) * ((1 - c) * values[u, j, k] + c * values[u, j, w])
+    far += b * ((1 - c) * values[u, v, k] + c * values[u, v, w])
+    return (1 - a) * near + a * far
+
+
+@compiled
+def _follow(
+    first, last, origin, spacing, values, directions, at, shells, weights, found
+):
+    """Add up densities at these distances along the rays, by shell."""
+    for n in range(first, last):
+        x, y, z = directions[n]
+        for m in range(len(at)):
+            s = at[m]
+            density = _interpolated(s * x, s * y, s * z, origin, spacing, values)
+            found[n, shells[m]] += weights[m] * density
+
+
+@compiled
+def _sample(first, last, origin, spacing, values, points, found):
+    """The density at points."""
+    for n in range(first, last):
+        x, y, z = points[n]
+        found[n] = _interpolated(x, y, z, origin, spacing, values)

@@ -9,7 +9,7 @@ from dense_kriging import kriged
 from residual_fields import field_of
 from scipy.integrate import dblquad
 
-from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.compiled_kriging import krige_rays, predict_rays
 from dustmap.residual.field import least_density, rays_to
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
@@ -89,6 +89,22 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     found = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, near)
     torch.testing.assert_close(found.weights, expected, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(found.variance, left, rtol=1e-8, atol=0)
+
+
+def test_places_of_one_block_share_their_neighbours(generator: torch.Generator) -> None:
+    # More places than are solved for at once, in no order.
+    rows, places = rays(300, generator), rays(200, generator)
+    noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
+    residuals = torch.randn(3, 300, generator=generator, dtype=torch.float64)
+    near = nearest(rows.coordinates(10.0), places[:3].coordinates(10.0), 12)
+    blocks = torch.randint(3, (200,), generator=generator)
+    blocks[:100] = 1
+    expected = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, near[blocks])
+    mean, variance = predict_rays(
+        SPECTRUM, WEIGHTS, rows, noise, residuals, places, near, blocks
+    )
+    torch.testing.assert_close(mean, expected.mean(residuals), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(variance, expected.variance, rtol=1e-6, atol=0)
 
 
 def test_a_covariance_that_is_not_positive_definite_is_an_error(
