@@ -5,10 +5,9 @@ with their weights; and those of the relative density :math:`\delta` at a point 
 extinction along a ray,
 
 .. math::
-   \sum_b a_n(s_b) \sum_j w_j \ell_j
-   [G(p / \ell_j, (s_{b+1} - x) / \ell_j) - G(p / \ell_j, (s_b - x) / \ell_j)]
+   \sum_b a_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)]
 
-over shells up to its end, with G of :mod:`dustmap.residual.decay_table`.
+over shells up to its end, with F of :mod:`dustmap.residual.decay_table`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from dustmap.linalg.compiled_tasks import compiled
 from dustmap.residual.along_ray import AlongRay, bessel
-from dustmap.residual.decay_table import FURTHEST, NEAREST, START, STEP, decay_table
+from dustmap.residual.decay_table import decay_table
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.ray_table import LIMITS, ray_table
 from dustmap.residual.rays import Rays
@@ -32,23 +31,31 @@ _NEGLIGIBLE = 1e-9
 # Impact parameters of the table along rays, in the least and in the largest scale, and
 # how many there are.
 _IMPACTS, _COUNT = (1e-4, 40.0), 1024
-# Scales beyond which a point and a part of a ray do not covary, by e^-10.
-_REACH = 10.0
 # Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile.
 _LENGTH, _DENSITY, _LOGARITHM, _FALLS = 3, 4, 5, 6
 
 
 class CompiledCovariance:
-    """A form of the covariance with its weights, as the compiled loops read it."""
+    """A form of the covariance with its weights, as the compiled loops read it.
+
+    With ``points`` also that of the density at points, of `AlongRay` alone.
+    """
 
     def __init__(
-        self, form: FreeSpectrum | AlongRay, weights: Float[Tensor, " j"]
+        self,
+        form: FreeSpectrum | AlongRay,
+        weights: Float[Tensor, " j"],
+        *,
+        points: bool = False,
     ) -> None:
         used = (weights > _NEGLIGIBLE * weights.max()).numpy()
         self._scales = np.array(form.lengthscales)[used]
         self._along = isinstance(form, AlongRay)
         # The free spectrum has no shells.
         shells, impacts = np.zeros((3, 0)), np.zeros((2, 2))
+        decays = np.zeros(2), np.zeros((2, 2))
+        if points:
+            decays = decay_table(tuple(self._scales), tuple(weights.numpy()[used]))
         if isinstance(form, AlongRay):
             edges = form.edges
             shells = torch.stack([edges[:-1], edges.diff(), form.middles.log()]).numpy()
@@ -60,7 +67,7 @@ class CompiledCovariance:
             self._scales,
             weights.numpy()[used],
             (table.ratio.numpy(), axes, np.log(self._scales)),
-            decay_table(),
+            decays,
             impacts,
             shells,
         )
@@ -180,24 +187,16 @@ def _parallel(u, difference, falls):
 @compiled
 def point_covariance(point, ray, tables):
     """That of the relative density at a point with `AlongRay` of a ray."""
-    scales, weights = tables[0], tables[1]
+    (logarithms, values), shells = tables[3], tables[5]
+    first, size = _FALLS + len(tables[0]), len(logarithms)
     square = _squared_chord(point, ray)
     foot = point[_LENGTH] * (1 - square / 2)
     apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
-    total = 0.0
-    for j in range(len(scales)):
-        part = _along_point(apart, foot, ray, j, tables)
-        total += weights[j] * scales[j] * part
-    return total
-
-
-@compiled
-def _along_point(apart, foot, ray, j, tables):
-    """The sum over shells for one scale, over those within `_REACH` scales."""
-    scale, shells, first = tables[0][j], tables[5], _FALLS + len(tables[0])
-    p, reach = apart / scale, _REACH * scale
-    if p > _REACH:
+    reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
+    if apart > reach:
         return 0.0
+    origin, step = logarithms[0], logarithms[1] - logarithms[0]
+    i, a = _position(math.log(max(apart, nearest)), origin, step, size)
     total, before, known = 0.0, 0.0, False
     for b in range(shells.shape[1]):
         start = shells[0, b]
@@ -207,22 +206,21 @@ def _along_point(apart, foot, ray, j, tables):
         if end < foot - reach:
             continue
         if not known:
-            before, known = _decay(p, (start - foot) / scale, tables[3]), True
-        after = _decay(p, (end - foot) / scale, tables[3])
+            before, known = _decay(start - foot, i, a, values, origin, step), True
+        after = _decay(end - foot, i, a, values, origin, step)
         total += ray[first + b] * (after - before)
         before = after
     return total
 
 
 @compiled
-def _decay(p, x, table):
-    """``G(p, x)``; see `decay_table`."""
-    if p > FURTHEST:
-        return 0.0
-    along = min(abs(x), FURTHEST)
-    i, a = _position(math.log(max(p, NEAREST)), START, STEP, table.shape[0])
-    j, b = _position(math.log(max(along, NEAREST)), START, STEP, table.shape[1])
-    first = table[i, j] + b * (table[i, j + 1] - table[i, j])
-    second = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
-    value = -(first + a * (second - first)) * math.expm1(-along)
+def _decay(x, i, a, values, origin, step):
+    """``F(p, x)`` with p between two rows of the table; see `decay_table`."""
+    along, smallest = abs(x), math.exp(origin)
+    j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
+    first = values[i, j] + b * (values[i, j + 1] - values[i, j])
+    second = values[i + 1, j] + b * (values[i + 1, j + 1] - values[i + 1, j])
+    value = first + a * (second - first)
+    # From zero to the least argument it is linear.
+    value *= min(along / smallest, 1.0)
     return value if x > 0 else -value

@@ -48,7 +48,8 @@ def krige_rays(
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    given = _prepared(form, weights, rays, noise, places, neighbours)[0]
+    covariance = CompiledCovariance(form, weights)
+    given = _prepared(covariance, rays, noise, places, neighbours)[0]
     found = np.zeros(tuple(neighbours.shape)), np.full(len(places), np.nan)
     _in_parts(_krige, neighbours, *given, *found)
     solved, variance = map(torch.from_numpy, found)
@@ -81,7 +82,8 @@ def predict_rays(
     FloatingPointError
         If a neighbourhood's covariance is not positive definite.
     """
-    given, used = _prepared(form, weights, rays, noise, places, neighbours)
+    covariance = CompiledCovariance(form, weights, points=points)
+    given, used = _prepared(covariance, rays, noise, places, neighbours)
     order = blocks.argsort(stable=True)
     starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
     # Those of one row beside each other.
@@ -96,15 +98,14 @@ def predict_rays(
 
 
 def _prepared(
-    form: FreeSpectrum | AlongRay,
-    weights: Float[Tensor, " j"],
+    covariance: CompiledCovariance,
     rays: Rays,
     noise: Float[Tensor, " n"],
     places: Rays,
     neighbours: Int[Tensor, "b k"],
 ) -> tuple[tuple[Any, ...], Int[Tensor, " u"]]:
     """What the loops take, and the numbers of the rays that it has."""
-    covariance, used = CompiledCovariance(form, weights), torch.arange(len(rays))
+    used = torch.arange(len(rays))
     if neighbours.numel() < len(rays):
         # Few places do not pay for the columns of all rays.
         used, neighbours = neighbours.unique(return_inverse=True)

@@ -1,19 +1,19 @@
-r"""The integral of an exponential along a line, tabulated.
+r"""The integral of a sum of exponentials along a line, tabulated.
 
 The density at a point and the integral along a ray of length ``v`` covary, for the
-covariance :math:`e^{-r/\ell}` and with lengths in units of :math:`\ell`, by
+covariance :math:`\sum_j w_j e^{-r/\ell_j}`, by
 
 .. math::
-   J = G(p, v - x) + G(p, x), \qquad G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,dt ,
+   J = F(p, v - x) + F(p, x), \qquad
+   F(p, x) = \sum_j w_j \int_0^x e^{-\sqrt{p^2 + t^2} / \ell_j}\,dt ,
 
 where ``p`` is the distance of the point from the ray's line and ``x`` that of its foot
-from the observer. ``G`` is odd in ``x``. The table holds :math:`G / (1 - e^{-x})` over
-the logarithms of ``p`` and ``x``, good to 0.1%.
+from the observer. ``F`` is odd in ``x``.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,17 +21,21 @@ from jaxtyping import Float
 
 from dustmap.residual.ray_table import decay_integral
 
-# Least and largest of both arguments. Closer to its line a point covaries no more, and
-# further away by less than e^-30.
-NEAREST, FURTHEST = 1e-5, 30.0
-_COUNT = 256
-START = float(np.log(NEAREST))
-STEP = float(np.log(FURTHEST / NEAREST)) / (_COUNT - 1)
+# Least and largest of both arguments, in the least and the largest scale. Closer to its
+# line a point covaries no more, and further away by less than e^-10.
+_NEAREST, _FURTHEST = 1e-4, 10.0
+_COUNT = 384
 
 
-@cache
-def decay_table() -> Float[np.ndarray, "apart along"]:
-    """The ratio on the regular grid of the two logarithms."""
-    values = (START + STEP * torch.arange(_COUNT, dtype=torch.float64)).exp()
-    apart, along = torch.meshgrid(values, values, indexing="ij")
-    return (decay_integral(apart, along) / -torch.expm1(-along)).numpy()
+@lru_cache(maxsize=8)
+def decay_table(
+    scales: tuple[float, ...], weights: tuple[float, ...]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Logarithms of the arguments [pc], a regular grid, and F on its mesh."""
+    ends = np.log(_NEAREST * min(scales)), np.log(_FURTHEST * max(scales))
+    logarithms = torch.linspace(*ends, _COUNT, dtype=torch.float64)
+    apart, along = torch.meshgrid(logarithms.exp(), logarithms.exp(), indexing="ij")
+    total = torch.zeros_like(apart)
+    for scale, weight in zip(scales, weights, strict=True):
+        total += weight * scale * decay_integral(apart / scale, along / scale)
+    return logarithms.numpy(), total.numpy()
