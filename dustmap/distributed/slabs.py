@@ -162,12 +162,6 @@ class SlabSpace(VectorSpace):
             noise[vector, place] = torch.from_numpy(white)
         return noise.reshape(count, here)
 
-    def require_whole(self, what: str) -> None:
-        raise ValueError(
-            f"{what}: a grid in slabs is no place for it, take a grid that every "
-            "process holds"
-        )
-
     def orthonormal(self, rows: Float[Tensor, "r n"]) -> Float[Tensor, "r n"]:
         """By Cholesky factors of Gram matrices, twice (Yamamoto et al. 2015)."""
         for _ in range(2):

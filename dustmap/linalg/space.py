@@ -40,9 +40,6 @@ class VectorSpace:
         """White noise: the entries that are here of so many vectors, on the CPU."""
         return torch.randn(count, here, generator=generator, dtype=dtype)
 
-    def require_whole(self, what: str) -> None:
-        """Raise a ValueError if vectors are shared out, which ``what`` cannot take."""
-
     def orthonormal(self, rows: Float[Tensor, "r n"]) -> Float[Tensor, "r n"]:
         """Rows that span the same as these."""
         return torch.linalg.qr(rows.mT).Q.mT.contiguous()

@@ -37,7 +37,7 @@ class AlongRay:
     """The scales [pc] and the bounds of the shells [pc]; see the module."""
 
     edges: Float[Tensor, " b+1"]
-    lengthscales: tuple[float, ...] = (5.0, 20.0, 60.0)
+    lengthscales: tuple[float, ...]
 
     @property
     def middles(self) -> Float[Tensor, " b"]:

@@ -67,8 +67,6 @@ class ResidualField:
     cube
         The mean map's density, which the rays have profiles of; the covariance is that
         along rays. ``None`` without a map: the covariance is that of a free spectrum.
-    longest
-        Scales [pc] above this belong to the map, and have no weight.
     gain
         Of the log score of the rows that teach, over that of the map alone [nats].
     """
@@ -83,7 +81,6 @@ class ResidualField:
     outliers: float
     stretch: float
     cube: DensityCube | None = None
-    longest: float = math.inf
     gain: float = math.nan
     tails: float = math.inf
 
@@ -92,7 +89,7 @@ class ResidualField:
         """That of the covariance."""
         if self.cube is None:
             return FreeSpectrum()
-        return AlongRay(edges=self.cube.edges())
+        return AlongRay(edges=self.cube.edges(), lengthscales=self.cube.scales)
 
     @property
     def darkest(self) -> float:

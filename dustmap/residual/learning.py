@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
@@ -51,11 +51,12 @@ def learn_weights(
     noise: Float[Tensor, " n"],
     observed: Float[Tensor, " m"],
     observed_noise: Float[Tensor, " m"],
-    used: Bool[Tensor, " j"] | None = None,
+    *,
+    shared: bool = True,
 ) -> Learnt:
     r"""Maximise the log score of held-out residuals by L-BFGS.
 
-    Components that are not ``used`` have no weight; by default all are.
+    Components have no weight if nothing is ``shared``.
 
     The score is a mixture of two Student-T densities, five degrees of freedom, one with
     the predicted variance and one of outliers, ten times as wide. Weights and the
@@ -65,9 +66,8 @@ def learn_weights(
     # In units of the residuals' own variance, by their median.
     spread = 1.5 * observed.abs().median() ** 2
     unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
-    shared = hoods.prior.mean(dim=0)
-    unused = torch.zeros_like(shared) > 0 if used is None else ~used
-    scale = torch.cat([(unit / shared).masked_fill(unused, 0.0), unit[None]])
+    largest = unit / hoods.prior.mean(dim=0) * shared
+    scale = torch.cat([largest, unit[None]])
     origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
     origin[-1] = _OUTLIER_LOGIT
     steps = torch.zeros_like(origin).requires_grad_(True)

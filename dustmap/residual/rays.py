@@ -14,6 +14,11 @@ from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread
 
 # Least thickness of a shell relative to its distance.
 _SHELL = 0.1
+# Scales of structure in steps of the grid; longer ones belong to the map. With 0.75 for
+# the last, residuals took structure from it: on 35 pc cells of a simulated sky errors
+# of extinctions were 0.0306 mag instead of 0.0283, and densities at the stars
+# correlated by 0.87 instead of 0.93.
+_SCALES = (0.06, 0.18, 0.55)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,11 @@ class DensityCube:
     origin: tuple[float, ...]
     spacing: tuple[float, ...]
     power: float = 1.0
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Those of the structure below the grid [pc]."""
+        return tuple(scale * min(self.spacing) for scale in _SCALES)
 
     def edges(self) -> Float[Tensor, " b+1"]:
         """Bounds of shells [pc] out to the furthest point of the grid.

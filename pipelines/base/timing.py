@@ -1,4 +1,4 @@
-"""Time: spent by stage, left until the end, and allowed for a part."""
+"""Time: spent by stage, and left until the end."""
 
 from __future__ import annotations
 
@@ -38,36 +38,6 @@ class StageClock:
             return dict(self.seconds)
         passed = time.perf_counter() - self._last
         return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
-
-
-class Allowance:
-    """Time limit of so many seconds; a step that would exceed it is not started.
-
-    ``clock`` is monotonic time [s].
-    """
-
-    def __init__(
-        self, limit: float, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self.limit = limit
-        self._clock = clock
-        self._start = self._last = clock()
-        self._longest = 0.0
-
-    @property
-    def spent(self) -> float:
-        """Seconds since it began."""
-        return self._clock() - self._start
-
-    def lap(self) -> None:
-        """A step ended."""
-        now = self._clock()
-        self._longest = max(self._longest, now - self._last)
-        self._last = now
-
-    def over(self) -> bool:
-        """Whether one more step as long as the longest would end beyond the limit."""
-        return self.spent + self._longest > self.limit
 
 
 class TimeLeft:

@@ -22,13 +22,15 @@ from pipelines.run.assessment import observation_noise
 
 FILE = "residual.safetensors"
 _ROWS = 131_072
+# Scales with less than this part of the largest standard deviation are not told.
+_TOLD = 0.02
 NO_RESIDUAL = (
     "model.residual: no residual was learnt: it needs a lognormal density, "
     f"posterior samples and {FEWEST_VALIDATION} stars in data.validation"
 )
 _OF_RAYS = ("directions", "lengths", "density")
 _OF_STARS = ("stated", "noise", "weights")
-_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "longest", "tails")
+_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "tails")
 
 
 def fit_residual(
@@ -113,8 +115,12 @@ def residual_in_words(field: ResidualField) -> str:
     """The covariance that was chosen, in one line."""
     assert field.cube is not None
     amplitude = "density" if field.cube.power == 1 else "√(density × mean density)"
-    parts = zip(field.form.lengthscales, field.weights.sqrt().tolist(), strict=True)
-    stds = ", ".join(f"{std:.2g} over {scale:g} pc" for scale, std in parts if std)
+    parts = list(
+        zip(field.form.lengthscales, field.weights.sqrt().tolist(), strict=True)
+    )
+    # Those that matter.
+    least = _TOLD * max(std for _, std in parts)
+    stds = ", ".join(f"{s:.2g} over {scale:.2g} pc" for scale, s in parts if s >= least)
     weighed = bool((field.noise > field.stated).any())
     outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
     tails = f"; tails of errors: Student-T, {field.tails:.2g} degrees of freedom"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.base.timing import Allowance, StageClock, TimeLeft
+from pipelines.base.timing import StageClock, TimeLeft
 
 
 class Turned:
@@ -33,17 +33,6 @@ def test_what_is_put_aside_is_no_time_of_its_stage(monkeypatch, clock):
     clock.now += 1.0
     stages.lap("inference")
     assert stages.seconds["inference"] == 5.0
-
-
-def test_a_step_that_would_end_beyond_the_limit_is_not_begun(clock):
-    allowance = Allowance(10.0, clock)
-    assert not allowance.over()
-    for now, over in ((102.0, False), (105.0, False), (107.5, True), (111.0, True)):
-        clock.now = now
-        allowance.lap()
-        # The longest step took 3 s.
-        assert allowance.over() == over
-    assert allowance.spent == pytest.approx(11.0)
 
 
 def test_time_is_left_by_the_estimate_until_it_has_passed(clock):

@@ -27,6 +27,7 @@ from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import DensityCube, Rays
 
 WEIGHTS = torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64)
+SCALES = (5.0, 20.0, 60.0)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
     found = linear.along(rays_to(100 * directions, torch.ones(2), 0.0)).profile
     assert found is not None
-    middles = AlongRay(edges=edges).middles
+    middles = AlongRay(edges=edges, lengthscales=SCALES).middles
     for row, direction in zip(found, directions):
         x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
         expected = 2 * (x + 80) / 20 + 3 * (y + 30) / 10 - (z + 20) / 10 + 20
@@ -114,7 +115,7 @@ def test_components_are_the_integral_along_the_shorter_ray(
         spacing=(50.0,) * 3,
     )
     some = rays(2, smooth, generator)
-    form = AlongRay(edges=smooth.edges())
+    form = AlongRay(edges=smooth.edges(), lengthscales=SCALES)
     found = form.components(some[:1], some[1:])[0]
     chord = float((some.directions[0] - some.directions[1]).norm())
     for value, scale in zip(found.tolist(), form.lengthscales):
@@ -148,7 +149,7 @@ def test_covariances_are_positive_definite_all_around(
 ) -> None:
     density = cube(generator)
     some = rays(300, density, generator, spread=5.0)
-    form = AlongRay(edges=density.edges())
+    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
     among = form.components(some[:, None], some[None]) @ WEIGHTS
     eigenvalues = torch.linalg.eigvalsh(among)
     assert float(eigenvalues.min()) > -1e-12 * float(eigenvalues.max())
@@ -157,7 +158,7 @@ def test_covariances_are_positive_definite_all_around(
 def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (300, 40))
-    form = AlongRay(edges=density.edges())
+    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
     noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
     expected, left = kriged(form, WEIGHTS, rows, noise, places, near)
@@ -179,7 +180,7 @@ def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> No
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (60, 5))
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 8)
-    form = AlongRay(edges=density.edges())
+    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
     hoods = ray_neighbourhoods(form, rows, places, near)
     residuals = torch.randn(60, generator=generator, dtype=torch.float64)
 
@@ -201,7 +202,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
 ) -> None:
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (12, 3))
-    form = AlongRay(edges=density.edges())
+    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
     noise = torch.full((12,), 1e-3, dtype=torch.float64)
     # A single block; residuals of one row each tell the weights.
     one = torch.eye(12, dtype=torch.float64), places, torch.arange(12)[None]
@@ -243,7 +244,7 @@ def test_the_amplitude_that_made_the_residuals_is_learnt(
 ) -> None:
     density = replace(cube(generator, contrast=1.5), power=power)
     some = rays(1500, density, generator, spread=0.15)
-    truth = AlongRay(edges=density.edges())
+    truth = AlongRay(edges=density.edges(), lengthscales=SCALES)
     weights = torch.zeros(len(truth.lengthscales), dtype=torch.float64)
     weights[1] = 0.5
     among = truth.components(some[:, None], some[None]) @ weights
