@@ -20,14 +20,16 @@ _ENTRIES_PER_CELL = {"linear": 5.8, "cubic": 24.0}
 # Iterations a column takes before its relative residual is 1e-3, with the Nyström
 # preconditioner, on catalogues of a few per cent noise.
 _ITERATIONS = 300
-# Of a lognormal fit, one vector at a time: iterations of the Gauss-Newton steps to the
-# mode and of the fit of a sample (measured: 265 to 368, and 55 to 68); fits of samples
-# before all are fitted.
+# Of a lognormal fit: iterations of the Gauss-Newton steps to the mode and of the fit of
+# a sample (measured: 265 to 368, and 55 to 68); fits of samples before all are fitted.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # What such an iteration takes of the time foreseen from blocks of vectors, with its
 # part of tangents and line searches: 2.3, 2.3 and 2.6 in fits of 0.1, 0.5 and 5.6
 # million points.
 _SINGLY = 2.4
+# What an iteration takes of that in fits of samples, many of which share its passes:
+# inference of 48,000 to 125,000 stars took 28 to 66 s where 37 to 54 s are foreseen.
+_TOGETHER = 0.35
 # With noise that neighbours share: iterations of a sample (measured: 19 to 33), to the
 # mode with its preconditioner, what an iteration takes beside one with
 # independent noise, and seconds for a star's row of the precision, on two threads.
@@ -170,13 +172,14 @@ def seconds(work: Work, speed: Speed) -> float:
         + 20 * points * speed.entry
     )
     if work.correlated:
-        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS
+        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS * _TOGETHER
         solves = _SINGLY * (_MODE_ITERATIONS + _SHARED * shared) * column
         return solves + _PER_ROW * work.stars
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
         hard = max(1.0, work.std / _EASY_STD) ** 2
-        return hard * _SINGLY * (_MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS) * column
+        iterations = _MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS * _TOGETHER
+        return hard * _SINGLY * iterations * column
     if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
         column *= _BEYOND_CACHE
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)

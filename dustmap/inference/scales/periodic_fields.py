@@ -78,11 +78,11 @@ class PeriodicFields:
         cells = self._cells(nodes.points)
         found = []
         for field in self.fields:
-            values = std * field[cells].to(torch.float64)
+            # There are fewer cells than nodes of many rays.
             if positive:
-                density = average * (values - std**2 / 2).exp()
+                density = average * (std * field - std**2 / 2).exp()[cells]
             else:
-                density = average + values
+                density = average + std * field[cells]
             found.append(stretch * nodes.sum_rows(density))
         return torch.stack(found)
 
