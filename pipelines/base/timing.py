@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Stages of the posterior's samples: blocks of them, or one that is fitted by itself.
-_SAMPLES = re.compile(r"samples? (\d+)(?:-| of )\d+")
+# Stages of the posterior's samples in blocks, refined after all are fitted.
+_SAMPLES = re.compile(r"(refined )?samples (\d+)-\d+")
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class TimeLeft:
 
     Before the posterior's ``samples`` it is what the estimate, ``expected`` [s],
     leaves; once that has passed nothing is known. Samples take about as long as those
-    before them in their pass. ``clock`` is monotonic time [s].
+    before them, and so do ``refined`` ones. ``clock`` is monotonic time [s].
     """
 
     def __init__(
@@ -53,9 +53,12 @@ class TimeLeft:
         expected: float,
         samples: int,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        refined: bool = False,
     ) -> None:
         self.expected = expected
         self.samples = samples
+        self._fits = samples * (1 + refined)
         self._clock = clock
         self._start = clock()
         # When each sample of this pass began, by the number of those before it.
@@ -67,7 +70,10 @@ class TimeLeft:
         passed = now - self._start
         left = self.expected - passed
         found = _SAMPLES.fullmatch(stage)
-        by_samples = self._of_samples(now, int(found[1]) - 1) if found else None
+        by_samples = None
+        if found:
+            done = int(found[2]) - 1 + (self.samples if found[1] else 0)
+            by_samples = self._of_samples(now, done)
         if by_samples is not None:
             left = max(by_samples, 0.0)
         if left >= 0:
@@ -83,4 +89,4 @@ class TimeLeft:
         if done == first:
             return None
         each = (begun - self._begun[first]) / (done - first)
-        return each * (self.samples - done) - (now - begun)
+        return each * (self._fits - done) - (now - begun)

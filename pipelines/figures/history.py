@@ -63,7 +63,7 @@ def history(records: Records) -> Figure:
 
 def part_of(record: Mapping[str, Any]) -> str:
     """A record's stage without the numbers of the samples it solved for."""
-    return re.sub(r" \d+(-| of )\d+$", "", record["stage"])
+    return re.sub(r" \d+-\d+$", "", record["stage"])
 
 
 def _panel(axes: Axes, key: str, records: Records, colours: dict[str, str]) -> None:

@@ -104,14 +104,16 @@ _VALUES = {
 class Expected:
     """What is known of an inference before it begins.
 
-    ``seconds`` is the estimate of its time, ``samples`` how many it will draw, and
-    ``tolerances`` are the relative residuals at which solves stop, by the first word
-    of their stages; others stop where the steps between them call for.
+    ``seconds`` is the estimate of its time, ``samples`` how many it will draw, in the
+    end ``refined`` or not, and ``tolerances`` are the relative residuals at which
+    solves stop, by the first word of their stages; others stop where the steps between
+    them call for.
     """
 
     seconds: float
     samples: int
     tolerances: Mapping[str, float]
+    refined: bool = False
 
 
 def expected(
@@ -121,12 +123,19 @@ def expected(
     if not plan.is_full_batch:
         return None
     inference = config.inference
-    tolerances = {"samples": inference.sample_tolerance}
+    tolerances = {}
+    if not plan.is_lognormal:
+        tolerances["samples"] = inference.sample_tolerance
     if not (plan.is_lognormal or plan.outliers or blurred):
         # One linear solve, with a noise that is known.
         tolerances["mean"] = inference.tolerance
     seconds = cost.seconds(work, speed)
-    return Expected(seconds=seconds, samples=inference.samples, tolerances=tolerances)
+    return Expected(
+        seconds=seconds,
+        samples=inference.samples,
+        tolerances=tolerances,
+        refined=plan.is_lognormal,
+    )
 
 
 def recorder(
@@ -143,7 +152,9 @@ def recorder(
     """
     started = time.perf_counter()
     before = records[-1]["seconds"] if records else 0.0
-    left = None if known is None else TimeLeft(known.seconds, known.samples)
+    left = None
+    if known is not None:
+        left = TimeLeft(known.seconds, known.samples, refined=known.refined)
     tolerances = {} if known is None else known.tolerances
 
     def on_step(stage: str, step: int, value: float) -> None:

@@ -21,6 +21,8 @@ from pipelines.run.folder import Run
 
 # Nodes of rays that are held at once: bounds the memory of the projection.
 _NODES = 2**22
+# Points whose corrected densities of all samples are held at once.
+_POINTS = 2**18
 
 
 def map_cube(
@@ -146,15 +148,18 @@ def _node_moments(
     weights = torch.nn.functional.pad(steps, (1, 0)) + torch.nn.functional.pad(
         steps, (0, 1)
     )
-    shape = (len(posterior.samples), start[..., 0].numel())
-    total = torch.zeros(shape, dtype=torch.float64)
+    columns = start[..., 0].numel()
+    total = torch.zeros(len(posterior.samples), columns, dtype=torch.float64)
     variance = torch.zeros_like(total)
-    for node, weight in zip(nodes, weights / 2, strict=True):
-        points = start.clone()
-        points[..., axis] = node
-        values, unresolved = posterior.sampled(PointValues(points.reshape(-1, 3)))
-        total += weight * values
-        variance += weight**2 * unresolved
+    # Planes together: places near one star share what its neighbours cost.
+    for part in torch.arange(len(nodes)).split(max(1, _POINTS // columns)):
+        points = start.reshape(1, columns, 3).repeat(len(part), 1, 1)
+        points[..., axis] = nodes[part, None]
+        found = posterior.sampled(PointValues(points.reshape(-1, 3)))
+        values, unresolved = (x.unflatten(1, (len(part), columns)) for x in found)
+        weight = weights[part, None] / 2
+        total += (weight * values).sum(dim=1)
+        variance += (weight**2 * unresolved).sum(dim=1)
     return moments_over_samples(total, variance, positive=posterior.model.positive)
 
 

@@ -26,15 +26,15 @@ def test_a_tolerance_is_drawn_only_over_the_solves_that_were_asked_for_it():
         *residuals("mean over samples", [1.0, 2.0, 3.0]),
         *residuals("samples 1-16", [4.0, 5.0], 1e-2),
         *residuals("samples 17-32", [6.0, 7.0], 1e-2),
-        *residuals("rough sample 2 of 4", [7.5]),
-        *residuals("rough sample 3 of 4", [7.6]),
+        *residuals("rough samples 1-2", [7.5]),
+        *residuals("rough samples 3-4", [7.6]),
         *residuals("mean", [8.0, 9.0], 1e-4),
     ]
     (axes,) = history(records).axes
     lines = [([*map(float, x)], [*map(float, y)]) for x, y in dashed(axes)]
     assert lines == [([8.0, 9.0], [1e-4, 1e-4]), ([4.0, 7.0], [1e-2, 1e-2])]
     labels = {text.get_text() for text in axes.get_legend().get_texts()}
-    named = {"mean over samples (3)", "samples (4)", "rough sample (2)", "mean (2)"}
+    named = {"mean over samples (3)", "samples (4)", "rough samples (2)", "mean (2)"}
     assert labels == named
     (without,) = history(records[:3]).axes
     assert dashed(without) == []

@@ -61,18 +61,15 @@ def test_blocks_of_samples_tell_the_time_left_better_than_the_estimate(clock):
     assert left.at("samples 33-40") == "0 s"
 
 
-def test_every_pass_over_the_samples_tells_the_time_of_its_own(clock):
-    left = TimeLeft(5.0, 10, clock)
-    for number in range(1, 11):
-        clock.now += 2.0
-        told = left.at(f"sample {number} of 10")
-        if number == 1:
-            assert told == "3 s"
-        else:
-            assert told == f"{2 * (11 - number)} s"
-    # The second pass is slower; its first sample has not told so yet.
-    clock.now += 6.0
-    assert left.at("sample 1 of 10") == "unknown (26 s so far, 5 s expected)"
-    clock.now += 6.0
-    assert left.at("sample 3 of 10") == "24 s"
-    assert left.at("rough sample 1 of 4") == "unknown (32 s so far, 5 s expected)"
+def test_samples_that_are_refined_after_all_count_twice(clock):
+    left = TimeLeft(5.0, 10, clock, refined=True)
+    clock.now += 2.0
+    assert left.at("rough samples 1-2") == "3 s"
+    assert left.at("samples 1-5") == "3 s"
+    clock.now += 10.0
+    assert left.at("samples 6-10") == "30 s"
+    clock.now += 10.0
+    assert left.at("refined samples 1-5") == "20 s"
+    # These are slower, which the next tell.
+    clock.now += 20.0
+    assert left.at("refined samples 6-10") == "13 s"
