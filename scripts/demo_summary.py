@@ -15,8 +15,8 @@ from pipelines.formats.zarr import read_zarr
 from pipelines.maps.cube import Cube
 from pipelines.maps.truth import truth_density, truth_extinction
 
-# Half-widths of the central 68% and 95% of a Gaussian in standard deviations.
-INTERVALS = {"68": 0.9945, "95": 1.9600}
+# Quantiles at the ends of the central intervals.
+INTERVALS = {"68": ("p16", "p84"), "95": ("p2_5", "p97_5")}
 
 
 def main() -> None:
@@ -52,19 +52,19 @@ def extinction_lines(folder: Path, truth: Cube) -> list[str]:
     places = directions * held_out["distance"][:, None]
     density = truth_density(truth, places)
     known = held_out["inside"] & np.isfinite(true) & np.isfinite(density)
-    mean, std = held_out["extinction_mean"][known], held_out["extinction_std"][known]
-    error = mean - true[known]
+
+    def said(kind: str) -> dict[str, np.ndarray]:
+        """Mean and quantiles of the stars whose truth is known."""
+        ends = [end for pair in INTERVALS.values() for end in pair]
+        return {name: held_out[f"{kind}_{name}"][known] for name in ("mean", *ends)}
+
+    error = said("extinction")["mean"] - true[known]
     rmse, typical = np.sqrt(np.mean(error**2)), np.median(np.abs(error))
     return [
         f"held-out extinction, {known.sum()} stars: RMSE {rmse:.4f} mag, median error "
         f"{typical:.4f} mag (truth scatters by {true[known].std():.3f} mag); "
-        f"{coverage(error, std)}",
-        "density at these stars: "
-        + comparison(
-            held_out["density_mean"][known],
-            held_out["density_std"][known],
-            density[known],
-        ),
+        f"{coverage(said('extinction'), true[known])}",
+        f"density at these stars: {comparison(said('density'), density[known])}",
     ]
 
 
@@ -74,24 +74,25 @@ def density_lines(cube: Cube, truth: Cube) -> list[str]:
     z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
     true = truth_density(truth, np.stack([x[seen], y[seen], z[seen]], axis=1))
     known = np.isfinite(true)
-    mean, std = (cube.arrays[name][seen][known] for name in ("mean", "std"))
+    said = {name: values[seen][known] for name, values in cube.arrays.items()}
     return [
         f"density on {known.sum()} grid points with sight lines: "
-        + comparison(mean, std, true[known])
+        + comparison(said, true[known])
     ]
 
 
-def comparison(mean: np.ndarray, std: np.ndarray, true: np.ndarray) -> str:
+def comparison(said: dict[str, np.ndarray], true: np.ndarray) -> str:
     """Correlation and coverage in words."""
-    correlation = np.corrcoef(mean, true)[0, 1]
-    return f"correlation {correlation:.3f}; {coverage(mean - true, std)}"
+    correlation = np.corrcoef(said["mean"], true)[0, 1]
+    return f"correlation {correlation:.3f}; {coverage(said, true)}"
 
 
-def coverage(error: np.ndarray, std: np.ndarray) -> str:
-    """What fraction of the truth the intervals hold."""
+def coverage(said: dict[str, np.ndarray], true: np.ndarray) -> str:
+    """What fraction of the truth the intervals between stored quantiles hold."""
     held = [
-        f"{name}% intervals hold {np.mean(np.abs(error) < width * std):.3f}"
-        for name, width in INTERVALS.items()
+        f"{name}% intervals hold "
+        f"{np.mean((said[low] <= true) & (true <= said[high])):.3f}"
+        for name, (low, high) in INTERVALS.items()
     ]
     return ", ".join(held)
 
