@@ -33,7 +33,7 @@ COUNT = 64
 # Neighbours of every star when outliers are weighed.
 _FEW = 20
 # The power of the factor on variances that densities have. No star tells theirs: in
-# three simulated skies 68% intervals held 72%, 74% and 68% of densities with this power,
+# three simulated skies 68% intervals held 72%, 74% and 68% of densities with this,
 # 66%, 69% and 63% with one.
 _OF_DENSITIES = 0.5
 # Densities of rays are raised to at least this fraction of the mean.
