@@ -61,7 +61,7 @@ class TimeLeft:
         self._fits = samples * (1 + refined)
         self._clock = clock
         self._start = clock()
-        # When each sample of this pass began, by the number of those before it.
+        # When each sample began, by the number of those before it.
         self._begun: dict[int, float] = {}
 
     def at(self, stage: str) -> str:
@@ -82,8 +82,6 @@ class TimeLeft:
 
     def _of_samples(self, now: float, done: int) -> float | None:
         """Seconds left by those that earlier samples took; ``None`` at the first."""
-        if self._begun and done < max(self._begun):
-            self._begun = {}
         begun = self._begun.setdefault(done, now)
         first = min(self._begun)
         if done == first:

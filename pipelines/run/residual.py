@@ -115,11 +115,9 @@ def residual_in_words(field: ResidualField) -> str:
     """The covariance that was chosen, in one line."""
     assert field.cube is not None
     amplitude = "density" if field.cube.power == 1 else "√(density × mean density)"
-    parts = list(
-        zip(field.form.lengthscales, field.weights.sqrt().tolist(), strict=True)
-    )
-    # Those that matter.
-    least = _TOLD * max(std for _, std in parts)
+    std = field.weights.sqrt()
+    least = _TOLD * float(std.max())
+    parts = zip(field.form.lengthscales, std.tolist(), strict=True)
     stds = ", ".join(f"{s:.2g} over {scale:.2g} pc" for scale, s in parts if s >= least)
     weighed = bool((field.noise > field.stated).any())
     outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""
