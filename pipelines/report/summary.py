@@ -15,8 +15,8 @@ from pipelines.run.folder import Run
 
 # Deviations of a coverage from its level, in binomial errors, and of the mean z.
 _TOO_FAR = 4.0
-# Lines in which the solvers of a fit say how they ended.
-_STATUS = ("mean: ", "samples: ", "sight lines ")
+# Lines in which a fit says how its solvers ended and what it found.
+_STATUS = ("mean: ", "samples: ", "sight lines ", "residual: along rays")
 _DENSITIES = {
     "lognormal": "a log-normal density, which is positive",
     "gaussian": "a Gaussian density, which may be negative where little is known",

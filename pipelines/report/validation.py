@@ -36,13 +36,13 @@ def validation(data: ReportData) -> Section:
 def _method(data: ReportData) -> tuple[str, ...]:
     kind = "normal"
     if data.run.plan.is_lognormal:
-        kind = "log-normal, with the posterior's median and 68% interval,"
+        kind = "the distribution between the posterior's five quantiles"
     return (
         "These stars took no part in the fit. The map predicts the extinction of each "
         "from its position; what was measured differs from that by the map's error and "
         "the measurement's. The latter is the catalogue's error, the common noise, and "
         "what an error of the distance makes of the dust at the star.",
-        f"The prediction is taken as {kind} and the measurement's error as normal. If "
+        f"The prediction is taken as {kind}, and the measurement's error as normal. If "
         "both are as stated, z-scores are standard normal and intervals hold what they "
         "say. Errors of coverages are binomial, for independent stars: stars behind "
         "one cloud are not, so that they are the least that is possible.",

@@ -215,6 +215,15 @@ def test_the_view_holds_the_cube(html, material):
     assert data["levels"] == sorted(data["levels"])
 
 
+def test_what_neighbours_share_is_no_warning(material):
+    told = ("residual: along rays, amplitude density", "model.residual: none: why")
+    run = dataclasses.replace(
+        material.run, summary={**material.run.summary, "messages": told}
+    )
+    assert told[1] in fit_warnings(run)
+    assert told[0] not in fit_warnings(run)
+
+
 def test_interruptions_are_told(material):
     once = {"checkpoint": "000007", "stage": "inference", "differences": []}
     taken_up = [once, {**once, "differences": ["another catalogue"]}]
