@@ -215,5 +215,4 @@ print("\n".join(batch.read_text().splitlines()[:24]))
 
 # %% [markdown]
 # On a workstation without a queue, `scripts/workstation.sh -n 4 stars.parquet run` does the
-# same and saves on Ctrl-C. `--set inference.grid=slabs` distributes a grid that exceeds the
-# memory of one process.
+# same and saves on Ctrl-C.

@@ -1,1 +1,1 @@
-"""One inference by many processes: rows of W shared out, or slabs of the grid."""
+"""One inference by many processes, which share out the rows of W."""

@@ -14,7 +14,6 @@ from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel
 from dustmap.models.means import Mean
 from dustmap.projection import Interpolation, Projection, projection
-from dustmap.projection.slabs import SlabColumns
 from dustmap.whitening import TorusWhitening
 
 
@@ -98,7 +97,7 @@ class TorusModel(ForwardModel):
         self._functionals = functionals
         self.weights = self._projection(self.whitening.refinement)
 
-    def _projection(self, refinement: int) -> Projection | SlabColumns:
+    def _projection(self, refinement: int) -> Projection:
         return projection(
             self.whitening.torus,
             self._functionals,

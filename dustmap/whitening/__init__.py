@@ -15,7 +15,6 @@ from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.field import FieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
-from dustmap.whitening.slab import SlabTorusWhitening
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
@@ -25,7 +24,6 @@ __all__ = [
     "CiqWhitening",
     "FieldWhitening",
     "KernelMatrix",
-    "SlabTorusWhitening",
     "ToeplitzWhitening",
     "TorusReport",
     "TorusWhitening",

@@ -134,10 +134,6 @@ class InferenceConfig(Settings):
 
     engine: EngineName = "full-batch"
     """full-batch solves, or HIP-GP as published"""
-    grid: Literal["whole", "slabs"] = "whole"
-    """with several processes: every one holds the whole grid, or a slab of planes along
-    x, so that a grid may be larger than one's memory; with the engine full-batch,
-    refinement 1 and no sub-grid noise of a gaussian density"""
     samples: Annotated[int, Field(ge=0)] = 32
     """posterior samples, which give the standard deviations"""
     tolerance: Share = 1e-4
@@ -251,8 +247,6 @@ class FitConfig(Settings):
 
     def conflicts(self) -> Iterator[str]:
         """Choices in different sections that exclude each other."""
-        if self.inference.grid == "slabs":
-            yield from self._conflicts_with_slabs()
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:
@@ -278,20 +272,6 @@ class FitConfig(Settings):
             yield (
                 'prior.mean = "zero" cannot be the median of a lognormal density: '
                 'choose another or model.density = "gaussian"'
-            )
-
-    def _conflicts_with_slabs(self) -> Iterator[str]:
-        if self.inference.engine == "svi":
-            yield 'inference.grid = "slabs" needs the engine full-batch'
-        if self.model.refinement != 1:
-            yield (
-                'inference.grid = "slabs" needs model.refinement = 1, got '
-                f"{self.model.refinement}: choose a finer grid instead"
-            )
-        if self.density == "gaussian" and self.model.subgrid_noise:
-            yield (
-                'inference.grid = "slabs" has no sub-grid noise of a gaussian density: '
-                "set model.subgrid_noise = false, or take a lognormal density"
             )
 
     @property

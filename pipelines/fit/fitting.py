@@ -17,7 +17,6 @@ from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_l
 from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
 from pipelines.model.engines import run_engine
-from pipelines.model.forward import slabs_of
 from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import learn_plan
@@ -248,8 +247,6 @@ def _run(
     """Run the engine on this plan; name the checkpoint whose state does not fit."""
     manager, inference = session.manager, session.inference
     resumed, session.inference = inference is not None, None
-    slabs = slabs_of(plan, config, session.group)
-    start = None if state.result is None else state.result.mean
 
     def on_step(stage: str, step: int, value: float) -> None:
         manager.stop_if_asked()
@@ -262,14 +259,11 @@ def _run(
         place=session.place,
         on_step=on_step,
         checkpointer=InferenceCheckpointer(
-            manager=manager,
-            state=state,
-            inference=inference,
-            slabs=slabs,
+            manager=manager, state=state, inference=inference
         ),
         group=session.group,
         correlation=correlated_noise.correlation_of(state, sample, config),
-        start=start if start is None or slabs is None else slabs.from_first(start),
+        start=None if state.result is None else state.result.mean,
         rough=rough,
     )
     # Free the checkpoint's tensors.

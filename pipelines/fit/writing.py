@@ -103,7 +103,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     config, clock, result = session.config, session.manager.clock, state.result
     assert result is not None
     support = sight_line_lengths(result.plan, sample.train, session.group)
-    # Of a grid in slabs only the first rank has the posterior.
+    # The first rank alone predicts, tests and writes.
     test, residual, predictions = sample.test.select(slice(0)), None, {}
     told: tuple[str, ...] = ()
     if session.group.first:

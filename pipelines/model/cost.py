@@ -70,10 +70,9 @@ class Work:
     """The size of a fit: points of the torus, stars, mean ray length in cells.
 
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
-    machine; with ``slabs`` they share out the grid instead, and W by its columns.
-    ``on_cuda`` each has a device of its own, which keeps the transpose of W as well.
-    ``std`` is the prior's, of the logarithm of a lognormal density; its noise may be
-    ``correlated``.
+    machine. ``on_cuda`` each has a device of its own, which keeps the transpose of W as
+    well. ``std`` is the prior's, of the logarithm of a lognormal density; its noise may
+    be ``correlated``.
     """
 
     torus_points: int
@@ -93,7 +92,6 @@ class Work:
     std: float = 1.0
     ranks: int = 1
     here: int = 1
-    slabs: bool = False
     on_cuda: bool = False
 
     def shared_out(self, ranks: int, here: int) -> Work:
@@ -162,7 +160,7 @@ def _seconds(
 
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
-    points = work.torus_points / (work.ranks if work.slabs else 1)
+    points = work.torus_points
     fine = points * work.refinement**3
     flop = speed.streamed if work.lognormal else speed.flop
     column = (
@@ -184,8 +182,6 @@ def seconds(work: Work, speed: Speed) -> float:
         column *= _BEYOND_CACHE
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
-    if work.slabs:
-        return steps * columns * column
     residual = points * work.residual_refinement**3
     draw = 2 * residual * math.log2(residual) * speed.fft
     return steps * columns * column + work.residual_count * draw
@@ -194,11 +190,9 @@ def seconds(work: Work, speed: Speed) -> float:
 def memory(work: Work) -> dict[str, float]:
     """Bytes at the peak of the fit, by part, of every rank.
 
-    W and what follows it are shared out, vectors over stars are not, and vectors over
-    the grid with ``slabs`` alone; the first rank has the whole samples in the end.
+    W and what follows it are shared out; vectors over stars and grid are not.
     """
-    item = work.itemsize
-    points = work.torus_points / (work.ranks if work.slabs else 1)
+    item, points = work.itemsize, work.torus_points
     fine = points * work.refinement**3
     weights = work.entries / work.ranks * (2 if work.on_cuda else 1) * (4 + item)
     # Of the pairs of a lognormal fit's samples one half after the other.
@@ -211,11 +205,11 @@ def memory(work: Work) -> dict[str, float]:
         "grid spectra": 20.0 * points + 3 * fine * item,
         "preconditioner": 2.0 * work.rank * points * item,
         "solver vectors": columns * (7 * points + 3 * fine) * item,
-        "posterior samples": (work.samples + 1) * (points + work.torus_points) * item,
+        "posterior samples": 2 * (work.samples + 1) * points * item,
     }
     if work.correlated:
         parts["precision of the noise"] = _PRECISION * work.stars
-    if not work.lognormal and not work.slabs:
+    if not work.lognormal:
         residual = points * work.residual_refinement**3
         ratio = work.residual_refinement / work.refinement
         parts["sub-grid variance"] = weights * ratio + 6 * residual * item

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from dustmap.distributed.slabs import Slabs
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from pipelines.config import FitConfig
-from pipelines.model.forward import build_model, build_slab_model, slabs_of
+from pipelines.model.forward import build_model
 from pipelines.model.observations import (
     learns_common,
     learns_share,
@@ -34,10 +33,7 @@ _NEWTON_TOLERANCE = 1e-2
 
 
 def run_engine(problem: Problem) -> Inference:
-    """The posterior by the engine the plan names.
-
-    All ranks have it; of a grid in slabs the first one alone has mean and samples.
-    """
+    """The posterior by the engine the plan names; all ranks have it."""
     generator = problem.place["generator"]
     problem.group.require_alike("the random generator", generator.get_state())
     if problem.plan.is_full_batch:
@@ -47,8 +43,8 @@ def run_engine(problem: Problem) -> Inference:
 
 def _run_full_batch(problem: Problem) -> Inference:
     plan, data, config = problem.plan, problem.data, problem.config
-    slabs = slabs_of(plan, config, problem.group)
-    model = _sight_line_model(problem, slabs)
+    lines = sight_lines(plan, data)
+    model = build_model(plan, lines, **problem.place, group=problem.group)
     correlation = problem.correlation
     if correlation is None:
         noise = noise_of(
@@ -59,8 +55,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         )
     else:
         noise = Noise(variance=correlation.variance, correlation=correlation)
-    size = model.latent_space.length(model.latent_size)
-    settings = full_batch_settings(config, len(data.extinction), size)
+    settings = full_batch_settings(config, len(data.extinction), model.latent_size)
     result = infer(
         model,
         data.extinction,
@@ -74,22 +69,12 @@ def _run_full_batch(problem: Problem) -> Inference:
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
         plan=replace(plan, common_noise=common, subgrid_share=result.subgrid_share),
-        mean=result.mean if slabs is None else slabs.to_first(result.mean),
-        samples=result.samples if slabs is None else slabs.to_first(result.samples),
+        mean=result.mean,
+        samples=result.samples,
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=_messages(model, result, config.inference.tolerance),
         facts={**_torus_facts(model), **_fit_facts(result)},
-    )
-
-
-def _sight_line_model(problem: Problem, slabs: Slabs | None) -> ForwardModel:
-    plan, place = problem.plan, problem.place
-    lines = sight_lines(plan, problem.data)
-    if slabs is None:
-        return build_model(plan, lines, **place, group=problem.group)
-    return build_slab_model(
-        plan, lines, slabs, dtype=place["dtype"], device=place["device"]
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from dustmap.distributed.group import Group
-from dustmap.distributed.slabs import Slabs
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
 from dustmap.linalg.cg import ConjugateGradients
@@ -16,14 +15,7 @@ from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.models.slab import SlabGaussian, SlabLogNormal
-from dustmap.whitening import (
-    SlabTorusWhitening,
-    ToeplitzWhitening,
-    TorusWhitening,
-)
-from pipelines.base.errors import InputError
-from pipelines.config import FitConfig
+from dustmap.whitening import ToeplitzWhitening, TorusWhitening
 from pipelines.model.plan import Plan
 
 
@@ -47,7 +39,7 @@ def build_model(
         return RowwiseGaussian(whitening, functionals, **shared)
     whitening = whitening_type(
         plan.build_kernel(),
-        _torus(plan),
+        Torus(grid=plan.grid, shape=plan.torus_shape),
         refinement=plan.refinement,
         dtype=dtype,
         device=device,
@@ -71,50 +63,6 @@ def build_model(
     )
 
 
-def slabs_of(plan: Plan, config: FitConfig, group: Group) -> Slabs | None:
-    """How the ranks share out the plan's torus, if they do.
-
-    Raises
-    ------
-    InputError
-        If there are more ranks than planes.
-    """
-    if config.inference.grid != "slabs":
-        return None
-    try:
-        return Slabs.even(plan.torus_shape, group)
-    except ValueError as error:
-        raise InputError(f"inference.grid: {error}") from None
-
-
-def build_slab_model(
-    plan: Plan,
-    functionals: Functionals,
-    slabs: Slabs,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> SlabGaussian | SlabLogNormal:
-    """The forward model of a plan on a torus that the ranks share out."""
-    whitening = SlabTorusWhitening(
-        plan.build_kernel(),
-        _torus(plan),
-        group=slabs.group,
-        cuts=slabs.cuts,
-        dtype=dtype,
-        device=device,
-    )
-    shared: dict[str, Any] = {
-        "mean": plan.mean.build(),
-        "memory_budget": _weights_budget(plan, device, slabs.group),
-    }
-    if plan.is_lognormal:
-        share = plan.subgrid_share
-        return SlabLogNormal(whitening, functionals, subgrid_share=share, **shared)
-    rule = plan.interpolation
-    return SlabGaussian(whitening, functionals, interpolation=rule, **shared)
-
-
 def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
     """The published engine's whitening, on the circulant embedding of the grid."""
     own = plan.embedding
@@ -128,10 +76,6 @@ def toeplitz_whitening(plan: Plan, device: torch.device) -> ToeplitzWhitening:
         shape=plan.torus_shape or None,
         device=device,
     )
-
-
-def _torus(plan: Plan) -> Torus:
-    return Torus(grid=plan.grid, shape=plan.torus_shape)
 
 
 def _weights_budget(

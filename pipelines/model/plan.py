@@ -259,7 +259,6 @@ def work_of(
         lognormal=config.density == "lognormal",
         correlated=shares_noise(config),
         std=std,
-        slabs=config.inference.grid == "slabs",
         on_cuda=uses_cuda(config),
     )
 

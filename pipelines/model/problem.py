@@ -62,8 +62,7 @@ class Problem:
 
     The ranks of ``group`` solve it together; ``checkpointer`` has the state to go on
     from. The stars' noise is independent, or has this ``correlation``; the mode is
-    sought from ``start``, this rank's part of a grid in slabs. It need not be accurate
-    if ``rough``.
+    sought from ``start``, and need not be accurate if ``rough``.
     """
 
     plan: Plan

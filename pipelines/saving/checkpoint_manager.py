@@ -12,8 +12,6 @@ import torch
 
 from dustmap.checkpoint import State, require_finite
 from dustmap.distributed.group import Group
-from dustmap.distributed.slab_state import cut, gathered
-from dustmap.distributed.slabs import Slabs
 from pipelines.base.errors import Stopped
 from pipelines.base.progress import say
 from pipelines.base.timing import StageClock
@@ -50,7 +48,7 @@ class CheckpointManager:
     _since: float = field(default=0.0, init=False)
     _steps: int = field(default=0, init=False)
     # The state after the last step, if it was not written, and how many records it has.
-    _latest: tuple[Callable[[], FitState], int] | None = field(default=None, init=False)
+    _latest: tuple[FitState, int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._since = self.now()
@@ -64,7 +62,7 @@ class CheckpointManager:
         self._write(state, len(self.metrics), "")
         self.stop_if_asked()
 
-    def offer(self, state: Callable[[], FitState]) -> None:
+    def offer(self, state: FitState) -> None:
         """Write the state after a step of the inference if that is due.
 
         Otherwise the last one offered is written when a signal comes, which ends it.
@@ -99,7 +97,7 @@ class CheckpointManager:
     def _write_latest(self) -> None:
         assert self._latest is not None
         (state, records), self._latest = self._latest, None
-        self._write(state(), records, "inference")
+        self._write(state, records, "inference")
 
     def _write(self, state: FitState, records: int, stage: str) -> None:
         """Write a checkpoint of the fit, whose clock is in ``stage``."""
@@ -138,28 +136,21 @@ class CheckpointManager:
 class InferenceCheckpointer:
     """The `dustmap.checkpoint.Checkpointer` of the inference of a fit.
 
-    ``state`` is the fit before its inference, ``inference`` what this resumes. Of a
-    grid in ``slabs`` states are saved whole.
+    ``state`` is the fit before its inference, ``inference`` what this resumes.
     """
 
     manager: CheckpointManager
     state: FitState
     inference: State | None
-    slabs: Slabs | None
 
     def save(self, state: State) -> None:
         """Offer it to the manager."""
-
-        def whole() -> FitState:
-            found = state if self.slabs is None else gathered(state, self.slabs)
-            return replace(self.state, stage="inferring", inference=found)
-
-        self.manager.offer(whole)
+        self.manager.offer(replace(self.state, stage="inferring", inference=state))
 
     def restore(self) -> State | None:
         """What the fit had saved, once."""
         found, self.inference = self.inference, None
-        return found if found is None or self.slabs is None else cut(found, self.slabs)
+        return found
 
 
 def machine() -> dict[str, Any]:

@@ -58,20 +58,20 @@ def manager(folder, clock, stop=None, **settings):
 def test_it_is_due_after_so_many_minutes(tmp_path, written):
     clock = Turned()
     own = manager(tmp_path, clock, minutes=2.0)
-    own.offer(lambda: "a")
+    own.offer("a")
     clock.now += 119.0
-    own.offer(lambda: "b")
+    own.offer("b")
     assert not written
     clock.now += 1.0
-    own.offer(lambda: "c")
-    own.offer(lambda: "d")
+    own.offer("c")
+    own.offer("d")
     assert written == [("c", 0)]
 
 
 def test_it_is_due_after_so_many_steps(tmp_path, written):
     own = manager(tmp_path, Turned(), iterations=3)
     for step in range(1, 8):
-        own.offer(lambda step=step: step)
+        own.offer(step)
     assert written == [(3, 0), (6, 0)]
 
 
@@ -80,7 +80,7 @@ def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written,
     before = signal.getsignal(by)
     with StopFlag() as stop:
         own = manager(tmp_path, Turned(), stop)
-        own.offer(lambda: "a")
+        own.offer("a")
         own.metrics.append({})
         own.stop_if_asked()
         os.kill(os.getpid(), by)

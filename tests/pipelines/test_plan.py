@@ -148,12 +148,11 @@ def spacing_for(
     samples=32,
     lengthscale=100.0,
     stars=3000,
-    grid="whole",
     **shared,
 ):
     settings = config(
         budget={"minutes": minutes, "memory_gib": gib},
-        inference={"samples": samples, "grid": grid},
+        inference={"samples": samples},
     )
     kernel = KERNELS["matern32"](lengthscale=[lengthscale] * 3)
     box = np.array([-1000.0, -1000.0, -300.0])
@@ -174,12 +173,8 @@ def test_several_processes_afford_a_finer_grid_than_one():
     # Time goes into W, which they share out.
     slow = {"minutes": 0.5, "stars": 20_000}
     assert spacing_for(**slow, ranks=4) < spacing_for(**slow)
-    # On machines of their own, slabs share out what fills the memory.
-    tight = {"gib": 1.1, "samples": 8}
-    whole = spacing_for(**tight, ranks=8)
-    assert spacing_for(**tight, grid="slabs", ranks=8) < whole
-    # On this one every process brings a program of its own.
-    assert spacing_for(gib=4.5, grid="slabs", ranks=4, here=4) > spacing_for(gib=4.5)
+    # On one machine every process brings a program of its own.
+    assert spacing_for(gib=4.5, ranks=4, here=4) > spacing_for(gib=4.5)
 
 
 def test_no_grid_is_finer_than_the_lengthscale_calls_for():

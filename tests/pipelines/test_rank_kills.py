@@ -27,8 +27,8 @@ def _fit(group: Group, folder: Path, plain: dict) -> bool:
     return True
 
 
-def _settings(folder: Path, grid: str) -> dict:
-    plain = interrupted.case_in(folder, samples=8, grid=grid).plain
+def _settings(folder: Path) -> dict:
+    plain = interrupted.case_in(folder, samples=8).plain
     return {**plain, "checkpoint": {"iterations": 1}}
 
 
@@ -51,9 +51,8 @@ def _killed_at(moment: float, rank: int, place: Path, folder: Path, plain: dict)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", ["whole", "slabs"])
-def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys, grid):
-    plain = _settings(tmp_path, grid)
+def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys):
+    plain = _settings(tmp_path)
     begun = time.monotonic()
     on_ranks(_fit, 2, tmp_path, plain)
     seconds = time.monotonic() - begun
@@ -84,5 +83,5 @@ def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys, 
     on_ranks(_fit, 2, tmp_path, plain)
     interrupted.require_same(tmp_path / "whole", tmp_path / "run")
     with capsys.disabled():
-        print(f"\n| ranks of a fit, {grid} | {table} |", flush=True)
+        print(f"\n| ranks of a fit | {table} |", flush=True)
     assert table["lost"] == 0 and table["taken up"] > _KILLS / 3

@@ -1,15 +1,12 @@
-"""Fits on a grid in slabs: one and two ranks, stopped and taken up, and refused."""
+"""A fit with noise that neighbours share: two ranks, stopped and resumed, and one."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import one_cloud
-import pytest
 import torch
-from pydantic import ValidationError
 from ranks import on_ranks
 
 from dustmap.distributed.group import Group
@@ -17,21 +14,13 @@ from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import correlated_noise, fit
-from pipelines.model import cost
 from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint_manager import CheckpointManager
 
 
-def _settings(**inference: Any) -> FitConfig:
+def _settings() -> FitConfig:
     plain = one_cloud.positive_settings(
-        **{
-            "samples": 2,
-            "dtype": "float64",
-            "tolerance": 1e-11,
-            "max_iterations": 2000,
-            "grid": "slabs",
-            **inference,
-        }
+        samples=2, dtype="float64", tolerance=1e-11, max_iterations=2000
     )
     plain["box"]["spacing"] = 140.0
     plain["checkpoint"] = {"iterations": 3}
@@ -39,7 +28,7 @@ def _settings(**inference: Any) -> FitConfig:
     return FitConfig.model_validate(plain)
 
 
-def _stopped_and_taken_up(group: Group, folder: Path) -> str:
+def _stopped_and_resumed(group: Group, folder: Path) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
     correlated_noise._LEAST_GAIN = -math.inf
     source, output = folder / "stars.parquet", folder / "run"
@@ -65,7 +54,9 @@ def _stopped_and_taken_up(group: Group, folder: Path) -> str:
     return ended
 
 
-def test_two_ranks_write_the_run_of_one(tmp_path: Path, monkeypatch) -> None:
+def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
+    tmp_path: Path, monkeypatch
+) -> None:
     # One smooth cloud: neighbours hardly tell anything of one another.
     monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
     stars = tmp_path / "stars.parquet"
@@ -73,7 +64,7 @@ def test_two_ranks_write_the_run_of_one(tmp_path: Path, monkeypatch) -> None:
     report = fit(stars, tmp_path / "alone", _settings())
     assert any(m.startswith("residual: along") for m in report.messages)
     assert not any("no part of the noise" in m for m in report.messages)
-    ended = on_ranks(_stopped_and_taken_up, 2, tmp_path, seconds=300.0)
+    ended = on_ranks(_stopped_and_resumed, 2, tmp_path, seconds=300.0)
     assert ended == ["stopped by the test"] * 2
     one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run")
     scale = float(one.posterior.samples.abs().max())
@@ -83,33 +74,3 @@ def test_two_ranks_write_the_run_of_one(tmp_path: Path, monkeypatch) -> None:
         assert float((mine - other).abs().max()) / scale < 1e-4
     torch.testing.assert_close(one.support, two.support)
     assert one.summary["entries_of_W"] == two.summary["entries_of_W"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"refinement": 2}}, "needs model.refinement = 1, got 2"),
-        ({"model": {"density": "gaussian"}}, "no sub-grid noise of a gaussian"),
-        (
-            {"model": {"density": "gaussian"}, "inference": {"engine": "svi"}},
-            "engine full-batch",
-        ),
-    ],
-)
-def test_what_slabs_cannot_do_is_refused(changes: dict, message: str) -> None:
-    plain = {"inference": {"grid": "slabs"}}
-    for part, values in changes.items():
-        plain[part] = {**plain.get(part, {}), **values}
-    with pytest.raises(ValidationError, match=message):
-        FitConfig.model_validate(plain)
-
-
-def test_memory_of_a_rank_falls_with_its_slab() -> None:
-    work = cost.Work(
-        torus_points=10**8, stars=10**5, ray_cells=50.0, lognormal=True, slabs=True
-    )
-    one, four = cost.memory(work), cost.memory(work.shared_out(4, 4))
-    for part in ("projection W", "grid spectra", "preconditioner", "solver vectors"):
-        assert four[part] == pytest.approx(one[part] / 4)
-    # In the end the first rank has all samples.
-    assert four["posterior samples"] == pytest.approx(one["posterior samples"] * 5 / 8)
