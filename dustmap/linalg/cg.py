@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dustmap.linalg.space import WHOLE, VectorSpace
+from dustmap.linalg.operator import inner
 
 Product = Callable[[Float[Tensor, "b n"]], Float[Tensor, "b n"]]
 # The product of some of the columns, where each has a matrix of its own.
@@ -98,7 +98,6 @@ class ConjugateGradients:
         preconditioner: Product | None = None,
         start: Float[Tensor, "b n"] | None = None,
         on_step: Callable[[int, float], None] | None = None,
-        space: VectorSpace = WHOLE,
         product_of: ProductOf | None = None,
     ) -> Solution:
         """Solve every column; reductions are accumulated in float64.
@@ -106,11 +105,10 @@ class ConjugateGradients:
         Columns that are done leave the batch, so products are only paid for the
         rest; where ``product`` multiplies each column by a matrix of its own,
         ``product_of`` gives that of the columns left. ``on_step(step, worst relative
-        residual)`` is called at every look at the residuals, ``space`` says where the
-        entries of a column are. A column with a number that is not finite ends
-        unconverged, and spoils no other.
+        residual)`` is called at every look at the residuals. A column with a number
+        that is not finite ends unconverged, and spoils no other.
         """
-        scale = space.inner(rhs, rhs).sqrt()
+        scale = inner(rhs, rhs).sqrt()
         # The answer to zero is known, and no residual is small relative to it.
         x = torch.zeros_like(rhs) if start is None else start * (scale > 0)[:, None]
         residual = rhs - product(x) if start is not None else rhs.clone()
@@ -120,9 +118,8 @@ class ConjugateGradients:
             precondition=torch.clone if preconditioner is None else preconditioner,
             scale=scale,
             on_step=on_step,
-            space=space,
         )
-        relative = system.relative_norm(residual, scale)
+        relative = _relative_norm(residual, scale)
         steps = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
         for _ in range((self.restarts or 0) + 1):
             unfinished = (relative > self.rtol) & (steps < self.max_steps)
@@ -133,7 +130,7 @@ class ConjugateGradients:
             self._recursion(system, todo, x, residual, steps)
             if self.restarts is not None:
                 residual[todo] = rhs[todo] - system.on(todo)(x[todo])
-            relative[todo] = system.relative_norm(residual[todo], scale[todo])
+            relative[todo] = _relative_norm(residual[todo], scale[todo])
             if bool((relative[todo] > 0.5 * before).all()):
                 break
         return Solution(
@@ -158,18 +155,18 @@ class ConjugateGradients:
         every = self.check_every or (1 if x.device.type == "cpu" else 8)
         y, r, count = x[active], residual[active], steps[active]
         product, z = system.on(active), system.precondition(r)
-        p, rz = z.clone(), system.space.inner(r, z)
+        p, rz = z.clone(), inner(r, z)
         going = torch.ones_like(rz, dtype=torch.bool)
         for step in itertools.count(1):
             ap = product(p)
-            curvature = system.space.inner(p, ap)
+            curvature = inner(p, ap)
             alive = going & (curvature > 0) & (rz > 0)
             alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
             alpha = alpha.to(p.dtype)[:, None]
             y += alpha * p
             r = r - alpha * ap
             count += going
-            relative = system.relative_norm(r, system.scale[active])
+            relative = _relative_norm(r, system.scale[active])
             going = alive & (relative > self.rtol) & (count < self.max_steps)
             if step % every == 0:
                 if system.on_step is not None:
@@ -182,7 +179,7 @@ class ConjugateGradients:
                 if not len(active):
                     return
             z = system.precondition(r)
-            rz, previous = system.space.inner(r, z), rz
+            rz, previous = inner(r, z), rz
             beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
             p = z + beta * p
 
@@ -196,7 +193,6 @@ class _System:
     precondition: Product
     scale: Float[Tensor, " b"]
     on_step: Callable[[int, float], None] | None
-    space: VectorSpace
 
     def on(self, columns: Int[Tensor, " k"]) -> Product:
         """The product of these columns, in ascending order."""
@@ -204,9 +200,10 @@ class _System:
             return self.product
         return self.product_of(columns)
 
-    def relative_norm(
-        self, residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
-    ) -> Float[Tensor, " b"]:
-        """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
-        norm = self.space.inner(residual, residual).sqrt()
-        return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)
+
+def _relative_norm(
+    residual: Float[Tensor, "b n"], scale: Float[Tensor, " b"]
+) -> Float[Tensor, " b"]:
+    """``‖r‖`` over the scale, or as it is where that is zero; in float64."""
+    norm = inner(residual, residual).sqrt()
+    return torch.where(scale > 0, norm / torch.where(scale > 0, scale, 1.0), norm)

@@ -9,23 +9,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.space import WHOLE, VectorSpace, inner, ratio
-
-__all__ = ["FunctionOperator", "LinearOperator", "SizedOperator", "inner", "ratio"]
-
 
 class LinearOperator(ABC):
     """A real matrix of ``shape`` (rows, columns) known by its products.
 
-    Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``. Where vectors
-    over columns are shared out over processes, ``domain`` says how, and ``shape``
-    counts the columns that are here.
+    Batches lead: ``matvec`` maps ``(..., columns)`` to ``(..., rows)``.
     """
 
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
-    domain: VectorSpace = WHOLE
 
     @abstractmethod
     def matvec(
@@ -127,12 +120,10 @@ class FunctionOperator(LinearOperator):
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        domain: VectorSpace = WHOLE,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = torch.device(device)
-        self.domain = domain
         self._matvec = matvec
         self._rmatvec = rmatvec
 
@@ -141,3 +132,14 @@ class FunctionOperator(LinearOperator):
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return self._rmatvec(y)
+
+
+def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
+    """``Σ a b`` over the last dim, accumulated in float64."""
+    return torch.sum(a * b, dim=-1, dtype=torch.float64)
+
+
+def ratio(value: Tensor, scale: Tensor) -> Tensor:
+    """``value / scale``, where zero over zero is zero: the answer to b = 0 is known."""
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.where(scale > 0, value / safe, torch.where(value > 0, torch.inf, 0.0))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.linalg.circulant import Circulant
-from dustmap.linalg.space import WHOLE, VectorSpace, inner
+from dustmap.linalg.operator import inner
 from dustmap.linalg.toeplitz import extend, restrict
 
 # Above this many times their number, random vectors need no orthogonalisation: their
@@ -49,14 +49,9 @@ class NystromPreconditioner:
     """
 
     def __init__(
-        self,
-        basis: Float[Tensor, "r n"],
-        eigenvalues: Float[Tensor, " r"],
-        *,
-        space: VectorSpace = WHOLE,
+        self, basis: Float[Tensor, "r n"], eigenvalues: Float[Tensor, " r"]
     ) -> None:
         self.basis = basis
-        self._space = space
         self.eigenvalues = eigenvalues
         shrink = (eigenvalues[-1:] + 1) / (eigenvalues + 1) - 1
         self._weights = shrink.to(basis.dtype)
@@ -72,45 +67,41 @@ class NystromPreconditioner:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         block: int | None = None,
-        space: VectorSpace = WHOLE,
     ) -> NystromPreconditioner:
         """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
 
         They are multiplied by ``block`` at a time: 16, or fewer if they are long.
-        ``size`` counts their entries that are here, in the sense of ``space``.
         """
-        length = space.length(size)
-        if not 1 <= rank <= length:
-            raise ValueError(f"rank must lie in 1..{length}, got {rank}")
-        sketch = space.normal(rank, size, generator, dtype).to(device)
-        if length < _TALL * rank:
-            basis = space.orthonormal(sketch)
+        if not 1 <= rank <= size:
+            raise ValueError(f"rank must lie in 1..{size}, got {rank}")
+        sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
+        if size < _TALL * rank:
+            basis = torch.linalg.qr(sketch.mT).Q.mT.contiguous()
         else:
             # Random directions in many dimensions are orthogonal as they are.
-            basis = sketch.div_(length**0.5)
+            basis = sketch.div_(size**0.5)
         # Another name for the same memory, which `del basis` is to free.
         del sketch
         image = torch.empty_like(basis)
-        block = block or max(1, min(16, _TOGETHER // length))
+        block = block or max(1, min(16, _TOGETHER // size))
         for first in range(0, rank, block):
             some = slice(first, first + block)
             image[some] = product(basis[some])
         # The shift keeps the core matrix positive definite to rounding.
         # Row by row: a copy in double precision would be the peak of a fit's memory.
-        sizes = torch.stack([inner(row, row) for row in image])
-        norm = space.total(sizes.sum()).sqrt()
+        norm = torch.stack([inner(row, row) for row in image]).sum().sqrt()
         if not norm > 0:
-            return cls(basis[:0], norm.new_zeros(0), space=space)
-        shift = torch.finfo(dtype).eps * length**0.5 * norm
+            return cls(basis[:0], norm.new_zeros(0))
+        shift = torch.finfo(dtype).eps * size**0.5 * norm
         image.add_(basis, alpha=float(shift))
-        core = space.total((basis @ image.mT).to(torch.float64))
+        core = (basis @ image.mT).to(torch.float64)
         del basis
         values, vectors = torch.linalg.eigh((core + core.mT) / 2)
         kept = values > 10 * torch.finfo(dtype).eps * values.max()
         root = vectors[:, kept] / values[kept].sqrt()
         factor = root.mT.to(dtype) @ image
         del image
-        gram = space.total((factor @ factor.mT).to(torch.float64))
+        gram = (factor @ factor.mT).to(torch.float64)
         squares, rotation = torch.linalg.eigh((gram + gram.mT) / 2)
         squares, rotation = squares.flip(0), rotation.flip(1)
         good = squares > 10 * torch.finfo(dtype).eps * squares.max()
@@ -119,8 +110,7 @@ class NystromPreconditioner:
         # Removing the shift may leave rounding below zero; any positive spectrum makes
         # a valid preconditioner, so this cannot change a result.
         eigenvalues = (squares - shift).clamp(min=0.0)
-        return cls(scaled @ factor, eigenvalues, space=space)
+        return cls(scaled @ factor, eigenvalues)
 
     def __call__(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        along = self._space.total(x @ self.basis.mT)
-        return x + (along * self._weights) @ self.basis
+        return x + ((x @ self.basis.mT) * self._weights) @ self.basis

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals
 from dustmap.linalg.operator import LinearOperator
-from dustmap.linalg.space import WHOLE, VectorSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +41,6 @@ class ForwardModel(ABC):
     """From whitened parameters ε ~ N(0, I) to predictions of N observations."""
 
     latent_size: int
-    # The space of ε; ``latent_size`` counts the entries on this rank.
-    latent_space: VectorSpace = WHOLE
     dtype: torch.dtype
     device: torch.device
     # Whether every prediction is positive: quantiles are then log-normal.

@@ -38,7 +38,6 @@ class TorusTangent(LinearOperator):
         self.shape = (weights.shape[0], whitening.size)
         self.dtype = whitening.dtype
         self.device = whitening.device
-        self.domain = whitening.space
         self.whitening = whitening
         self._weights = weights
         self._derivative = derivative
@@ -88,7 +87,6 @@ class TorusModel(ForwardModel):
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
-        self.latent_space = whitening.space
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._observe(functionals)

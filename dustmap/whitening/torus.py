@@ -15,7 +15,6 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.linalg.circulant import Circulant
-from dustmap.linalg.space import WHOLE, VectorSpace
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
 _LAGS = 2**18
@@ -67,9 +66,6 @@ class TorusWhitening:
         Images of the kernel below this share of ``k(0)`` are left out; what the
         products' precision can tell if ``None``.
     """
-
-    # Where ε is: here as a whole.
-    space: VectorSpace = WHOLE
 
     def __init__(
         self,
@@ -167,7 +163,8 @@ class TorusWhitening:
         self, generator: torch.Generator, count: int = 1
     ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s m"]]:
         """Draws of the field on the fine torus, and the ε of its coarse points."""
-        white = self.space.normal(count, self.fine_size, generator, self.dtype)
+        shape = (count, self.fine_size)
+        white = torch.randn(shape, generator=generator, dtype=self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
         return field, self.whiten(self.subsample(field))
 

@@ -144,7 +144,7 @@ def _linear_samples(
     precision = Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
-        eta, xi = white_noise(fit.seed, number, len(total), len(mean), precision.domain)
+        eta, xi = white_noise(fit.seed, number, len(total), len(mean))
         drawn = noise.weighed(noise.coloured(eta).to(total))
         return tangent.operator.rmatvec(drawn) + xi.to(mean)
 
@@ -157,7 +157,6 @@ def _linear_samples(
             torch.stack([right_side(number) for number in range(first, last)]),
             preconditioner=fit.cache.preconditioner,
             on_step=functools.partial(fit.on_step, name),
-            space=precision.domain,
         )
         require_finite(name, residual=block.residual)
         if fit.blocks is not None:

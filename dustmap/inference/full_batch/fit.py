@@ -94,10 +94,7 @@ class Fit:
 
     def target(self, total: Float[Tensor, " n"]) -> Target:
         """The objective of the mode for this Σ."""
-        space = self.model.latent_space
-        return Target(
-            y=self.noise.observations, noise=self.noise.covariance(total), space=space
-        )
+        return Target(y=self.noise.observations, noise=self.noise.covariance(total))
 
     def newton(self, target: Target, **options: Any) -> GaussNewton:
         """Steps towards a target, with the current preconditioner."""

@@ -22,7 +22,6 @@ from dustmap.inference.full_batch.noise_covariance import NoiseCovariance
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.operator import LinearOperator, inner, ratio
 from dustmap.linalg.preconditioners import NystromPreconditioner
-from dustmap.linalg.space import WHOLE, VectorSpace
 from dustmap.models.base import ForwardModel, Linearisation
 
 OnStep = Callable[[str, int, float], None]
@@ -44,7 +43,6 @@ class Precision(LinearOperator):
         self.shape = (features.shape[1], features.shape[1])
         self.dtype = features.dtype
         self.device = features.device
-        self.domain = features.domain
         self._features = features
         self._noise = noise
 
@@ -65,7 +63,6 @@ class Precision(LinearOperator):
         return solver.solve(
             self.matvec,
             rhs.reshape(-1, self.shape[0]),
-            space=self.domain,
             product_of=lambda index: self.select(index).matvec,
             **options,
         )
@@ -86,14 +83,11 @@ class Target:
         Σ, the covariance of their noise.
     centre
         ξ, the mean of the prior of ε; zero if ``None``.
-    space
-        The space of ε.
     """
 
     y: Float[Tensor, "*b n"]
     noise: NoiseCovariance
     centre: Float[Tensor, "*b p"] | None = None
-    space: VectorSpace = WHOLE
 
     def select(self, members: Tensor) -> Target:
         """Those of some members of the batch (numbers, or whether each is one)."""
@@ -110,7 +104,7 @@ class Target:
         """J, in float64."""
         misfit = self.noise.whitened(self.y - prediction)
         beside = self.beside(eps)
-        return (self.space.inner(beside, beside) + inner(misfit, misfit)) / 2
+        return (inner(beside, beside) + inner(misfit, misfit)) / 2
 
     def gradient(
         self, tangent: Linearisation, eps: Float[Tensor, "*b p"]
@@ -183,14 +177,14 @@ class GaussNewton:
         FloatingPointError
             If the solve or the objective is not finite.
         """
-        space, solver = tangent.operator.domain, self.solver
-        gradient, unit = self.target.gradient(tangent, eps), 1.0
+        solver, unit = self.solver, 1.0
+        gradient = self.target.gradient(tangent, eps)
         if self.forcing:
             # An approximate answer does not merit the product of its true residual.
             solver = replace(solver, rtol=self.forcing, restarts=None)
         else:
             rhs = self.target.right_side(tangent, eps)
-            sizes = [space.inner(x, x).sqrt() for x in (rhs, gradient)]
+            sizes = [inner(x, x).sqrt() for x in (rhs, gradient)]
             unit = float(ratio(*sizes).min()) or 1.0
             solver = replace(solver, rtol=solver.rtol * unit)
         solution = Precision(tangent.operator, self.target.noise).solve(
@@ -205,7 +199,7 @@ class GaussNewton:
         solution = replace(
             solution, value=value.reshape(solution.value.shape), residual=residual
         )
-        change = -space.inner(gradient, step)
+        change = -inner(gradient, step)
         return self._backtrack(tangent, eps, step, change, solution, where)
 
     def _backtrack(
@@ -280,7 +274,7 @@ class GaussNewton:
     def decrement(self, eps: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
         """``½ gᵀ Λ⁻¹ g`` [nats], the expected gain of an accurate step from ε."""
         tangent = self.model.linearise(eps)
-        gradient, space = self.target.gradient(tangent, eps), tangent.operator.domain
+        gradient = self.target.gradient(tangent, eps)
         solution = Precision(tangent.operator, self.target.noise).solve(
             gradient,
             replace(self.solver, rtol=_ACCURATE),
@@ -289,4 +283,4 @@ class GaussNewton:
             on_step=lambda step, _: self.on_step("decrement", step, math.nan),
         )
         require_finite("Newton decrement", residual=solution.residual)
-        return space.inner(gradient, solution.value.view_as(eps)) / 2
+        return inner(gradient, solution.value.view_as(eps)) / 2

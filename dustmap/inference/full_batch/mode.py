@@ -11,6 +11,7 @@ from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import Step
 from dustmap.inference.full_batch.progress import Iterate, Mode
+from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
 
 # Tolerances of a solve relative to the gradient: of the first search, and of another
@@ -117,7 +118,7 @@ def _stationary(fit: Fit, tangent: Linearisation, at: Iterate, step: Step) -> bo
     target = fit.target(at.total)
     gradient = target.gradient(tangent, at.eps)
     rhs = target.right_side(tangent, at.eps)
-    residual, scale = (target.space.inner(x, x).sqrt() for x in (gradient, rhs))
+    residual, scale = (inner(x, x).sqrt() for x in (gradient, rhs))
     reached = fit.settings.solver.rtol
     # If Σ depends on the field, solves stop early by design.
     if not fit.inexact:

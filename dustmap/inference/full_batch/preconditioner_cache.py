@@ -63,7 +63,7 @@ class PreconditionerCache:
     ) -> None:
         """Make and keep a preconditioner of the precision at ε."""
         precision = Precision(tangent.operator, self._covariance(total))
-        rank = min(self._rank, precision.domain.length(precision.shape[0]))
+        rank = min(self._rank, precision.shape[0])
         self.iterations = 0
         if rank == 0:
             return
@@ -78,7 +78,6 @@ class PreconditionerCache:
             self._generator,
             dtype=precision.dtype,
             device=precision.device,
-            space=precision.domain,
         )
         self.origin = origin
 

@@ -30,7 +30,6 @@ from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.progress import Batch, Fitted, Round
-from dustmap.linalg.space import WHOLE, VectorSpace
 
 # Tolerances of solves relative to the gradient in the final rounds: the total cost of a
 # sample is least between 0.1 and 0.5, and the expected decrease is 12% too small with
@@ -166,7 +165,7 @@ def perturbed_target(
     """The objectives of these samples: 2k and 2k + 1 are an antithetic pair."""
     y, data, centres = target.y, [], []
     for number in numbers:
-        eta, xi = white_noise(seed, number // 2, len(y), latent_size, target.space)
+        eta, xi = white_noise(seed, number // 2, len(y), latent_size)
         sign = 1.0 if number % 2 == 0 else -1.0
         data.append(y + sign * target.noise.coloured(eta).to(y))
         centres.append(sign * xi.to(y))
@@ -223,9 +222,9 @@ def fit_samples(
 
 
 def white_noise(
-    seed: int, number: int, n: int, p: int, space: VectorSpace = WHOLE
+    seed: int, number: int, n: int, p: int
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
     """η and ξ of one pair of samples (float64), reproducible by its number."""
     generator = torch.Generator().manual_seed(seed + number)
     eta = torch.randn(n, generator=generator, dtype=torch.float64)
-    return eta, space.normal(1, p, generator)[0]
+    return eta, torch.randn(p, generator=generator, dtype=torch.float64)
