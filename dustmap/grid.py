@@ -71,6 +71,11 @@ class Grid:
             for o, n, h in zip(self.origin, self.shape, self.spacing, strict=True)
         )
 
+    @property
+    def reach(self) -> float:
+        """Distance from the origin of coordinates to the nearest face of the box."""
+        return min(abs(x) for x in (*self.lower, *self.upper))
+
     def axis(self, axis: int) -> Float[Tensor, " n"]:
         """Coordinates of the points along one axis (float64)."""
         steps = torch.arange(self.shape[axis], dtype=torch.float64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from dustmap.grid import Grid
 
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
@@ -17,7 +20,10 @@ class Rule(Protocol):
     """A quadrature rule on the unit interval, possibly another one per ray."""
 
     def fractions(
-        self, lengths: Float[Tensor, " n"], index: Int[Tensor, " n"]
+        self,
+        start: Float[Tensor, "n d"],
+        end: Float[Tensor, "n d"],
+        index: Int[Tensor, " n"],
     ) -> Fractions:
         """Rows, positions in [0, 1] and weights (summing to 1 per row).
 
@@ -36,36 +42,76 @@ class GaussLegendre:
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
-    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
+    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
         x, w = np.polynomial.legendre.leggauss(self.count)
-        n = len(lengths)
+        n = len(start)
         rows = torch.arange(n).repeat_interleave(self.count)
         x, w = torch.as_tensor((x + 1) / 2), torch.as_tensor(w / 2)
         return rows, x.repeat(n), w.repeat(n)
 
 
+class Pieces(NamedTuple):
+    """Parts of rays with steps of one size, in order along every ray."""
+
+    rows: Int[Tensor, " p"]
+    low: Float[Tensor, " p"]  # where each begins and ends, in [0, 1]
+    high: Float[Tensor, " p"]
+    lengths: Float[Tensor, " p"]
+    step: Float[Tensor, " p"]
+
+    @property
+    def counts(self) -> Int[Tensor, " p"]:
+        """How many steps each takes."""
+        return torch.ceil(self.lengths / self.step).clamp(min=1).to(torch.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
+    """Steps of at most ``step``, half as long in each next of nested ``finer`` boxes.
+
+    Rays are cut where they pass a face of a box.
+    """
+
     step: float
+    finer: tuple[Grid, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.step > 0:
             raise ValueError(f"step must be positive, got {self.step}")
 
+    def pieces(self, start: Float[Tensor, "n d"], end: Float[Tensor, "n d"]) -> Pieces:
+        """The rays' parts in one box each; a ray without length has one part."""
+        count, direction = len(start), end - start
+        lengths = torch.linalg.vector_norm(direction, dim=-1)
+        edges = [torch.zeros(count, 1), torch.ones(count, 1)]
+        edges += [_crossings(start, direction, grid) for grid in self.finer]
+        cuts = torch.cat([e.to(torch.float64) for e in edges], dim=1).sort(dim=1).values
+        # A part of rounding's length would be a node more in the next box.
+        kept = cuts[:, 1:] - cuts[:, :-1] > 1e-12
+        kept[:, -1] |= ~kept.any(dim=1)
+        rows, number = kept.nonzero(as_tuple=True)
+        low, high = cuts[rows, number], cuts[rows, number + 1]
+        middle = start[rows] + ((low + high) / 2)[:, None] * direction[rows]
+        step = torch.full_like(low, self.step)
+        for level, grid in enumerate(self.finer, start=1):
+            step[grid.contains(middle)] = self.step / 2**level
+        return Pieces(rows, low, high, (high - low) * lengths[rows], step)
+
 
 class FixedStep(_Stepped):
-    """The composite midpoint rule with steps of at most ``step`` along every ray."""
+    """The composite midpoint rule with even steps along every part of a ray."""
 
     __slots__ = ()
 
-    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
-        counts, rows, step = _steps(lengths, self.step)
-        width = 1.0 / counts.to(torch.float64)
-        return rows, (step + 0.5) * width[rows], width[rows]
+    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
+        pieces = self.pieces(start, end)
+        counts, piece, step = _steps(pieces)
+        width = ((pieces.high - pieces.low) / counts)[piece]
+        return pieces.rows[piece], pieces.low[piece] + (step + 0.5) * width, width
 
 
 class StepsOutwards(_Stepped):
-    """The midpoint rule with steps counted from where a ray begins, the last cut short.
+    """The midpoint rule with steps from where a part begins, the last cut short.
 
     Rays of one direction share all whole steps: their integrals rise with the length
     wherever the field is positive and straight within a step. Of :class:`FixedStep`
@@ -74,13 +120,17 @@ class StepsOutwards(_Stepped):
 
     __slots__ = ()
 
-    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
-        counts, rows, step = _steps(lengths, self.step)
-        # A ray shorter than a step, or without length, has one node in its middle.
-        low = step * (self.step / lengths.clamp(min=self.step))[rows]
+    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
+        pieces = self.pieces(start, end)
+        counts, piece, step = _steps(pieces)
+        # A part shorter than a step, or without length, has one node in its middle.
+        width = pieces.step / torch.maximum(pieces.lengths, pieces.step)
+        width = (width * (pieces.high - pieces.low))[piece]
+        low = pieces.low[piece] + step * width
         high = torch.cat([low[1:], low.new_ones(min(len(low), 1))])
-        high[step == counts[rows] - 1] = 1.0
-        return rows, (low + high) / 2, high - low
+        last = step == counts[piece] - 1
+        high[last] = pieces.high[piece][last]
+        return pieces.rows[piece], (low + high) / 2, high - low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,7 +150,7 @@ class MonteCarlo:
             positions=torch.rand(rays, count, generator=generator, dtype=torch.float64)
         )
 
-    def fractions(self, lengths: Tensor, index: Tensor) -> Fractions:
+    def fractions(self, start: Tensor, end: Tensor, index: Tensor) -> Fractions:
         if len(index) and int(index.max()) >= len(self.positions):
             raise ValueError(
                 f"the rule was drawn for {len(self.positions)} rays, "
@@ -113,9 +163,25 @@ class MonteCarlo:
         return rows, chosen.reshape(-1), weights
 
 
-def _steps(lengths: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
-    """How many steps every ray takes; the ray of each step, and its number there."""
-    counts = torch.ceil(lengths / step).clamp(min=1).to(torch.int64)
-    rows = torch.arange(len(lengths)).repeat_interleave(counts)
+def _steps(pieces: Pieces) -> tuple[Tensor, Tensor, Tensor]:
+    """How many steps every part takes; the part of each step, and its number there."""
+    counts = pieces.counts
+    piece = torch.arange(len(counts)).repeat_interleave(counts)
     first = torch.cumsum(counts, 0) - counts
-    return counts, rows, torch.arange(len(rows)) - first[rows]
+    return counts, piece, torch.arange(len(piece)) - first[piece]
+
+
+def _crossings(
+    start: Float[Tensor, "n d"], direction: Float[Tensor, "n d"], grid: Grid
+) -> Float[Tensor, "n 2"]:
+    """Where rays enter and leave a box, in [0, 1]; twice the same where they do not."""
+    lower, upper = start.new_tensor(grid.lower), start.new_tensor(grid.upper)
+    safe = torch.where(direction == 0, 1.0, direction)
+    faces = torch.stack([(lower - start) / safe, (upper - start) / safe])
+    # Along an axis in which a ray does not move it is inside all the time, or never.
+    still = direction == 0
+    within = (start >= lower) & (start <= upper)
+    near = torch.where(still, torch.where(within, -math.inf, math.inf), faces.amin(0))
+    far = torch.where(still, torch.where(within, math.inf, -math.inf), faces.amax(0))
+    enter, leave = near.amax(dim=1).clamp(0, 1), far.amin(dim=1).clamp(0, 1)
+    return torch.stack([enter, torch.maximum(enter, leave)], dim=1)

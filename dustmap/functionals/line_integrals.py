@@ -63,7 +63,7 @@ class LineIntegrals(Functionals):
 
     def nodes(self) -> Nodes:
         lengths = self.lengths
-        rows, fraction, weight = self.rule.fractions(lengths, self.index)
+        rows, fraction, weight = self.rule.fractions(self.start, self.end, self.index)
         direction = self.end - self.start
         return Nodes(
             points=self.start[rows] + fraction[:, None] * direction[rows],

@@ -15,6 +15,7 @@ class Matern12(Radial):
 
     __slots__ = ()
     title = "Matérn-1/2"
+    smoothness = 0.5
 
     @staticmethod
     def radial(r: Tensor) -> Tensor:
@@ -26,6 +27,7 @@ class Matern32(Radial):
 
     __slots__ = ()
     title = "Matérn-3/2"
+    smoothness = 1.5
     derivatives = 1
 
     @staticmethod
@@ -47,6 +49,7 @@ class Matern52(Radial):
 
     __slots__ = ()
     title = "Matérn-5/2"
+    smoothness = 2.5
     derivatives = 1
 
     @staticmethod

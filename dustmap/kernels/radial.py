@@ -37,6 +37,8 @@ class Radial(Kernel):
     """
 
     title: ClassVar[str]
+    # ν of a Matérn covariance.
+    smoothness: ClassVar[float | None] = None
     lengthscale: Tensor
     variance: Tensor
 

@@ -22,7 +22,7 @@ from dustmap.projection import Interpolation
 from dustmap.whitening import TorusWhitening
 
 
-class TorusGaussian(TorusModel):
+class TorusGaussian(TorusModel[TorusWhitening]):
     r"""``ρ = μ + f`` with f Gaussian on a torus (full batch, solve-free).
 
     Parameters

@@ -1,4 +1,4 @@
-r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on a torus.
+r"""A positive density: ``ρ = ρ_0 exp(f)`` with f Gaussian on a torus or several.
 
 ``apply(ε) = W ρ`` with ``ρ = ρ_0 exp(A ε)``; its tangent is ``Φ = W diag(ρ) A``. The
 unresolved part of f has small scales and multiplies the density: it contributes the
@@ -23,17 +23,16 @@ from dustmap.functionals import (
     LineIntegrals,
     PointValues,
 )
-from dustmap.grid import torus_positions
 from dustmap.kernels import Radial
 from dustmap.models.base import Linearisation
 from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
-from dustmap.whitening import TorusWhitening
+from dustmap.whitening import GridWhitening
 
 
-class LogNormal(TorusModel):
+class LogNormal(TorusModel[GridWhitening]):
     """A log-normal density that predicts all observations without a solve.
 
     Parameters
@@ -67,7 +66,7 @@ class LogNormal(TorusModel):
 
     def __init__(
         self,
-        whitening: TorusWhitening,
+        whitening: GridWhitening,
         functionals: Functionals,
         *,
         mean: Mean,
@@ -86,8 +85,9 @@ class LogNormal(TorusModel):
         )
         self._log_mean = self._logarithm()
         self._seed = seed
-        # Shared with all models derived from this.
+        # Shared with all models derived from this: one for each level.
         self._measured: list[LocalResidual] = []
+        self._relative: list[Tensor] = []
 
     def _observe(self, functionals: Functionals) -> None:
         known = PointValues | LineIntegrals | DistanceMarginalizedIntegrals
@@ -107,18 +107,20 @@ class LogNormal(TorusModel):
         return self.whitening.kernel
 
     @property
-    def local(self) -> LocalResidual:
-        """The unresolved part of f (measured once)."""
+    def local(self) -> list[LocalResidual]:
+        """The unresolved part of f on every level (measured once)."""
         if not self._measured:
-            found = local_residual(
-                self.kernel,
-                self.whitening.torus.grid.spacing,
-                refinement=self.whitening.refinement,
-                interpolation=self.interpolation,
-                seed=self._seed,
-            )
-            self._measured.append(found)
-        return self._measured[0]
+            self._measured += [
+                local_residual(
+                    self.kernel,
+                    grid.spacing,
+                    refinement=self.whitening.refinement,
+                    interpolation=self.interpolation,
+                    seed=self._seed,
+                )
+                for grid in self.whitening.levels.grids
+            ]
+        return self._measured
 
     def density(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``ρ`` on the (refined) torus."""
@@ -150,7 +152,18 @@ class LogNormal(TorusModel):
     def _variance(self, density: Tensor, observed: Tensor) -> Tensor:
         """``κ_n (W ρ²)_n + (e^{c_n} − 1) (W ρ)_n²``, where ``observed`` is ``W ρ``."""
         line, point = self._factors()
-        return line * self.weights.matvec(density**2) + point * observed**2
+        squared = density**2
+        if len(self.local) > 1:
+            squared *= self._relative_kappa()
+        return line * self.weights.matvec(squared) + point * observed**2
+
+    def _relative_kappa(self) -> Float[Tensor, " f"]:
+        """κ of every point's level, over that of the coarsest."""
+        if not self._relative:
+            kappa = [local.line / self.local[0].line for local in self.local]
+            found = self.whitening.levels.constants(kappa)
+            self._relative.append(found.to(dtype=self.dtype, device=self.device))
+        return self._relative[0]
 
     def retract(
         self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
@@ -160,7 +173,7 @@ class LogNormal(TorusModel):
         This is the change predicted by the tangent. ``exp(δ)`` overshoots it, and a
         few such cells would force long steps to be halved.
         """
-        if self.whitening.refinement != 1:
+        if not self.whitening.invertible:
             return super().retract(eps, step, length)
         change = length * self.whitening.colour(step)
         softer = torch.where(change > 0, torch.log1p(change.clamp(min=0)), change)
@@ -195,24 +208,31 @@ class LogNormal(TorusModel):
         return other
 
     def _factors(self) -> tuple[Tensor, Tensor]:
-        """``κ_n`` and ``e^{c_n} − 1`` per functional; one of them is zero."""
+        """``κ_n`` of the coarsest level and ``e^{c_n} − 1``; one of them is zero."""
         line = torch.zeros(len(self._functionals), dtype=torch.float64)
         point = torch.zeros_like(line)
         for rows, part in self._functionals.runs():
             if isinstance(part, PointValues):
-                grid = self.whitening.torus.grid
-                point[rows] = torch.expm1(self.local.at(part.points, grid))
+                point[rows] = torch.expm1(self._point_variance(part.points))
             else:
-                line[rows] = self.subgrid_share * self.local.line
+                line[rows] = self.subgrid_share * self.local[0].line
         place = {"dtype": self.dtype, "device": self.device}
         return line.to(**place), point.to(**place)
 
-    def _positions(self) -> Float[Tensor, "f d"]:
-        return torus_positions(self.whitening.torus, self.whitening.refinement)
+    def _point_variance(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """``c`` of each point, on the level that it has."""
+        levels = self.whitening.levels
+        level, variance = levels.level_of(points), points.new_zeros(len(points))
+        for number, (local, grid) in enumerate(
+            zip(self.local, levels.grids, strict=True)
+        ):
+            variance[level == number] = local.at(points[level == number], grid)
+        return variance
 
     def _logarithm(self) -> Float[Tensor, " f"]:
         """``ln ρ_0`` on the (refined) torus."""
-        values = self.mean(self._positions())
+        levels, refinement = self.whitening.levels, self.whitening.refinement
+        values = self.mean(levels.positions(refinement))
         if not bool((values > 0).all()):
             raise ValueError(
                 "the median of a log-normal density must be positive everywhere, the "

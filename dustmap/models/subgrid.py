@@ -33,6 +33,9 @@ _DRAWS = 4
 # Smaller images of the kernel are omitted: they are smooth, and thus resolved. κ and c
 # change by 0.3% at most for lengthscales of 6.5 cells.
 _IMAGES = 1e-6
+# Longer lengthscales, in cells, are taken as this long: their images would be many. Of
+# 16 cells κ is 1% off for Matérn-1/2, and 25% too low for the smoother Matérn-3/2.
+_MOST_CELLS = 8.0
 # Points per cell and axis at which the residual is measured.
 _PHASES = 4
 
@@ -87,6 +90,7 @@ def local_residual(
         Of the grid on which the inducing points determine the field, and of W.
     """
     dimension = len(spacing)
+    kernel = _as_rough(kernel, spacing)
     cells = (_CELLS[dimension],) * dimension
     box = Grid(shape=cells, spacing=tuple(spacing), origin=(0.0,) * dimension)
     torus = Torus(grid=box, shape=cells)
@@ -115,15 +119,33 @@ def local_residual(
     return LocalResidual(line=line, phases=phases)
 
 
+def _as_rough(kernel: Radial, spacing: tuple[float, ...]) -> Radial:
+    """A kernel of at most ``_MOST_CELLS`` cells with the same roughness.
+
+    What a grid much finer than the lengthscale cannot resolve is the tail of the
+    spectrum, which depends on ``σ² ℓ^{-2ν}`` alone.
+    """
+    scale = kernel.lengthscale.detach().expand(len(spacing))
+    cells = float((scale / torch.tensor(spacing, dtype=torch.float64)).min())
+    if kernel.smoothness is None or cells <= _MOST_CELLS:
+        return kernel
+    shorter = _MOST_CELLS / cells
+    return kernel.with_parameters(
+        {
+            "lengthscale": kernel.lengthscale * shorter,
+            "variance": kernel.variance * shorter ** (2 * kernel.smoothness),
+        }
+    )
+
+
 def _axis_weights(
     torus: Torus, axis: int, refinement: int, interpolation: Interpolation
 ) -> LinearOperator:
     """Interpolation along one axis to all phases of all cells but the last."""
     n, h = torus.grid.shape[axis], torus.grid.spacing[axis]
-    line = Torus(
-        grid=Grid(shape=(n,), spacing=(h,), origin=(0.0,)), shape=(torus.shape[axis],)
-    )
-    points = line.grid.refined(refinement * _PHASES).points()[:-1]
+    grid = Grid(shape=(n,), spacing=(h,), origin=(0.0,))
+    line = Torus(grid=grid, shape=(torus.shape[axis],))
+    points = grid.refined(refinement * _PHASES).points()[:-1]
     return projection(
         line,
         PointValues(points),

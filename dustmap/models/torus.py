@@ -1,9 +1,9 @@
-"""What models of a field on a torus share: the whitening A and the projection W."""
+"""What models of a field on grids share: the whitening A and the projection W."""
 
 from __future__ import annotations
 
 import copy
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,7 +14,9 @@ from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import ForwardModel
 from dustmap.models.means import Mean
 from dustmap.projection import Interpolation, Projection, projection
-from dustmap.whitening import TorusWhitening
+from dustmap.whitening import GridWhitening
+
+AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
 
 
 class TorusTangent(LinearOperator):
@@ -31,7 +33,7 @@ class TorusTangent(LinearOperator):
 
     def __init__(
         self,
-        whitening: TorusWhitening,
+        whitening: GridWhitening,
         weights: LinearOperator,
         derivative: Float[Tensor, "*batch f"] | None = None,
     ) -> None:
@@ -68,14 +70,14 @@ class TorusTangent(LinearOperator):
         return self.whitening.colour_transpose(cotangent)
 
 
-class TorusModel(ForwardModel):
-    """A field on a torus that all functionals observe through one sparse W."""
+class TorusModel(ForwardModel, Generic[AnyWhitening]):
+    """A field on grids that all functionals observe through one sparse W."""
 
     memory_budget: float | None = None
 
     def __init__(
         self,
-        whitening: TorusWhitening,
+        whitening: AnyWhitening,
         functionals: Functionals,
         *,
         mean: Mean,
@@ -97,7 +99,7 @@ class TorusModel(ForwardModel):
 
     def _projection(self, refinement: int) -> Projection:
         return projection(
-            self.whitening.torus,
+            self.whitening.levels,
             self._functionals,
             refinement=refinement,
             interpolation=self.interpolation,

@@ -1,4 +1,4 @@
-"""Interpolation weights of nodes on a periodic lattice, in compiled code.
+"""Interpolation weights of nodes on nested periodic grids, in compiled code.
 
 Consecutive nodes of a row that lie in one cell share its corners: their weights are
 added up before anything is written.
@@ -10,45 +10,59 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dustmap.levels import Levels
 from dustmap.linalg.compiled_tasks import compiled
 
 
 class Lattice(NamedTuple):
-    """A periodic grid with one to three axes, filled up to three.
+    """Nested periodic grids with one to three axes, filled up to three.
 
     An absent axis has one point, one corner and the weight 1.
     """
 
-    scales: np.ndarray  # (2, 3): origin, step
-    sizes: np.ndarray  # (3, 3): points, corners of a cell, offset of the first corner
+    scales: np.ndarray  # (levels, 2, 3): origin, step
+    sizes: np.ndarray  # (levels, 3, 3): points, corners of a cell, offset of the first
+    boxes: np.ndarray  # (levels, 2, d): where a level counts if no finer one does
+    firsts: np.ndarray  # (levels,): first column
     cubic: bool
 
     @classmethod
-    def make(
-        cls,
-        origin: tuple[float, ...],
-        step: tuple[float, ...],
-        shape: tuple[int, ...],
-        cubic: bool,
-    ) -> Lattice:
-        """The lattice ``origin + i step`` with linear or cubic interpolation."""
-        scales, sizes = np.zeros((2, 3)), np.zeros((3, 3), np.int64)
-        scales[1], sizes[:2] = 1.0, 1
-        present = slice(len(shape))
-        scales[:, present] = origin, step
-        sizes[0, present] = shape
-        sizes[1:, present] = [[4], [-1]] if cubic else [[2], [0]]
-        return cls(scales=scales, sizes=sizes, cubic=cubic)
+    def make(cls, levels: Levels, refinement: int, cubic: bool) -> Lattice:
+        """The levels' tori, refined, with linear or cubic interpolation."""
+        count = len(levels)
+        scales, sizes = np.zeros((count, 2, 3)), np.zeros((count, 3, 3), np.int64)
+        scales[:, 1], sizes[:, :2] = 1.0, 1
+        present = slice(levels.dimension)
+        sizes[:, 1:, present] = [[4], [-1]] if cubic else [[2], [0]]
+        for torus, scale, size in zip(levels.tori, scales, sizes, strict=True):
+            scale[0, present] = torus.grid.origin
+            scale[1, present] = [h / refinement for h in torus.grid.spacing]
+            size[0, present] = [n * refinement for n in torus.shape]
+        points = sizes[:, 0].prod(axis=1)
+        return cls(
+            scales=scales,
+            sizes=sizes,
+            boxes=np.array([(grid.lower, grid.upper) for grid in levels.grids]),
+            firsts=np.cumsum(points) - points,
+            cubic=cubic,
+        )
 
     @property
     def size(self) -> int:
         """Number of points."""
-        return int(np.prod(self.sizes[0]))
+        return int(self.sizes[:, 0].prod(axis=1).sum())
 
     @property
     def corner_count(self) -> int:
         """Weights per node."""
-        return int(np.prod(self.sizes[1]))
+        return int(np.prod(self.sizes[0, 1]))
+
+    def levels_of(self, points: np.ndarray) -> np.ndarray:
+        """The finest level that holds each point."""
+        level = np.zeros(len(points), np.int64)
+        for number, (lower, upper) in enumerate(self.boxes):
+            level[((points >= lower) & (points <= upper)).all(axis=1)] = number
+        return level
 
 
 @compiled
@@ -67,7 +81,18 @@ def ray_nodes(start, end, lengths, counts, points, weights):
 
 @compiled
 def node_entries(
-    points, weights, axes, starts, scales, sizes, cubic, pointers, columns, values
+    points,
+    weights,
+    axes,
+    starts,
+    scales,
+    sizes,
+    boxes,
+    firsts,
+    cubic,
+    pointers,
+    columns,
+    values,
 ):
     """Write the entries of rows of nodes ``starts[r] … starts[r + 1]``.
 
@@ -75,35 +100,55 @@ def node_entries(
     """
     corner, sums = np.ones((3, 4)), np.zeros(64)
     cell, here = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    at = 0
+    at = level = 0
     pointers[0] = 0
     for r in range(len(starts) - 1):
         for j in range(starts[r], starts[r + 1]):
             moved = j == starts[r]
             axis = axes[j] if len(axes) else -1
+            own = _level(points[j], boxes)
+            if own != level:
+                moved = True
             for d in range(points.shape[1]):
-                place = (points[j, d] - scales[0, d]) / scales[1, d]
+                step = scales[own, 1, d]
+                place = (points[j, d] - scales[own, 0, d]) / step
                 floor = np.floor(place)
                 here[d] = int(floor)
                 if here[d] != cell[d]:
                     moved = True
-                _axis_weights(place - floor, scales[1, d], cubic, axis == d, corner[d])
+                _axis_weights(place - floor, step, cubic, axis == d, corner[d])
             if moved:
                 if j > starts[r]:
-                    at = _write_cell(sizes, cell, sums, columns, values, at)
+                    first, size = firsts[level], sizes[level]
+                    at = _write_cell(first, size, cell, sums, columns, values, at)
+                level = own
                 for d in range(3):
                     cell[d] = here[d]
             c = 0
-            for i in range(sizes[1, 0]):
-                first = weights[j] * corner[0, i]
-                for k in range(sizes[1, 1]):
-                    second = first * corner[1, k]
-                    for m in range(sizes[1, 2]):
-                        sums[c] += second * corner[2, m]
+            for i in range(sizes[0, 1, 0]):
+                outer = weights[j] * corner[0, i]
+                for k in range(sizes[0, 1, 1]):
+                    inner = outer * corner[1, k]
+                    for m in range(sizes[0, 1, 2]):
+                        sums[c] += inner * corner[2, m]
                         c += 1
         if starts[r + 1] > starts[r]:
-            at = _write_cell(sizes, cell, sums, columns, values, at)
+            first, size = firsts[level], sizes[level]
+            at = _write_cell(first, size, cell, sums, columns, values, at)
         pointers[r + 1] = at
+
+
+@compiled
+def _level(point, boxes):
+    """The finest level whose box holds a point; 0 beyond all."""
+    for level in range(len(boxes) - 1, 0, -1):
+        inside = True
+        for d in range(len(point)):
+            if point[d] < boxes[level, 0, d] or point[d] > boxes[level, 1, d]:
+                inside = False
+        if inside:
+            return level
+    return 0
 
 
 @compiled
@@ -131,14 +176,17 @@ def _axis_weights(t, step, cubic, slope, out):
 
 
 @compiled
-def _write_cell(sizes, cell, sums, columns, values, at):
-    """Write the sums at the corners of a cell, and forget them."""
+def _write_cell(first, sizes, cell, sums, columns, values, at):
+    """Write the sums at the corners of a cell, and forget them.
+
+    ``first`` is the number of the grid's first column.
+    """
     c = 0
     for i in range(sizes[1, 0]):
         x = _wrapped(cell[0] + sizes[2, 0] + i, sizes[0, 0])
         for j in range(sizes[1, 1]):
             y = _wrapped(cell[1] + sizes[2, 1] + j, sizes[0, 1])
-            line = (x * sizes[0, 1] + y) * sizes[0, 2]
+            line = first + (x * sizes[0, 1] + y) * sizes[0, 2]
             for k in range(sizes[1, 2]):
                 columns[at] = line + _wrapped(cell[2] + sizes[2, 2] + k, sizes[0, 2])
                 values[at] = sums[c]

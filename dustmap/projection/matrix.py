@@ -1,4 +1,4 @@
-r"""W: functionals as sparse weights on a (refined) periodic grid.
+r"""W: functionals as sparse weights on (refined) periodic grids.
 
 Snapping the nodes of a functional onto the grid with interpolation weights gives
 ``L_n ρ ≈ Σ_i W_ni ρ(g_i)``, which is itself a valid linear functional: the field model
@@ -17,6 +17,7 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
+from dustmap.levels import Levels
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.nodes import NodeProjection
@@ -29,7 +30,7 @@ Projection = OwnProjection | ShardedRows
 
 
 def projection(
-    torus: Torus,
+    levels: Levels | Torus,
     functionals: Functionals,
     *,
     refinement: int = 1,
@@ -39,8 +40,9 @@ def projection(
     memory_budget: float | None = None,
     group: Group | None = None,
 ) -> Projection:
-    """The matrix W on the torus refined ``refinement`` times (C order).
+    """The matrix W on the levels' tori refined ``refinement`` times (C order).
 
+    A node has weights on the finest level whose box holds it; one torus is one level.
     Derivative nodes use the derivative of the interpolant. Cost: ``2^D`` (linear) or
     ``4^D`` (cubic, Keys 1981) weights per node before equal columns are added up.
 
@@ -63,13 +65,15 @@ def projection(
     Raises
     ------
     ValueError
-        If a node lies outside the box of the torus' grid, or the dimensions disagree.
+        If a node lies outside the coarsest box, or the dimensions disagree.
     """
-    lattice = lattice_of(torus, functionals, refinement, interpolation)
+    if isinstance(levels, Torus):
+        levels = Levels(tori=(levels,))
+    lattice = lattice_of(levels, functionals, refinement, interpolation)
 
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
         return RecomputedProjection(
-            lattice, torus.grid, rows, nonzeros=nonzeros, dtype=dtype
+            lattice, levels.box, rows, nonzeros=nonzeros, dtype=dtype
         )
 
     if group is None or group.size == 1:
@@ -81,21 +85,15 @@ def projection(
 
 
 def lattice_of(
-    torus: Torus, functionals: Functionals, refinement: int, interpolation: str
+    levels: Levels, functionals: Functionals, refinement: int, interpolation: str
 ) -> Lattice:
-    """The refined torus with its interpolation, for functionals in its space."""
-    grid = torus.grid
-    if functionals.dimension != grid.dimension:
+    """The refined tori with their interpolation, for functionals in their space."""
+    if functionals.dimension != levels.dimension:
         raise ValueError(
             f"the functionals live in {functionals.dimension} dimensions, the grid in "
-            f"{grid.dimension}"
+            f"{levels.dimension}"
         )
-    return Lattice.make(
-        grid.origin,
-        tuple(h / refinement for h in grid.spacing),
-        tuple(n * refinement for n in torus.shape),
-        interpolation == "cubic",
-    )
+    return Lattice.make(levels, refinement, interpolation == "cubic")
 
 
 def stored_within(

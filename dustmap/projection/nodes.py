@@ -30,7 +30,8 @@ class _Block:
     """Rows of about as many nodes, filled up with nodes of no weight."""
 
     rows: Int[Tensor, " k"]
-    places: Float[Tensor, "k j d"]  # in cells, from the grid's first point
+    levels: Int[Tensor, "k j"]
+    places: Float[Tensor, "k j d"]  # in cells, from the level's first point
     weights: Float[Tensor, "k j"]
 
 
@@ -69,21 +70,28 @@ class NodeProjection(SizedOperator):
         self.nonzeros = source.nonzeros
         lattice = source.lattice
         self._points = source.points
-        axes = [d for d in range(3) if lattice.sizes[1, d] > 1]
-        self._sizes = [int(lattice.sizes[0, d]) for d in axes]
+        axes = [d for d in range(3) if lattice.sizes[0, 1, d] > 1]
+        self._sizes = torch.from_numpy(lattice.sizes[:, 0, axes]).to(device)
+        self._firsts = torch.from_numpy(lattice.firsts).to(device)
         self._cubic = lattice.cubic
-        origin, step = torch.from_numpy(lattice.scales)[:, axes]
+        origin, step = torch.from_numpy(lattice.scales[..., axes]).unbind(1)
         self._blocks: list[_Block] = []
         for begin, nodes in source.node_runs(together):
-            places = (torch.from_numpy(nodes.points) - origin) / step
-            self._blocks += self._padded(begin, places, nodes, together)
+            levels = torch.from_numpy(lattice.levels_of(nodes.points))
+            places = (torch.from_numpy(nodes.points) - origin[levels]) / step[levels]
+            self._blocks += self._padded(begin, levels, places, nodes, together)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]
         # No sum of one product exceeds this times the largest number it is made of.
         self._bound = 2.0 * sum(b.weights.numel() for b in self._blocks)
         self._bound *= max(heaviest, default=0.0) or 1.0
 
     def _padded(
-        self, begin: int, places: Tensor, nodes: NodeRun, together: int
+        self,
+        begin: int,
+        levels: Tensor,
+        places: Tensor,
+        nodes: NodeRun,
+        together: int,
     ) -> Iterator[_Block]:
         """Rows in the order of their lengths, so that little is filled up."""
         starts, counts = nodes.starts, np.diff(nodes.starts)
@@ -101,6 +109,7 @@ class NodeProjection(SizedOperator):
             weight = torch.from_numpy(nodes.weights)[node].masked_fill(beyond, 0.0)
             yield _Block(
                 rows=torch.from_numpy(some + begin).to(self.device),
+                levels=levels[node].to(dtype=torch.int8, device=self.device),
                 places=places[node].to(dtype=self.dtype, device=self.device),
                 weights=weight.to(dtype=self.dtype, device=self.device),
             )
@@ -108,7 +117,9 @@ class NodeProjection(SizedOperator):
     @property
     def bytes(self) -> int:
         """What is held [bytes]."""
-        parts = [t for b in self._blocks for t in (b.rows, b.places, b.weights)]
+        parts = [
+            t for b in self._blocks for t in (b.rows, b.levels, b.places, b.weights)
+        ]
         return sum(t.numel() * t.element_size() for t in parts)
 
     def matvec(self, x: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch n"]:
@@ -142,21 +153,19 @@ class NodeProjection(SizedOperator):
         """Columns and interpolation weights of every node, corner by corner."""
         floor = block.places.floor()
         cell, share = floor.to(torch.int64), block.places - floor
+        level = block.levels.to(torch.int64)
+        sizes = self._sizes[level].unbind(-1)
         ways = []
-        for axis, size in enumerate(self._sizes):
+        for axis, size in enumerate(sizes):
             shares = _axis_weights(share[..., axis], cubic=self._cubic)
             first = cell[..., axis] - (1 if self._cubic else 0)
             ways.append([((first + i) % size, w) for i, w in enumerate(shares)])
         corners = []
         for corner in itertools.product(*ways):
             column, weight = corner[0]
-            for (index, factor), size in zip(corner[1:], self._sizes[1:], strict=True):
+            for (index, factor), size in zip(corner[1:], sizes[1:], strict=True):
                 column, weight = column * size + index, weight * factor
-            if len(self._points) < math.prod(self._sizes):
-                column = column - self._points.start
-                here = (column >= 0) & (column < len(self._points))
-                column, weight = column * here, weight * here
-            corners.append((column, weight))
+            corners.append((self._firsts[level] + column, weight))
         return corners
 
 

@@ -35,26 +35,45 @@ class NodeRun(NamedTuple):
 
 
 class _Rays(NamedTuple):
-    """Straight rays with equidistant nodes: these numbers are all that is needed."""
+    """Straight rays in parts with equidistant nodes: all that is needed of them."""
 
     start: np.ndarray
     end: np.ndarray
     lengths: np.ndarray
     counts: np.ndarray
+    parts: np.ndarray  # (rows + 1,) where each row's parts begin
 
     @classmethod
     def of(cls, rays: LineIntegrals, rule: FixedStep) -> _Rays:
-        counts = torch.ceil(rays.lengths / rule.step).clamp(min=1).to(torch.int64)
-        ends = (rays.start.contiguous(), rays.end.contiguous())
-        return cls(*(x.numpy() for x in (*ends, rays.lengths, counts)))
+        pieces = rule.pieces(rays.start, rays.end)
+        start, end = rays.start[pieces.rows], rays.end[pieces.rows]
+        if rule.finer:
+            way = end - start
+            end = start + pieces.high[:, None] * way
+            start = start + pieces.low[:, None] * way
+        each = torch.bincount(pieces.rows, minlength=len(rays))
+        return cls(
+            start=start.contiguous().numpy(),
+            end=end.contiguous().numpy(),
+            lengths=pieces.lengths.numpy(),
+            counts=pieces.counts.numpy(),
+            parts=np.concatenate([[0], np.cumsum(each.numpy())]),
+        )
 
     def nodes(self, begin: int, end: int) -> NodeRun:
-        part = _Rays(*(x[begin:end] for x in self))
-        starts = np.concatenate([[0], np.cumsum(part.counts)])
+        parts = self.parts[begin : end + 1]
+        chosen = slice(parts[0], parts[-1])
+        some = [x[chosen] for x in self[:-1]]
+        starts = np.concatenate([[0], np.cumsum(self.counts[chosen])])
         points = np.empty((starts[-1], self.start.shape[1]))
         weights = np.empty(starts[-1])
-        ray_nodes(*part, points, weights)
+        ray_nodes(*some, points, weights)
+        starts = starts[parts - parts[0]]
         return NodeRun(points, weights, np.empty(0, np.int64), starts)
+
+    def row_counts(self) -> np.ndarray:
+        """Nodes of every row."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.counts)])[self.parts])
 
     def inside(self, grid: Grid) -> np.ndarray:
         """Whether all nodes of a ray are in the box: the first and the last are."""
@@ -63,7 +82,7 @@ class _Rays(NamedTuple):
             fraction = (last / self.counts)[:, None]
             points = self.start + fraction * (self.end - self.start)
             inside &= grid.contains(torch.from_numpy(points)).numpy()
-        return inside
+        return np.logical_and.reduceat(inside, self.parts[:-1])
 
 
 class RecomputedProjection(RowOperator):
@@ -163,7 +182,7 @@ class RecomputedProjection(RowOperator):
         """Row numbers between which there are about so many nodes."""
         total = len(self._functionals)
         if self._rays is not None:
-            block = np.cumsum(self._rays.counts) // max(1, nodes)
+            block = np.cumsum(self._rays.row_counts()) // max(1, nodes)
             inner = np.flatnonzero(np.diff(block)) + 1
         else:
             rows = max(1, int(nodes / _nodes_per_row(self._functionals)))

@@ -14,6 +14,7 @@ over shells up to the shorter ray's end, where
               = 2 b K_1(b / \ell_j)
 
 is the exponential kernel integrated along the line of sight: :math:`2 \ell_j` at 0.
+The scales :math:`\ell_j` are in proportion to the cells of the map's grid in a shell.
 For rays shorter than :math:`\ell_j` this is too large: it ignores both ends.
 With the chord for b the covariance is positive definite on every shell.
 """
@@ -34,9 +35,13 @@ _NEAR = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlongRay:
-    """The scales [pc] and the bounds of the shells [pc]; see the module."""
+    """The scales [pc] and the bounds of the shells [pc]; see the module.
+
+    In a shell all scales are shorter by its ``cells``, one or less.
+    """
 
     edges: Float[Tensor, " b+1"]
+    cells: Float[Tensor, " b"]
     lengthscales: tuple[float, ...]
 
     @property
@@ -55,7 +60,8 @@ class AlongRay:
         for shell, (start, end, middle) in enumerate(shells):
             within = (shorter.clamp_max(float(end)) - start).clamp_min(0.0)
             product = one.profile[..., shell] * other.profile[..., shell] * within
-            for j, scale in enumerate(self.lengthscales):
+            cell = float(self.cells[shell])
+            for j, scale in enumerate(cell * s for s in self.lengthscales):
                 total[..., j] += product * 2 * scale * bessel(chord * (middle / scale))
         return total
 

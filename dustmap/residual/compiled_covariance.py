@@ -7,7 +7,8 @@ extinction along a ray,
 .. math::
    \sum_b a_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)]
 
-over shells up to its end, with F of :mod:`dustmap.residual.decay_table`.
+over shells up to its end, with F of :mod:`dustmap.residual.decay_table` for the scales
+of the shell that the point is in.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _NEGLIGIBLE = 1e-9
 # Impact parameters of the table along rays, in the least and in the largest scale, and
 # how many there are.
 _IMPACTS, _COUNT = (1e-4, 40.0), 1024
-# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile.
-_LENGTH, _DENSITY, _LOGARITHM, _FALLS = 3, 4, 5, 6
+# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile. In place
+# of the density those of `AlongRay` have the cell at the end.
+_LENGTH, _DENSITY, _CELL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
 
 
 class CompiledCovariance:
@@ -52,13 +54,14 @@ class CompiledCovariance:
         self._scales = np.array(form.lengthscales)[used]
         self._along = isinstance(form, AlongRay)
         # The free spectrum has no shells.
-        shells, impacts = np.zeros((3, 0)), np.zeros((2, 2))
+        shells, impacts = np.zeros((4, 0)), np.zeros((2, 2))
         decays = np.zeros(2), np.zeros((2, 2))
         if points:
             decays = decay_table(tuple(self._scales), tuple(weights.numpy()[used]))
         if isinstance(form, AlongRay):
-            edges = form.edges
-            shells = torch.stack([edges[:-1], edges.diff(), form.middles.log()]).numpy()
+            edges, cells = form.edges, form.cells
+            impact = (form.middles / cells).log()
+            shells = torch.stack([edges[:-1], edges.diff(), impact, cells]).numpy()
             impacts = _impact_table(self._scales, weights.numpy()[used])
         table = ray_table()
         axes = np.array([table.starts, table.steps])
@@ -77,7 +80,10 @@ class CompiledCovariance:
         lengths = rays.lengths.numpy()[:, None]
         logarithms = np.log(np.maximum(lengths, 1e-300))
         falls = np.expm1(-lengths / self._scales)
-        density, directions = rays.density.numpy()[:, None], rays.directions.numpy()
+        directions, density = rays.directions.numpy(), rays.density.numpy()[:, None]
+        if self._along:
+            starts, cells = self.tables[5][0], self.tables[5][3]
+            density = cells[np.searchsorted(starts, lengths, side="right") - 1]
         parts = [directions, lengths, density, logarithms, falls]
         if self._along and rays.profile is not None:
             parts.append(rays.profile.numpy())
@@ -137,7 +143,7 @@ def _along(one, columns, count, tables, found):
         mine, profile = one[_LENGTH] - start, columns[first + b]
         if mine <= 0:
             break
-        here = one[first + b]
+        here = one[first + b] * shells[3, b]
         for j in range(count):
             within = max(min(thickness, min(mine, lengths[j] - start)), 0.0)
             place = min(max((chords[j] + impact) * scaling, 0.0), last)
@@ -190,8 +196,9 @@ def point_covariance(point, ray, tables):
     (logarithms, values), shells = tables[3], tables[5]
     first, size = _FALLS + len(tables[0]), len(logarithms)
     square = _squared_chord(point, ray)
+    cell = point[_CELL]
     foot = point[_LENGTH] * (1 - square / 2)
-    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0))
+    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
     reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
     if apart > reach:
         return 0.0
@@ -199,18 +206,18 @@ def point_covariance(point, ray, tables):
     i, a = _position(math.log(max(apart, nearest)), origin, step, size)
     total, before, known = 0.0, 0.0, False
     for b in range(shells.shape[1]):
-        start = shells[0, b]
-        end = min(start + shells[1, b], ray[_LENGTH])
-        if end <= start or start > foot + reach:
+        start = (shells[0, b] - foot) / cell
+        end = (min(shells[0, b] + shells[1, b], ray[_LENGTH]) - foot) / cell
+        if end <= start or start > reach:
             break
-        if end < foot - reach:
+        if end < -reach:
             continue
         if not known:
-            before, known = _decay(start - foot, i, a, values, origin, step), True
-        after = _decay(end - foot, i, a, values, origin, step)
+            before, known = _decay(start, i, a, values, origin, step), True
+        after = _decay(end, i, a, values, origin, step)
         total += ray[first + b] * (after - before)
         before = after
-    return total
+    return cell * total
 
 
 @compiled

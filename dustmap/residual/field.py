@@ -89,7 +89,10 @@ class ResidualField:
         """That of the covariance."""
         if self.cube is None:
             return FreeSpectrum()
-        return AlongRay(edges=self.cube.edges(), lengthscales=self.cube.scales)
+        cube = self.cube
+        return AlongRay(
+            edges=cube.edges(), cells=cube.cells(), lengthscales=cube.scales
+        )
 
     @property
     def darkest(self) -> float:

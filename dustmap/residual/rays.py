@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.grid import Grid
 from dustmap.linalg.compiled_tasks import compiled, in_parallel, inlined, thread_count
 
 # Least thickness of a shell relative to its distance.
@@ -67,7 +68,7 @@ class Rays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityCube:
-    r"""Densities on a regular grid around the observer, and shells along rays.
+    r"""Densities on regular grids around the observer, and shells along rays.
 
     Structure below the grid has the standard deviation
     :math:`a(s) = \rho(s)^\gamma g(s)^{1 - \gamma}` times that of the relative
@@ -76,37 +77,47 @@ class DensityCube:
     Parameters
     ----------
     values
-        At the grid's points [mag/pc], positive.
-    origin, spacing
-        First point and steps of the grid [pc].
+        At the points of all grids, one after another [mag/pc], positive.
+    grids
+        Nested, the coarsest first, around the observer [pc].
     power
         The exponent γ.
     """
 
-    values: Float[Tensor, "x y z"]
-    origin: tuple[float, ...]
-    spacing: tuple[float, ...]
+    values: Float[Tensor, " m"]
+    grids: tuple[Grid, ...]
     power: float = 1.0
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Those of the structure below the grid [pc]."""
-        return tuple(scale * min(self.spacing) for scale in _SCALES)
+        """Those of the structure below the coarsest grid [pc]."""
+        return tuple(scale * min(self.grids[0].spacing) for scale in _SCALES)
 
     def edges(self) -> Float[Tensor, " b+1"]:
-        """Bounds of shells [pc] out to the furthest point of the grid.
+        """Bounds of shells [pc] out to the furthest point of the grids.
 
-        A shell is as thick as the mean grid step, or a tenth of its distance where this
-        is more.
+        A shell is as thick as the mean grid step there, or a tenth of its distance
+        where this is more.
         """
-        first = torch.tensor(self.origin, dtype=torch.float64)
-        last = torch.tensor(self.values.shape) - 1
-        last = first + last * torch.tensor(self.spacing, dtype=torch.float64)
-        furthest = float(torch.maximum(first.abs(), last.abs()).norm())
-        edges, step = [0.0], sum(self.spacing) / 3
+        box = self.grids[0]
+        corner = np.maximum(np.abs(box.lower), np.abs(box.upper))
+        furthest, edges = float(np.linalg.norm(corner)), [0.0]
         while edges[-1] < furthest:
+            step = float(np.mean(self._grid_at(edges[-1]).spacing))
             edges.append(edges[-1] + max(step, _SHELL * edges[-1]))
         return torch.tensor(edges, dtype=torch.float64)
+
+    def cells(self) -> Float[Tensor, " b"]:
+        """The grid step of every shell, over that of the coarsest grid."""
+        coarsest = self.grids[0].spacing[0]
+        edges = self.edges()[:-1].tolist()
+        steps = [self._grid_at(edge).spacing[0] / coarsest for edge in edges]
+        return torch.tensor(steps, dtype=torch.float64)
+
+    def _grid_at(self, distance: float) -> Grid:
+        """The finest grid that there is in all directions."""
+        within = [grid for grid in self.grids[1:] if grid.reach > distance]
+        return within[-1] if within else self.grids[0]
 
     def along(self, rays: Rays) -> Rays:
         """Rays with the amplitude a of every shell for profile."""
@@ -133,8 +144,9 @@ class DensityCube:
 
     def _followed(self, rays: Rays) -> Float[Tensor, "n b"]:
         """Mean densities of the shells, by points at most a grid step apart."""
-        edges, step = self.edges(), sum(self.spacing) / len(self.spacing)
-        counts = (edges.diff() / step - 1e-9).ceil().long()
+        edges = self.edges()
+        steps = self.cells() * float(np.mean(self.grids[0].spacing))
+        counts = (edges.diff() / steps - 1e-9).ceil().long()
         shells = torch.repeat_interleave(counts)
         number = torch.arange(len(shells)) - (counts.cumsum(0) - counts)[shells]
         at = edges[shells] + edges.diff()[shells] * (number + 0.5) / counts[shells]
@@ -154,10 +166,18 @@ class DensityCube:
 
     def _in_parts(self, loop: Callable, count: int, *given: np.ndarray) -> None:
         """A loop over rays or points with the cube, a part of them on each thread."""
-        grid = np.array(self.origin), np.array(self.spacing), self.values.numpy()
+        shapes = np.array([grid.shape for grid in self.grids])
+        sizes = shapes.prod(axis=1)
+        grids = (
+            np.array([grid.origin for grid in self.grids]),
+            np.array([grid.spacing for grid in self.grids]),
+            shapes,
+            np.cumsum(sizes) - sizes,
+            self.values.numpy(),
+        )
         threads = thread_count(8 * count)
         cuts = np.linspace(0, count, threads + 1).astype(int)
-        in_parallel(lambda n: loop(cuts[n], cuts[n + 1], *grid, *given), threads)
+        in_parallel(lambda n: loop(cuts[n], cuts[n + 1], *grids, *given), threads)
 
 
 @inlined
@@ -169,34 +189,58 @@ def _cell(at, count):
 
 
 @inlined
-def _interpolated(x, y, z, origin, spacing, values):
-    """The density at a point, linear along every axis."""
-    i, u, a = _cell((x - origin[0]) / spacing[0], values.shape[0])
-    j, v, b = _cell((y - origin[1]) / spacing[1], values.shape[1])
-    k, w, c = _cell((z - origin[2]) / spacing[2], values.shape[2])
-    near = (1 - b) * ((1 - c) * values[i, j, k] + c * values[i, j, w])
-    near += b * ((1 - c) * values[i, v, k] + c * values[i, v, w])
-    far = (1 - b) * ((1 - c) * values[u, j, k] + c * values[u, j, w])
-    far += b * ((1 - c) * values[u, v, k] + c * values[u, v, w])
+def _interpolated(x, y, z, origins, spacings, shapes, firsts, values):
+    """The density at a point, linear along every axis of the finest grid there."""
+    g = len(origins) - 1
+    while g > 0 and not (
+        0.0 <= (x - origins[g, 0]) / spacings[g, 0] <= shapes[g, 0] - 1
+        and 0.0 <= (y - origins[g, 1]) / spacings[g, 1] <= shapes[g, 1] - 1
+        and 0.0 <= (z - origins[g, 2]) / spacings[g, 2] <= shapes[g, 2] - 1
+    ):
+        g -= 1
+    i, u, a = _cell((x - origins[g, 0]) / spacings[g, 0], shapes[g, 0])
+    j, v, b = _cell((y - origins[g, 1]) / spacings[g, 1], shapes[g, 1])
+    k, w, c = _cell((z - origins[g, 2]) / spacings[g, 2], shapes[g, 2])
+    row = shapes[g, 2]
+    low, high = i * shapes[g, 1], u * shapes[g, 1]
+    p, q = firsts[g] + (low + j) * row, firsts[g] + (low + v) * row
+    r, s = firsts[g] + (high + j) * row, firsts[g] + (high + v) * row
+    near = (1 - b) * ((1 - c) * values[p + k] + c * values[p + w])
+    near += b * ((1 - c) * values[q + k] + c * values[q + w])
+    far = (1 - b) * ((1 - c) * values[r + k] + c * values[r + w])
+    far += b * ((1 - c) * values[s + k] + c * values[s + w])
     return (1 - a) * near + a * far
 
 
 @compiled
 def _follow(
-    first, last, origin, spacing, values, directions, at, shells, weights, found
+    first,
+    last,
+    origins,
+    spacings,
+    shapes,
+    firsts,
+    values,
+    directions,
+    at,
+    shells,
+    weights,
+    found,
 ):
     """Add up densities at these distances along the rays, by shell."""
     for n in range(first, last):
         x, y, z = directions[n]
         for m in range(len(at)):
             s = at[m]
-            density = _interpolated(s * x, s * y, s * z, origin, spacing, values)
+            density = _interpolated(
+                s * x, s * y, s * z, origins, spacings, shapes, firsts, values
+            )
             found[n, shells[m]] += weights[m] * density
 
 
 @compiled
-def _sample(first, last, origin, spacing, values, points, found):
+def _sample(first, last, origins, spacings, shapes, firsts, values, points, found):
     """The density at points."""
     for n in range(first, last):
         x, y, z = points[n]
-        found[n] = _interpolated(x, y, z, origin, spacing, values)
+        found[n] = _interpolated(x, y, z, origins, spacings, shapes, firsts, values)

@@ -3,6 +3,7 @@ r"""Whitening: white ε ↔ correlated inducing values, ``u = R ε`` with ``R R�
 Roots of one covariance differ by a rotation, which no posterior can tell:
 
 - :class:`TorusWhitening`: the points fill a torus; diagonal in Fourier space.
+- :class:`LevelWhitening`: the same on nested tori, finer and finer inwards.
 - :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
 - :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
 - :class:`CiqWhitening`: free points or a grid; products with K alone.
@@ -10,11 +11,12 @@ Roots of one covariance differ by a rotation, which no posterior can tell:
 The last three share :class:`Whitening`.
 """
 
-from dustmap.whitening.base import Whitening
+from dustmap.whitening.base import GridWhitening, Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.field import FieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
+from dustmap.whitening.nested import LevelWhitening, nested_tori
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
@@ -23,11 +25,14 @@ __all__ = [
     "CholeskyWhitening",
     "CiqWhitening",
     "FieldWhitening",
+    "GridWhitening",
     "KernelMatrix",
+    "LevelWhitening",
     "ToeplitzWhitening",
     "TorusReport",
     "TorusWhitening",
     "Whitening",
+    "nested_tori",
     "padded_torus",
     "point_covariance",
 ]

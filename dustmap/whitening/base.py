@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.kernels import Kernel
+from dustmap.levels import Levels
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator
 
@@ -69,4 +71,50 @@ class Whitening(Protocol):
 
     def with_kernel(self, kernel: Kernel) -> Self:
         """The same points and settings under another kernel."""
+        ...
+
+
+class GridWhitening(Protocol):
+    """White ε to a field on the points of nested grids, without a solve.
+
+    ``field = A ε``, where A may have fewer columns than rows.
+    """
+
+    levels: Levels
+    refinement: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def kernel(self) -> Kernel:
+        """The covariance of the field."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Length of ε."""
+        ...
+
+    @property
+    def fine_size(self) -> int:
+        """Length of the field: all points of the levels' tori, refined."""
+        ...
+
+    @property
+    def invertible(self) -> bool:
+        """Whether :meth:`whiten` takes any field back to its ε."""
+        ...
+
+    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
+        """``A ε``."""
+        ...
+
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch f"]
+    ) -> Float[Tensor, "*batch m"]:
+        """``Aᵀ g``."""
+        ...
+
+    def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+        """The ε of a field, if it is ``invertible``."""
         ...

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
+from dustmap.levels import Levels
 from dustmap.linalg.circulant import Circulant
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
@@ -81,6 +82,7 @@ class TorusWhitening:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
         self.kernel = kernel
         self.torus = torus
+        self.levels = Levels(tori=(torus,))
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)
@@ -122,6 +124,11 @@ class TorusWhitening:
     def size(self) -> int:
         """Length of ε."""
         return self.torus.size
+
+    @property
+    def invertible(self) -> bool:
+        """Whether every field has an ε: without refinement."""
+        return self.refinement == 1
 
     @property
     def fine_size(self) -> int:

@@ -45,6 +45,12 @@ class BoxConfig(Settings):
     """distance of grid points, one number or [x, y, z] [pc]"""
     shape: Auto[Counts] = None
     """number of grid points [x, y, z], instead of spacing"""
+    levels: Auto[Count] = None
+    """number of nested grids, each with half the spacing of the one around it; when
+    auto as many as the stars near the observer are dense enough for, and one where
+    spacing or shape is given"""
+    finest: Auto[Positive] = None
+    """least spacing of nested grids [pc]"""
 
     def conflicts(self) -> Iterator[str]:
         """Intervals without the observer, and two ways to give the spacing."""
@@ -247,6 +253,8 @@ class FitConfig(Settings):
 
     def conflicts(self) -> Iterator[str]:
         """Choices in different sections that exclude each other."""
+        if (self.box.levels or 1) > 1:
+            yield from self._conflicts_with_levels()
         if self.density == "lognormal":
             yield from self._conflicts_with_lognormal()
         elif self.model.subgrid_share is not None:
@@ -254,6 +262,15 @@ class FitConfig(Settings):
                 "model.subgrid_share belongs to a lognormal density: a gaussian one "
                 "takes the unresolved variance whole"
             )
+
+    def _conflicts_with_levels(self) -> Iterator[str]:
+        asked = f"box.levels = {self.box.levels}"
+        if self.density != "lognormal":
+            yield f'{asked} needs model.density = "lognormal"'
+        if self.kernel == "squared-exponential":
+            yield f"{asked} needs a Matern kernel: choose another prior.kernel"
+        if self.model.refinement != 1:
+            yield f"{asked} needs model.refinement = 1, got {self.model.refinement}"
 
     def _conflicts_with_lognormal(self) -> Iterator[str]:
         if self.inference.engine == "svi":
@@ -273,6 +290,14 @@ class FitConfig(Settings):
                 'prior.mean = "zero" cannot be the median of a lognormal density: '
                 'choose another or model.density = "gaussian"'
             )
+
+    @property
+    def levels(self) -> int | None:
+        """How many nested grids; ``None`` where the stars decide."""
+        by_hand = self.box.spacing is not None or self.box.shape is not None
+        if self.box.levels is not None or by_hand:
+            return self.box.levels or 1
+        return 1 if any(self._conflicts_with_levels()) else None
 
     @property
     def density(self) -> DensityKind:

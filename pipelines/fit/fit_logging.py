@@ -12,7 +12,8 @@ from pipelines.base.progress import Progress, say
 from pipelines.base.timing import TimeLeft
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import Plan, memory_limit, round_spacing
+from pipelines.model.plan import Plan, memory_limit
+from pipelines.planning.spacing import round_spacing
 
 
 def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) -> None:

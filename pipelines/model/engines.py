@@ -13,6 +13,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
+from dustmap.whitening import TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import (
@@ -138,14 +139,15 @@ def _fit_facts(result: FullBatchResult) -> dict[str, Any]:
 def _torus_facts(model: ForwardModel) -> dict[str, Any]:
     """The torus, what it leaves out, and the size of W."""
     assert isinstance(model, TorusGaussian | LogNormal)
-    report = model.whitening.report
     facts: dict[str, Any] = {
-        "torus_shape": list(report.shape),
-        "wrap_error": report.wrap_error,
-        "dropped_modes": report.dropped_modes,
+        "torus_shapes": [list(torus.shape) for torus in model.whitening.levels.tori],
         "entries_of_W": model.weights.nonzeros,
     }
+    if isinstance(model.whitening, TorusWhitening):
+        report = model.whitening.report
+        facts["wrap_error"] = report.wrap_error
+        facts["dropped_modes"] = report.dropped_modes
     if isinstance(model, LogNormal):
-        return {**facts, "subgrid_line_variance": model.local.line}
+        return {**facts, "subgrid_line_variance": [part.line for part in model.local]}
     median = model.variance.to(torch.float64).sqrt().median()
     return {**facts, "median_subgrid_std": float(median)}

@@ -8,14 +8,13 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.grid import Torus
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.whitening import ToeplitzWhitening, TorusWhitening
+from dustmap.whitening import LevelWhitening, ToeplitzWhitening, TorusWhitening
 from pipelines.model.plan import Plan
 
 
@@ -37,22 +36,18 @@ def build_model(
     if not plan.is_full_batch:
         whitening = toeplitz_whitening(plan, device)
         return RowwiseGaussian(whitening, functionals, **shared)
-    whitening = whitening_type(
-        plan.build_kernel(),
-        Torus(grid=plan.grid, shape=plan.torus_shape),
-        refinement=plan.refinement,
-        dtype=dtype,
-        device=device,
-    )
+    place: dict[str, Any] = {"dtype": dtype, "device": device}
+    kernel, levels = plan.build_kernel(), plan.levels
+    if plan.is_lognormal:
+        shared["memory_budget"] = _weights_budget(plan, device, group)
+        shared["subgrid_share"] = plan.subgrid_share
+    if plan.finer:
+        return LogNormal(LevelWhitening(kernel, levels, **place), functionals, **shared)
+    torus, fine = levels.tori[0], plan.refinement
+    whitening = whitening_type(kernel, torus, refinement=fine, **place)
     shared["interpolation"] = plan.interpolation
     if plan.is_lognormal:
-        return LogNormal(
-            whitening,
-            functionals,
-            memory_budget=_weights_budget(plan, device, group),
-            subgrid_share=plan.subgrid_share,
-            **shared,
-        )
+        return LogNormal(whitening, functionals, **shared)
     return TorusGaussian(
         whitening,
         functionals,

@@ -61,7 +61,7 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
     """Line integrals [pc] by the quadrature of the plan's engine."""
     rule: Rule
     if plan.is_full_batch:
-        rule = FixedStep(step=_step(plan))
+        rule = FixedStep(step=_step(plan), finer=plan.finer_grids)
     elif plan.embedding.quadrature == "gauss-legendre":
         rule = GaussLegendre(count=plan.embedding.nodes)
     else:
@@ -78,11 +78,12 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
     """
     if not plan.is_full_batch:
         return rays(plan, end)
-    return LineIntegrals(end, StepsOutwards(step=_step(plan) / 2))
+    rule = StepsOutwards(step=_step(plan) / 2, finer=plan.finer_grids)
+    return LineIntegrals(end, rule)
 
 
 def _step(plan: Plan) -> float:
-    """Distance [pc] of the nodes of the stars' rays, at most."""
+    """Distance [pc] of the nodes of the stars' rays on the coarsest level, at most."""
     return plan.ray_step * min(plan.grid.spacing) / plan.refinement
 
 

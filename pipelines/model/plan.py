@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from dustmap.grid import Grid
+from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Radial
+from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.whitening import padded_torus
-from pipelines.base.errors import InputError
+from dustmap.whitening import nested_tori
 from pipelines.config import FitConfig
 from pipelines.config.fitting import (
     DensityKind,
@@ -32,25 +33,12 @@ SCALE_LENGTH = 3200.0
 # The window of lengthscale over spacing in which the grid resolves the field without
 # making its covariance nearly singular.
 RESOLVED, WASTEFUL = 1.5, 5.0
-# A grid is at most this many times finer than the lengthscale: on cells of 35 and 38
-# instead of 49 pc the errors of a rough field's extinctions were 4% and 6% smaller.
-_FINEST = 5.0
-# A grid need not have more points than this for every star.
-_POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
-# The same where neighbouring stars share what a cell hides. Errors of extinctions on
-# 250,000 and 740,000 points for 48,000 stars: 0.0320 and 0.0329 mag; on 400,000 and
-# 590,000 points for 57,000 stars of a rough field: 0.288 and 0.292 mag.
-_SHARED_PER_STAR, _LEAST_SHARED = 7, 500_000
-# Cost of one of the published engine's rows per grid point, measured at M = 4,000.
-_ROW_SECONDS = 4e-6
 # Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
 _OF_DEVICE = 0.8
 # Fraction of the memory that W may take before it is recomputed instead.
 WEIGHTS_SHARE = 0.5
 # Vectors of a log-normal fit's preconditioner, and how many for every star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
-# Fraction of the time budget that the solves may take.
-_SOLVE_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +97,7 @@ class Plan:
     std: float
     mean: MeanPlan
     common_noise: float
+    finer: tuple[Torus, ...] = ()
     engine: EngineName = "full-batch"
     density: DensityKind = "gaussian"
     outliers: bool = False
@@ -134,6 +123,27 @@ class Plan:
         """Whether the density is the exponential of the field, and so positive."""
         return self.density == "lognormal"
 
+    @property
+    def levels(self) -> Levels:
+        """The grid on its torus, and the finer ones inside it."""
+        coarsest = Torus(grid=self.grid, shape=self.torus_shape)
+        return Levels(tori=(coarsest, *self.finer))
+
+    @property
+    def finer_grids(self) -> tuple[Grid, ...]:
+        """Nested grids inside the first."""
+        return tuple(torus.grid for torus in self.finer)
+
+    def on(self, levels: Levels) -> Plan:
+        """The same plan on other tori."""
+        coarsest, *finer = levels.tori
+        return replace(
+            self,
+            grid=coarsest.grid,
+            torus_shape=coarsest.shape,
+            finer=tuple(finer),
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, of which JSON makes lists and numbers."""
         return asdict(self)
@@ -142,7 +152,11 @@ class Plan:
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
         """The inverse of `as_dict`, also from JSON."""
         values = _with_tuples(plain)
-        values["grid"] = Grid(**_with_tuples(plain["grid"]))
+        values["grid"] = _grid_from(plain["grid"])
+        values["finer"] = tuple(
+            Torus(grid=_grid_from(torus["grid"]), shape=tuple(torus["shape"]))
+            for torus in plain.get("finer", ())
+        )
         values["mean"] = MeanPlan(**plain["mean"])
         values["embedding"] = EmbeddingPlan(**plain["embedding"])
         return cls(**values)
@@ -152,6 +166,10 @@ class Plan:
         return KERNELS[self.kernel](
             lengthscale=list(self.lengthscale), variance=self.std**2
         )
+
+
+def _grid_from(plain: dict[str, Any]) -> Grid:
+    return Grid(**_with_tuples(plain))
 
 
 def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
@@ -235,20 +253,20 @@ def preconditioner_rank(config: FitConfig, stars: int, points: int) -> int:
 
 
 def work_of(
-    grid: Grid,
+    grids: Sequence[Grid],
     kernel: Radial,
     distances: np.ndarray,
     config: FitConfig,
     *,
     std: float = 1.0,
 ) -> cost.Work:
-    """The size of the full-batch fit on this grid."""
-    points = padded_torus(grid, kernel, config.model.wrap_tolerance).size
+    """The size of the full-batch fit on these nested grids."""
+    points = nested_tori(grids, kernel, config.model.wrap_tolerance).size
     refinement = config.model.refinement
     return cost.Work(
         torus_points=points,
         stars=len(distances),
-        ray_cells=float(distances.mean()) / float(np.mean(grid.spacing)),
+        ray_cells=_ray_cells(grids, distances),
         refinement=refinement,
         residual_refinement=residual_refinement(refinement),
         samples=config.inference.samples,
@@ -261,6 +279,16 @@ def work_of(
         std=std,
         on_cuda=uses_cuda(config),
     )
+
+
+def _ray_cells(grids: Sequence[Grid], distances: np.ndarray) -> float:
+    """Cells that a sight line crosses, on average: of every level within its box."""
+    bounds = [math.inf, *(grid.reach for grid in grids[1:]), 0.0]
+    total = 0.0
+    for grid, outer, inner in zip(grids, bounds[:-1], bounds[1:], strict=True):
+        within = np.minimum(distances, outer) - np.minimum(distances, inner)
+        total += float(within.mean()) / float(np.mean(grid.spacing))
+    return total
 
 
 def shares_noise(config: FitConfig) -> bool:
@@ -287,73 +315,6 @@ def memory_limit(config: FitConfig) -> float:
 def uses_cuda(config: FitConfig) -> bool:
     """Whether a fit computes on CUDA: where it may, and torch sees a device."""
     return config.inference.device != "cpu" and torch.cuda.is_available()
-
-
-def finest_spacing(
-    lower: np.ndarray,
-    upper: np.ndarray,
-    kernel: Radial,
-    distances: np.ndarray,
-    config: FitConfig,
-    speed: cost.Speed,
-    *,
-    std: float = 1.0,
-    ranks: int = 1,
-    here: int = 1,
-) -> float:
-    """The finest even spacing [pc] that memory, time and the lengthscale call for.
-
-    ``ranks`` processes share out the fit, ``here`` of them on this machine.
-    """
-    spacing = float(kernel.lengthscale.min()) / _FINEST
-    enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
-    if shares_noise(config):
-        enough = max(_LEAST_SHARED, _SHARED_PER_STAR * len(distances))
-    memory, seconds = memory_limit(config), _solve_seconds(config)
-    while True:
-        grid = make_grid(lower, upper, (spacing,) * 3, config)
-        if grid.size <= enough:
-            work = work_of(grid, kernel, distances, config, std=std)
-            work = work.shared_out(ranks, here)
-            fits = cost.foreseen(work) <= memory
-            if fits and cost.seconds(work, speed) <= seconds:
-                break
-        if spacing > (upper - lower).max() / 4:
-            raise InputError(
-                f"no grid fits the budget of {config.budget.minutes:g} min and "
-                f"{memory / 2**30:.2g} GiB for {len(distances)} stars: raise "
-                "budget.minutes or budget.memory_gib, or lower inference.samples"
-            )
-        spacing *= 2**0.125
-    if config.inference.engine == "full-batch":
-        return spacing
-    return max(spacing, svi_spacing(lower, upper, len(distances), config))
-
-
-def _solve_seconds(config: FitConfig) -> float:
-    """Time that the solves may take."""
-    return 60 * config.budget.minutes * _SOLVE_SHARE
-
-
-def svi_spacing(
-    lower: np.ndarray, upper: np.ndarray, stars: int, config: FitConfig
-) -> float:
-    """A spacing [pc] with which HIP-GP as published ends within the budget.
-
-    A row costs some ``_ROW_SECONDS`` per grid point (tens of PCG iterations on an
-    embedding eight times the grid, a value of the kernel for every node and point),
-    and keeping the rows of all stars takes 8 bytes a point and star.
-    """
-    by_time = _solve_seconds(config) / (max(stars, 1) * _ROW_SECONDS)
-    by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
-    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
-    return float(np.prod(upper - lower) / points) ** (1 / 3)
-
-
-def round_spacing(spacing: float) -> float:
-    """The next coarser number with two significant digits."""
-    power = 10.0 ** (math.floor(math.log10(spacing)) - 1)
-    return math.ceil(spacing / power - 1e-9) * power
 
 
 def resolution_notes(plan: Plan) -> list[str]:

@@ -26,7 +26,7 @@ from dustmap.inference.scales.neighbour_likelihood import (
 from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
-from dustmap.whitening import padded_torus
+from dustmap.whitening import nested_tori
 from pipelines.config import FitConfig
 from pipelines.model.observations import Data
 from pipelines.model.plan import RESOLVED, Plan
@@ -44,7 +44,7 @@ _NODES = 12
 
 OnStep = Callable[[str, int, float], None]
 # From lengthscales and a std to the grid that they call for.
-ChooseGrid = Callable[[Sequence[float], float], Grid]
+ChooseGrid = Callable[[Sequence[float], float], tuple[Grid, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,10 @@ def learn_plan(
         lambda stage, step, value: on_step(f"scales {stage}", step, value),
     )
     if choose_grid is not None:
-        plan = replace(plan, grid=_chosen_grid(plan, found.scales, names, choose_grid))
-    changed, notes = _changed(plan, found, names, config)
+        grids = _chosen_grids(plan, found.scales, names, choose_grid)
+    else:
+        grids = (plan.grid, *plan.finer_grids)
+    changed, notes = _changed(plan, grids, found, names, config)
     return Learned(
         plan=replace(changed, notes=(*plan.notes, *notes)),
         notes=notes,
@@ -155,24 +157,29 @@ def _noise(start: PriorScales, data: Data) -> Tensor:
     return data.variance + (start.mean(data.ends) * data.placing_error) ** 2
 
 
-def _chosen_grid(
+def _chosen_grids(
     plan: Plan, scales: PriorScales, names: tuple[str, ...], choose_grid: ChooseGrid
-) -> Grid:
-    """The grid for the scales found, then for the std that the first leaves."""
+) -> tuple[Grid, ...]:
+    """The grids for the scales found, then for the std that the first leaves."""
     lengthscale, std = list(plan.lengthscale), plan.std
     if "lengthscale" in names:
         lengthscale = scales.lengthscale.tolist()
     if "variance" in names:
         std = scales.std
-    first = replace(plan, grid=choose_grid(lengthscale, std))
+    first = replace(plan, grid=choose_grid(lengthscale, std)[0])
     raised, _ = _resolved(lengthscale, first)
     return choose_grid(lengthscale, resolved_std(std, lengthscale, raised, first))
 
 
 def _changed(
-    plan: Plan, found: LearntScales, names: tuple[str, ...], config: FitConfig
+    plan: Plan,
+    grids: tuple[Grid, ...],
+    found: LearntScales,
+    names: tuple[str, ...],
+    config: FitConfig,
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with what is open as it was found, and notes."""
+    """The plan on these grids with what is open as it was found, and notes."""
+    plan = replace(plan, grid=grids[0])
     scales = found.scales
     lengthscale, std, notes = plan.lengthscale, scales.std, ()
     if "lengthscale" in names:
@@ -192,14 +199,15 @@ def _changed(
         mean=replace(plan.mean, value=value, scale_height=height),
         common_noise=_common_noise(plan, scales),
     )
-    torus = padded_torus(plan.grid, changed.build_kernel(), config.model.wrap_tolerance)
+    kernel, tolerance = changed.build_kernel(), config.model.wrap_tolerance
+    levels = nested_tori(grids, kernel, tolerance)
     if not found.converged:
         notes = (
             *notes,
             "learning the scales did not settle: simulations with the scales found "
             "still differ from the stars; give prior.lengthscale and prior.std",
         )
-    return replace(changed, torus_shape=torus.shape), notes
+    return changed.on(levels), notes
 
 
 def _common_noise(plan: Plan, scales: PriorScales) -> float:

@@ -13,7 +13,7 @@ from dustmap.grid import Grid
 from dustmap.inference.scales.prior_scales import lognormal_scales
 from dustmap.inference.scales.search import Fixed
 from dustmap.kernels import KERNELS
-from dustmap.whitening import padded_torus
+from dustmap.whitening import nested_tori
 from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import (
@@ -23,12 +23,10 @@ from pipelines.model.plan import (
     MeanPlan,
     Plan,
     choose_box,
-    finest_spacing,
     make_grid,
     memory_limit,
     residual_refinement,
     resolution_notes,
-    round_spacing,
     work_of,
 )
 from pipelines.planning.learning import ChooseGrid
@@ -39,6 +37,7 @@ from pipelines.planning.prior_search import (
     search_prior,
     with_value,
 )
+from pipelines.planning.spacing import finest_spacing, nested_grids, round_spacing
 
 
 def make_plan(
@@ -69,10 +68,11 @@ def make_plan(
         lower, upper, chosen.distances, config, speed, ranks=ranks, here=here
     )
     if choose_grid is not None:
-        grid = choose_grid(prior.lengthscale, prior.std)
+        grids = choose_grid(prior.lengthscale, prior.std)
     else:
         grid = make_grid(lower, upper, config.box.spacing or (1.0,) * 3, config)
-    resolved = _resolved(prior.lengthscale, grid)
+        grids = nested_grids(grid, chosen.distances, config)
+    resolved = _resolved(prior.lengthscale, grids[0])
     if config.prior.lengthscale is None and resolved != prior.lengthscale:
         notes.append(
             f"lengthscale raised from {min(prior.lengthscale):.4g} pc to "
@@ -81,8 +81,8 @@ def make_plan(
         # The other scales that go with a longer lengthscale are others, too.
         given = _with_prior(config, lengthscale=resolved)
         prior = choose_prior(chosen, given, generator)
-    plan = _plan_of(grid, prior, config)
-    work = work_of(grid, plan.build_kernel(), chosen.distances, config, std=plan.std)
+    plan = _plan_of(grids, prior, config)
+    work = work_of(grids, plan.build_kernel(), chosen.distances, config, std=plan.std)
     notes += [*prior.notes, *resolution_notes(plan)]
     return replace(plan, notes=tuple(notes)), work.shared_out(ranks, here), speed
 
@@ -115,11 +115,12 @@ def _chooser(
     if config.box.spacing is not None or config.box.shape is not None:
         return None
 
-    def choose(lengthscale: Sequence[float], std: float) -> Grid:
+    def choose(lengthscale: Sequence[float], std: float) -> tuple[Grid, ...]:
         kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
         place = (lower, upper, kernel, distances, config)
         finest = finest_spacing(*place, speed, std=std, ranks=ranks, here=here)
-        return make_grid(lower, upper, (round_spacing(finest),) * 3, config)
+        grid = make_grid(lower, upper, (round_spacing(finest),) * 3, config)
+        return nested_grids(grid, distances, config)
 
     return choose
 
@@ -138,15 +139,16 @@ def _resolved(
     return x, y, z
 
 
-def _plan_of(grid: Grid, prior: PriorChoice, config: FitConfig) -> Plan:
-    """The plan of this grid and prior, with the rest from the configuration."""
+def _plan_of(grids: tuple[Grid, ...], prior: PriorChoice, config: FitConfig) -> Plan:
+    """The plan of these grids and this prior, with the rest from the configuration."""
     model, is_svi = config.model, config.inference.engine == "svi"
     kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
-    torus = padded_torus(grid, kernel, model.wrap_tolerance)
+    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance).tori
     return Plan(
-        grid=grid,
+        grid=first.grid,
         # The published engine's embedding grows when it is made.
-        torus_shape=() if is_svi else torus.shape,
+        torus_shape=() if is_svi else first.shape,
+        finer=tuple(finer),
         kernel=config.kernel,
         lengthscale=prior.lengthscale,
         std=prior.std,

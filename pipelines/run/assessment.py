@@ -43,6 +43,7 @@ def sight_line_lengths(
         engine="full-batch",
         density="gaussian",
         torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
+        finer=(),
         refinement=1,
         residual_refinement=1,
     )

@@ -10,6 +10,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dustmap.functionals import PointValues, Stack
+from dustmap.grid import Grid
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField, least_density, rays_to
 from dustmap.residual.field_learning import learn_residual, relearn_residual
@@ -81,18 +82,16 @@ def fit_residual(
 
 
 def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
-    """The samples' mean density at the grid's points, at least this [mag/pc]."""
+    """The samples' mean density at the grids' points, at least this [mag/pc]."""
     found, draws = [], _draws(posterior)
-    for points in plan.grid.points().to(torch.float64).split(_ROWS):
+    grids = (plan.grid, *plan.finer_grids)
+    for points in torch.cat([grid.points() for grid in grids]).split(_ROWS):
         model = posterior.model.at(PointValues(points))
         total = torch.zeros(len(points), dtype=torch.float64)
         for sample in draws:
             total += model.apply(sample).to(torch.float64).cpu()
         found.append(total / len(draws))
-    values = torch.cat(found).clamp_min(least).reshape(plan.grid.shape)
-    return DensityCube(
-        values=values, origin=plan.grid.origin, spacing=plan.grid.spacing
-    )
+    return DensityCube(values=torch.cat(found).clamp_min(least), grids=grids)
 
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:
@@ -148,7 +147,8 @@ def residual_bytes(field: ResidualField) -> bytes:
     cube = field.cube
     assert cube is not None
     tensors["cube"] = cube.values.to(torch.float32)
-    tensors["grid"] = torch.tensor([cube.origin, cube.spacing], dtype=torch.float64)
+    places = [(grid.origin, grid.spacing, grid.shape) for grid in cube.grids]
+    tensors["grids"] = torch.tensor(places, dtype=torch.float64)
     tensors["power"] = torch.tensor(cube.power, dtype=torch.float64)
     tensors["constants"] = torch.tensor(constants, dtype=torch.float64)
     return save(tensors)
@@ -158,13 +158,12 @@ def residual_from(data: bytes) -> ResidualField:
     """The residual that these bytes hold."""
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
-    origin, spacing = tensors["grid"].tolist()
-    cube = DensityCube(
-        values=tensors["cube"],
-        origin=tuple(origin),
-        spacing=tuple(spacing),
-        power=float(tensors["power"]),
+    grids = tuple(
+        Grid(origin=tuple(origin), spacing=tuple(spacing), shape=tuple(map(int, shape)))
+        for origin, spacing, shape in tensors["grids"].tolist()
     )
+    power = float(tensors["power"])
+    cube = DensityCube(values=tensors["cube"], grids=grids, power=power)
     return ResidualField(
         rays=cube.along(Rays(**{name: tensors[name] for name in _OF_RAYS})),
         cube=cube,

@@ -43,7 +43,7 @@ class CoarseGrid:
         shape: tuple[int, int, int],
         seed: int,
     ) -> None:
-        fine = model.whitening.torus.shape
+        fine = model.whitening.levels.tori[0].shape
         if any(n % 2 == 0 or n > m for n, m in zip(shape, fine, strict=True)):
             raise ValueError(
                 f"the coarse torus must be odd and not above {fine}, got {shape}"

@@ -16,6 +16,7 @@ predicted mean and with std² + noise².
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -52,19 +53,26 @@ def main() -> None:
     options = arguments()
     report = Report.of("development", __doc__, options)
     rows: list[Row] = []
+    shells: list[Row] = []
     for name in options.set or SETS:
         print(f"development: {name}", file=sys.stderr, flush=True)
         part = SETS[name](options.data)
         if options.quick:
             part = part.first(*_QUICK)
-        rows.append({"set": name, **one_set(part, options, options.output / name)})
-        print(table(rows[-1:]), file=sys.stderr, flush=True)
+        row, apart = one_set(part, options, options.output / name)
+        rows.append({"set": name, **row})
+        shells += [{"set": name, **shell} for shell in apart]
+        print(table([*rows[-1:], *apart]), file=sys.stderr, flush=True)
     report.tables = {f"Held-out stars, {commit()}": rows}
+    if shells:
+        report.tables["By distance"] = shells
     report.write(options.output)
 
 
-def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
-    """Fit, predict, judge."""
+def one_set(
+    part: Development, options: argparse.Namespace, run: Path
+) -> tuple[Row, list[Row]]:
+    """Fit, predict, judge: all stars, and those of the set's shells of distance."""
     load, clocks = os.getloadavg()[0], (time.perf_counter(), time.process_time())
     quick = _QUICK_SETTINGS if options.quick else ()
     chosen = settings([*part.settings, *quick, *options.settings])
@@ -89,28 +97,53 @@ def one_set(part: Development, options: argparse.Namespace, run: Path) -> Row:
     generator = torch.Generator().manual_seed(options.seed)
     others = predict_baselines(train, test, generator)
     assert others is not None
-    if part.truth is not None:
-        truth = {name: values[inside] for name, values in part.truth.items()}
-        judged, true = against_truth(columns, truth, test.distance), truth["extinction"]
-    else:
-        assert test.extinction is not None
-        judged, true = against_observed(columns, test, plan), test.extinction
-    error = {
-        "map": rmse(columns["extinction_mean"], true),
-        **{key: rmse(getattr(others, key), true) for key in NAMES},
-    }
-    best = min(error["neighbours"], error["kriging"])
-    return {
+    said = {**columns, **{f"by {name}": getattr(others, name) for name in NAMES}}
+    truth = {name: values[inside] for name, values in (part.truth or {}).items()}
+    bounds = [0.0, *part.shells, np.inf]
+    shells = [
+        {"shell [pc]": f"{low:g} to {high:g}", **judge(said, truth, test, plan, within)}
+        for low, high in itertools.pairwise(bounds)
+        for within in [(low <= test.distance) & (test.distance < high)]
+    ]
+    row = {
         "stars": len(train),
         "judged": len(test),
         "outside": int((~inside).sum()),
         "spacing [pc]": "×".join(f"{h:.4g}" for h in plan.grid.spacing),
-        **{f"RMSE {name}": value for name, value in error.items()},
-        "RMSE / best": error["map"] / best,
-        **judged,
+        "levels": 1 + len(plan.finer),
+        **judge(said, truth, test, plan, np.ones(len(test), dtype=bool)),
         "wall [s]": wall,
         "CPU [s]": cpu,
         "load": load,
+    }
+    return row, shells if part.shells else []
+
+
+def judge(
+    columns: dict[str, np.ndarray],
+    truth: dict[str, np.ndarray],
+    test: Stars,
+    plan: Plan,
+    some: np.ndarray,
+) -> Row:
+    """The map and the baselines at some of the stars."""
+    columns = {name: column[some] for name, column in columns.items()}
+    test, true = test.select(some), test.extinction
+    if truth:
+        truth = {name: values[some] for name, values in truth.items()}
+        judged, true = against_truth(columns, truth, test.distance), truth["extinction"]
+    else:
+        judged = against_observed(columns, test, plan)
+    assert true is not None
+    error = {
+        "map": rmse(columns["extinction_mean"], true),
+        **{name: rmse(columns[f"by {name}"], true) for name in NAMES},
+    }
+    best = min(error["neighbours"], error["kriging"])
+    return {
+        **{f"RMSE {name}": value for name, value in error.items()},
+        "RMSE / best": error["map"] / best,
+        **judged,
     }
 
 

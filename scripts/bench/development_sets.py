@@ -33,12 +33,15 @@ class Development:
         only observed extinctions are known.
     settings
         What a user has to give for this set.
+    shells
+        Distances [pc] between which stars are judged apart, too.
     """
 
     train: Stars
     test: Stars
     truth: dict[str, np.ndarray] | None
     settings: tuple[str, ...] = ()
+    shells: tuple[float, ...] = ()
 
     def first(self, train: int, test: int) -> Development:
         """So many of both, for a smoke run."""
@@ -49,6 +52,11 @@ class Development:
             test=self.test.select(slice(test)),
             truth=truth,
         )
+
+
+def near(data: Path) -> Development:
+    """A simulated sky with fine structure near the Sun, where most stars are."""
+    return replace(galaxy(data, name="near_dev"), shells=(110.0, 400.0))
 
 
 def galaxy(data: Path, *, name: str) -> Development:
@@ -157,5 +165,5 @@ SETS: dict[str, Callable[[Path], Development]] = {
     "stars_av": partial(real, name="stars_av"),
     "clusters_hunt2023": partial(real, name="clusters_hunt2023"),
     "ananke_5k": ananke,
-    "near_dev": partial(galaxy, name="near_dev"),
+    "near_dev": near,
 }

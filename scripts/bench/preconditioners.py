@@ -174,7 +174,7 @@ def fit_row(fitted: Fitted, at: Problem) -> Row:
     """Where the precision was taken."""
     return {
         **fitted.facts(),
-        "torus": list(at.model.whitening.torus.shape),
+        "torus": list(at.model.whitening.levels.tori[0].shape),
         "median noise [mag]": float(at.total.sqrt().median()),
         **fitted.fit.row(),
     }

@@ -17,6 +17,7 @@ import psutil
 import torch
 from report import Report, Row, parser
 
+from dustmap.grid import Grid
 from dustmap.residual.field import rays_to
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.rays import DensityCube
@@ -39,11 +40,9 @@ def main() -> None:
 def one_size(count: int, seed: int) -> Row:
     """Learn from so many stars, and predict as many places."""
     rng = np.random.default_rng(seed)
-    cube = DensityCube(
-        values=densities(rng),
-        origin=tuple(-HALF),
-        spacing=(STEP,) * 3,
-    )
+    values = densities(rng)
+    grid = Grid(shape=tuple(values.shape), origin=tuple(-HALF), spacing=(STEP,) * 3)
+    cube = DensityCube(values=values.reshape(-1), grids=(grid,))
     ends = torch.from_numpy(rng.uniform(-1, 1, (2 * count, 3)) * HALF)
     # What the cube misses: waves that neighbouring rays share.
     waves = torch.sin(ends / ends.norm(dim=1, keepdim=True) * 40).sum(1)

@@ -66,7 +66,7 @@ def test_entries_of_the_projection_are_near_those_of_a_model(cloud_run):
     )
     assert isinstance(model, TorusGaussian)
     work = work_of(
-        plan.grid,
+        (plan.grid,),
         plan.build_kernel(),
         ends.norm(dim=1).numpy(),
         FitConfig.model_validate(config),

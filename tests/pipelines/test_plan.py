@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
+from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model import cost
@@ -21,13 +23,17 @@ from pipelines.model.plan import (
     MeanPlan,
     Plan,
     choose_box,
-    finest_spacing,
     make_grid,
     memory_limit,
     resolution_notes,
+    work_of,
+)
+from pipelines.planning.spacing import (
+    dense_within,
+    finest_spacing,
+    nested_grids,
     round_spacing,
     svi_spacing,
-    work_of,
 )
 
 # A machine of round numbers, so that no clock is under test.
@@ -187,9 +193,64 @@ def test_the_chosen_grid_keeps_the_budget_it_was_given():
     box, distances = np.array([-1000.0, -1000.0, -300.0]), np.full(20_000, 700.0)
     spacing = finest_spacing(box, -box, kernel, distances, settings, SPEED)
     grid = make_grid(box, -box, (spacing,) * 3, settings)
-    work = work_of(grid, kernel, distances, settings)
+    work = work_of((grid,), kernel, distances, settings)
     assert sum(cost.memory(work).values()) <= 1.5 * 2**30
     assert cost.seconds(work, SPEED) <= 30.0
+
+
+def dense_centre(count: int = 32_000) -> np.ndarray:
+    """Distances of stars 6 pc apart within 100 pc, and as many out to 600 pc."""
+    rng = np.random.default_rng(2)
+    near, far = rng.random((2, count // 2)) ** (1 / 3)
+    return np.concatenate([100 * near, 600 * far])
+
+
+def test_stars_are_dense_as_far_as_they_are():
+    distances = dense_centre()
+    assert dense_within(distances, 10.0) == pytest.approx(100.0, rel=0.05)
+    assert dense_within(distances, 1.0) == 0.0
+    assert dense_within(distances[:10], 10.0) == 0.0
+
+
+def test_finer_grids_follow_the_stars():
+    coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
+    distances = dense_centre()
+    alone = nested_grids(coarsest, distances, config(box={"levels": 1}))
+    assert alone == (coarsest,)
+    grids = nested_grids(coarsest, distances, config())
+    # Stars are 6 pc apart: cells of 10 pc, as far as they are dense, and none of 5 pc.
+    assert [grid.spacing[0] for grid in grids] == [40.0, 20.0, 10.0]
+    assert 100.0 <= grids[2].reach <= 120.0
+    assert grids[1].lower[2] >= coarsest.lower[2]
+    more = nested_grids(coarsest, distances, config(box={"levels": 4}))
+    assert more[:3] == grids and more[3].spacing[0] == 5.0 and more[3].reach >= 40.0
+    assert nested_grids(coarsest, distances, config(box={"finest": 15.0})) == alone
+    by_hand = nested_grids(coarsest, distances, config(box={"spacing": 40.0}))
+    assert by_hand == (coarsest,)
+
+
+def test_a_plan_with_finer_grids_is_read_back():
+    kernel = KERNELS["matern12"](lengthscale=80.0)
+    coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
+    grids = nested_grids(coarsest, dense_centre(), config(box={"levels": 3}))
+    levels = nested_tori(grids, kernel, 0.05)
+    nested = plan(density="lognormal").on(levels)
+    assert nested.levels == levels and nested.finer_grids == grids[1:]
+    assert Plan.from_dict(json.loads(json.dumps(nested.as_dict()))) == nested
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"density": "gaussian"}},
+        {"model": {"refinement": 2}},
+        {"prior": {"kernel": "squared-exponential"}},
+    ],
+)
+def test_levels_need_a_rough_positive_density(settings):
+    with pytest.raises(ValidationError, match=r"box\.levels"):
+        config(box={"levels": 2}, **settings)
+    assert config(**settings).levels == 1
 
 
 @pytest.mark.parametrize("change", [{"minutes": 1e-9}, {"gib": 0.01}])

@@ -11,6 +11,7 @@ import torch
 import xarray
 
 from dustmap.functionals import PointValues, Stack
+from dustmap.grid import Grid
 from dustmap.residual.rays import DensityCube
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
@@ -117,12 +118,8 @@ def test_a_residual_is_read_as_it_was_written(run: Run, power: float) -> None:
     field = run.posterior.residual
     assert field is not None
     values = torch.rand(5, 5, 5, generator=torch.Generator().manual_seed(1))
-    cube = DensityCube(
-        values=values.double(),
-        origin=(-400.0,) * 3,
-        spacing=(200.0,) * 3,
-        power=power,
-    )
+    grid = Grid(shape=(5, 5, 5), origin=(-400.0,) * 3, spacing=(200.0,) * 3)
+    cube = DensityCube(values=values.double().reshape(-1), grids=(grid,), power=power)
     field = replace(field, cube=cube, rays=cube.along(field.rays))
     weights = torch.linspace(0.1, 0.4, len(field.form.lengthscales)).double()
     field = replace(field, weights=weights)

@@ -160,9 +160,9 @@ def test_unresolved_variances_are_those_of_lines_and_of_points():
     eps = normal(model)
     W = model.weights.to_dense().numpy()
     rho = dense_density(model, ConstantMean(value=0.6), eps.tolist())
-    exact = model.local.line * (W @ rho**2)
+    exact = model.local[0].line * (W @ rho**2)
     points = dense_torus.inside(2, 5, 3)
-    c = model.local.at(points, model.whitening.torus.grid).numpy()
+    c = model.local[0].at(points, model.whitening.torus.grid).numpy()
     assert (c > 1e-3).all()
     exact[:5] = np.expm1(c) * (W[:5] @ rho) ** 2
     np.testing.assert_allclose(model.linearise(eps).variance, exact, rtol=1e-6)
@@ -266,7 +266,7 @@ def test_another_share_or_other_places_measure_nothing_anew(monkeypatch):
     monkeypatch.delattr(lognormal, "local_residual")
     points = PointValues(torch.zeros(1, 2))
     for alike in (model.at(points), model.with_subgrid_share(0.5)):
-        assert alike.local.line == local.line
+        assert alike.local == local
 
 
 def test_what_stands_in_the_padding_is_never_seen():

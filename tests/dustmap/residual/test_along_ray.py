@@ -12,7 +12,9 @@ from residual_fields import field_of
 from scipy.integrate import quad
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import k1
+from torch import Tensor
 
+from dustmap.grid import Grid
 from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import (
     krige_rays,
@@ -38,11 +40,22 @@ def generator() -> torch.Generator:
 def cube(generator: torch.Generator, contrast: float = 1.0) -> DensityCube:
     """A lognormal cube, independent from point to point, 400 pc to every side."""
     white = torch.randn(17, 17, 17, generator=generator, dtype=torch.float64)
-    return DensityCube(
-        values=1e-3 * (contrast * white).exp(),
-        origin=(-400.0,) * 3,
-        spacing=(50.0,) * 3,
-    )
+    return cube_of(1e-3 * (contrast * white).exp())
+
+
+def cube_of(
+    values: Tensor,
+    origin: tuple[float, ...] = (-400.0,) * 3,
+    spacing: tuple[float, ...] = (50.0,) * 3,
+) -> DensityCube:
+    """Densities on one grid."""
+    grid = Grid(shape=tuple(values.shape), origin=origin, spacing=spacing)
+    return DensityCube(values=values.reshape(-1), grids=(grid,))
+
+
+def form_of(density: DensityCube) -> AlongRay:
+    """The covariance with the scales of these tests."""
+    return AlongRay(edges=density.edges(), cells=density.cells(), lengthscales=SCALES)
 
 
 def rays(
@@ -59,8 +72,8 @@ def rays(
 
 def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     x, y, z = torch.meshgrid(*(torch.arange(n) for n in (9, 7, 5)), indexing="ij")
-    linear = DensityCube(
-        values=(2.0 * x + 3.0 * y - z + 20).double(),
+    linear = cube_of(
+        (2.0 * x + 3.0 * y - z + 20).double(),
         origin=(-80.0, -30.0, -20.0),
         spacing=(20.0, 10.0, 10.0),
     )
@@ -72,7 +85,7 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
     found = linear.along(rays_to(100 * directions, torch.ones(2), 0.0)).profile
     assert found is not None
-    middles = AlongRay(edges=edges, lengthscales=SCALES).middles
+    middles = form_of(linear).middles
     for row, direction in zip(found, directions):
         x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
         expected = 2 * (x + 80) / 20 + 3 * (y + 30) / 10 - (z + 20) / 10 + 20
@@ -101,7 +114,9 @@ def test_the_amplitude_lies_between_density_and_mean(
     mean = (some.profile * within).sum(1) / some.lengths
     axes = [np.linspace(-400, 400, 17)] * 3
     tips = (some.directions * some.lengths[:, None]).numpy()
-    tip = torch.from_numpy(RegularGridInterpolator(axes, density.values.numpy())(tips))
+    tip = torch.from_numpy(
+        RegularGridInterpolator(axes, density.values.reshape((17,) * 3).numpy())(tips)
+    )
     torch.testing.assert_close(root.relative_amplitude(some) ** 2, mean / tip)
     assert bool((density.relative_amplitude(some) == 1).all())
 
@@ -109,13 +124,9 @@ def test_the_amplitude_lies_between_density_and_mean(
 def test_components_are_the_integral_along_the_shorter_ray(
     generator: torch.Generator,
 ) -> None:
-    smooth = DensityCube(
-        values=torch.full((17, 17, 17), 2e-3, dtype=torch.float64),
-        origin=(-400.0,) * 3,
-        spacing=(50.0,) * 3,
-    )
+    smooth = cube_of(torch.full((17, 17, 17), 2e-3, dtype=torch.float64))
     some = rays(2, smooth, generator)
-    form = AlongRay(edges=smooth.edges(), lengthscales=SCALES)
+    form = form_of(smooth)
     found = form.components(some[:1], some[1:])[0]
     chord = float((some.directions[0] - some.directions[1]).norm())
     for value, scale in zip(found.tolist(), form.lengthscales):
@@ -131,7 +142,9 @@ def test_components_are_the_integral_along_the_shorter_ray(
 
 
 def test_the_kernel_is_the_exponential_integrated_along_a_line() -> None:
-    found = AlongRay(edges=torch.tensor([0.0, 1.0]), lengthscales=(7.0,))
+    found = AlongRay(
+        edges=torch.tensor([0.0, 1.0]), cells=torch.ones(1), lengthscales=(7.0,)
+    )
     ray = Rays(
         directions=torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64),
         lengths=torch.ones(2, dtype=torch.float64),
@@ -149,7 +162,7 @@ def test_covariances_are_positive_definite_all_around(
 ) -> None:
     density = cube(generator)
     some = rays(300, density, generator, spread=5.0)
-    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
+    form = form_of(density)
     among = form.components(some[:, None], some[None]) @ WEIGHTS
     eigenvalues = torch.linalg.eigvalsh(among)
     assert float(eigenvalues.min()) > -1e-12 * float(eigenvalues.max())
@@ -158,7 +171,7 @@ def test_covariances_are_positive_definite_all_around(
 def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (300, 40))
-    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
+    form = form_of(density)
     noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
     expected, left = kriged(form, WEIGHTS, rows, noise, places, near)
@@ -180,7 +193,7 @@ def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> No
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (60, 5))
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 8)
-    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
+    form = form_of(density)
     hoods = ray_neighbourhoods(form, rows, places, near)
     residuals = torch.randn(60, generator=generator, dtype=torch.float64)
 
@@ -204,7 +217,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
 ) -> None:
     density = cube(generator)
     rows, places = (rays(n, density, generator) for n in (12, 3))
-    form = AlongRay(edges=density.edges(), lengthscales=SCALES)
+    form = form_of(density)
     noise = torch.full((12,), 1e-3, dtype=torch.float64)
     # A single block; residuals of one row each tell the weights.
     one = torch.eye(12, dtype=torch.float64), places, torch.arange(12)[None]
@@ -246,7 +259,7 @@ def test_the_amplitude_that_made_the_residuals_is_learnt(
 ) -> None:
     density = replace(cube(generator, contrast=1.5), power=power)
     some = rays(1500, density, generator, spread=0.15)
-    truth = AlongRay(edges=density.edges(), lengthscales=SCALES)
+    truth = form_of(density)
     weights = torch.zeros(len(truth.lengthscales), dtype=torch.float64)
     weights[1] = 0.5
     among = truth.components(some[:, None], some[None]) @ weights
@@ -272,7 +285,7 @@ def test_scales_that_the_map_resolves_have_no_weight(
     held = torch.arange(400, 600)
     found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
     scales = torch.tensor(found.form.lengthscales)
-    assert bool((found.weights[scales > min(density.spacing)] == 0).all())
+    assert bool((found.weights[scales > min(density.grids[0].spacing)] == 0).all())
     # Noise alone: neighbours tell nothing of one another.
     assert found.gain < 5
 

@@ -1,0 +1,381 @@
+"""Nested grids: bands of scales, splines, the whitening against the kernel itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.interpolate import BSpline
+from torch import Tensor
+
+from dustmap.functionals import (
+    DistanceMarginalizedIntegrals,
+    FixedStep,
+    LineIntegrals,
+    PointValues,
+    StepsOutwards,
+)
+from dustmap.grid import Grid, Torus
+from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
+from dustmap.kernels.radial import Radial
+from dustmap.levels import Levels
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
+from dustmap.models.subgrid import local_residual
+from dustmap.projection import projection
+from dustmap.projection.nodes import NodeProjection
+from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori, splines
+from dustmap.whitening.bands import band_spectrum
+
+MATERN: list[type[Radial]] = [Matern12, Matern32, Matern52]
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def nested(dimension: int, count: int, levels: int) -> list[Grid]:
+    """Boxes of ``count`` cells, each half as wide as the one before."""
+    grids, half, step = [], count / 2, 1.0
+    for _ in range(levels):
+        shape = (count + 1,) * dimension
+        origin, spacing = (-half,) * dimension, (step,) * dimension
+        grids.append(Grid(shape=shape, spacing=spacing, origin=origin))
+        half, step = half / 2, step / 2
+    return grids
+
+
+def off_centre() -> list[Grid]:
+    """Three boxes with sides of different lengths, not in each other's middle."""
+    return [
+        Grid(shape=(21, 21, 11), spacing=(40.0,) * 3, origin=(-400.0, -400.0, -200.0)),
+        Grid(shape=(21, 21, 13), spacing=(20.0,) * 3, origin=(-200.0, -200.0, -120.0)),
+        Grid(shape=(25, 21, 21), spacing=(10.0,) * 3, origin=(-120.0, -100.0, -100.0)),
+    ]
+
+
+def model_of(functionals: LineIntegrals | PointValues) -> LogNormal:
+    kernel = Matern12(lengthscale=80.0, variance=0.8)
+    whitening = LevelWhitening(kernel, nested_tori(off_centre(), kernel, 0.05))
+    return LogNormal(whitening, functionals, mean=ConstantMean(value=1e-3))
+
+
+def inner_ends(count: int, generator: torch.Generator) -> Tensor:
+    """Places up to the faces of the second box, 8 pc from the Sun at least."""
+    scale = torch.tensor([190.0, 190.0, 75.0], dtype=torch.float64)
+    unit = torch.rand(count, 3, generator=generator, dtype=torch.float64)
+    return (2 * unit - 1) * scale
+
+
+# --- bands ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel_type", MATERN)
+@pytest.mark.parametrize(
+    ("shape", "spacing", "lengthscale"),
+    [
+        ((64,), (1.0,), [5.0]),
+        ((24, 20), (1.0, 1.5), [4.0, 6.0]),
+        ((16, 14, 12), (1.0, 1.0, 1.0), [3.0]),
+        ((16, 14, 12), (1.0, 1.0, 1.0), [0.8]),
+    ],
+)
+def test_bands_add_up_to_the_spectrum(kernel_type, shape, spacing, lengthscale):
+    kernel = kernel_type(lengthscale=lengthscale, variance=2.0)
+    half = tuple(n // 2 for n in shape)
+    grid = Grid(shape=half, spacing=spacing, origin=(0.0,) * len(shape))
+    torus = Torus(grid=grid, shape=shape)
+    exact = TorusWhitening(kernel, torus).coarse.spectrum
+    whole = band_spectrum(kernel, torus, 0.0, math.inf)
+    torch.testing.assert_close(whole, exact, rtol=1e-9, atol=0.0)
+    cell = max(spacing) / min(lengthscale)
+    cuts = [0.0, 0.3 * cell**2, 2.5 * cell**2, math.inf]
+    bands = [band_spectrum(kernel, torus, *ends) for ends in itertools.pairwise(cuts)]
+    assert all(float(band.min()) >= 0.0 for band in bands)
+    torch.testing.assert_close(sum(bands), exact, rtol=1e-9, atol=0.0)
+
+
+def test_a_kernel_without_a_mixture_has_no_bands():
+    torus = nested_tori(nested(1, 8, 1), Matern12(lengthscale=2.0), 0.05).tori[0]
+    with pytest.raises(ValueError, match="Matérn"):
+        band_spectrum(SquaredExponential(lengthscale=2.0), torus, 0.0, math.inf)
+
+
+# --- splines -------------------------------------------------------------------------
+
+
+def spline_at(coefficients: np.ndarray, step: float, x: np.ndarray) -> np.ndarray:
+    """The quintic spline of coefficients from ``-MARGIN`` points on, by SciPy."""
+    first = (np.arange(len(coefficients)) - splines.MARGIN) * step
+    element = BSpline.basis_element(np.arange(-3.0, 4.0), extrapolate=False)
+    values = np.nan_to_num(element((x[:, None] - first) / step))
+    return values @ coefficients
+
+
+def test_splines_have_the_values_of_scipys_and_keep_them_when_refined(generator):
+    size = 9
+    c = torch.randn(size + 2 * splines.MARGIN, generator=generator).double()
+    points = np.arange(size, dtype=float)
+    found = splines.values(c, 1)
+    np.testing.assert_allclose(found, spline_at(c.numpy(), 1.0, points), atol=1e-12)
+    fine = splines.refine(c, 1)
+    assert len(fine) == 2 * size - 1 + 2 * splines.MARGIN
+    x = np.linspace(0, size - 1, 50)
+    np.testing.assert_allclose(
+        spline_at(fine.numpy(), 0.5, x), spline_at(c.numpy(), 1.0, x), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_transposes_of_splines(dimension, generator):
+    size = (7, 5, 6)[:dimension]
+    coarse = torch.randn(2, *(n + 6 for n in size), generator=generator).double()
+    fine = torch.randn(2, *(2 * n + 5 for n in size), generator=generator).double()
+    box = torch.randn(2, *size, generator=generator).double()
+    left = (splines.refine(coarse, dimension) * fine).sum()
+    right = (coarse * splines.refine_transpose(fine, dimension)).sum()
+    assert float(left) == pytest.approx(float(right), rel=1e-12)
+    left = (splines.values(coarse, dimension) * box).sum()
+    right = (coarse * splines.values_transpose(box, dimension)).sum()
+    assert float(left) == pytest.approx(float(right), rel=1e-12)
+
+
+# --- the whitening -------------------------------------------------------------------
+
+
+def chosen_points(levels: Levels, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers, levels and places of points where their level is the finest."""
+    rng, found, first = np.random.default_rng(0), [], 0
+    for number, torus in enumerate(levels.tori):
+        points = torus.grid.points()
+        active = np.flatnonzero((levels.level_of(points) == number).numpy())
+        own = rng.choice(active, min(count, len(active)), replace=False)
+        index = np.unravel_index(own, torus.grid.shape)
+        at = torch.from_numpy(first + np.ravel_multi_index(index, torus.shape))
+        found.append((at, torch.full_like(at, number), points[own]))
+        first += torus.size
+    numbers, level, places = (torch.cat(parts) for parts in zip(*found))
+    return numbers, level, places
+
+
+@pytest.mark.parametrize(
+    ("dimension", "count", "lengthscale", "kernel_type", "within", "seam"),
+    [
+        (1, 64, 8.0, Matern12, 1.5e-3, 1e-2),
+        (1, 64, 8.0, Matern32, 1.5e-3, 1e-3),
+        (2, 32, 8.0, Matern12, 1.5e-3, 2e-2),
+        (2, 32, 8.0, Matern32, 1e-3, 1.5e-3),
+        (3, 16, 4.0, Matern12, 1e-3, 4e-2),
+        (3, 16, 4.0, Matern32, 1e-3, 1e-2),
+    ],
+)
+def test_covariances_are_the_kernels(
+    dimension, count, lengthscale, kernel_type, within, seam
+):
+    kernel = kernel_type(lengthscale=lengthscale, variance=1.0)
+    levels = nested_tori(nested(dimension, count, 3), kernel, 1e-3)
+    whitening = LevelWhitening(kernel, levels)
+    numbers, level, places = chosen_points(levels, 40)
+    unit = torch.zeros(len(numbers), whitening.size, dtype=torch.float64)
+    unit[torch.arange(len(numbers)), numbers] = 1.0
+    rows = torch.cat([whitening.colour_transpose(part) for part in unit.split(20)])
+    expected = kernel(places[:, None] - places[None])
+    off = (rows @ rows.mT - expected).abs()
+    same = level[:, None] == level
+    assert float(off[same].max()) < within
+    assert float(off[~same].max()) < seam
+    variances = off.diagonal()
+    assert float(variances.max()) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_colouring_has_its_transpose(dtype, generator):
+    kernel = Matern12(lengthscale=80.0)
+    levels = nested_tori(off_centre(), kernel, 0.05)
+    whitening = LevelWhitening(kernel, levels, dtype=dtype)
+    eps, field = torch.randn(2, 3, whitening.size, generator=generator).to(dtype)
+    left = (whitening.colour(eps) * field).double().sum(-1)
+    right = (eps * whitening.colour_transpose(field)).double().sum(-1)
+    scale = float(left.abs().max())
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(left, right, rtol=0.0, atol=tolerance * scale)
+    alone = whitening.colour(eps[1])
+    torch.testing.assert_close(alone, whitening.colour(eps)[1])
+
+
+def test_one_level_is_its_torus(generator):
+    kernel = Matern32(lengthscale=3.0)
+    levels = nested_tori(nested(2, 12, 1), kernel, 0.05)
+    torus = TorusWhitening(kernel, levels.tori[0])
+    eps = torch.randn(2, torus.size, generator=generator, dtype=torch.float64)
+    found = LevelWhitening(kernel, levels).colour(eps)
+    torch.testing.assert_close(found, torus.colour(eps), rtol=1e-9, atol=1e-9)
+
+
+def test_draws_are_coloured_white_noise(generator):
+    kernel = Matern12(lengthscale=4.0)
+    whitening = LevelWhitening(kernel, nested_tori(nested(1, 16, 2), kernel, 0.05))
+    field, eps = whitening.prior_draw(generator, 3)
+    torch.testing.assert_close(field, whitening.colour(eps))
+    other = whitening.with_kernel(Matern12(lengthscale=6.0))
+    assert other.levels is whitening.levels
+    assert not torch.equal(other.colour(eps), field)
+    with pytest.raises(ValueError, match="single"):
+        whitening.whiten(field)
+
+
+def test_a_torus_without_room_for_splines_is_refused():
+    grids = nested(1, 16, 2)
+    tori = tuple(Torus(grid=grid, shape=(18,)) for grid in grids)
+    with pytest.raises(ValueError, match="room"):
+        LevelWhitening(Matern12(lengthscale=4.0), Levels(tori=tori))
+
+
+@pytest.mark.parametrize(
+    ("spacing", "origin", "shape", "match"),
+    [
+        ((0.4, 0.4), (-4.0, -4.0), (9, 9), "halved"),
+        ((0.5, 0.5), (-4.25, -4.0), (9, 9), "corner"),
+        ((0.5, 0.5), (-4.0, -4.0), (33, 9), "corner"),
+        ((0.5,), (-4.0,), (9,), "axes"),
+    ],
+)
+def test_grids_that_are_not_nested_are_refused(spacing, origin, shape, match):
+    coarse = nested(2, 16, 1)[0]
+    fine = Grid(shape=shape, spacing=spacing, origin=origin)
+    tori = (Torus(grid=coarse, shape=(24, 24)), Torus(grid=fine, shape=shape))
+    with pytest.raises(ValueError, match=match):
+        Levels(tori=tori)
+    with pytest.raises(ValueError, match="at least one"):
+        Levels(tori=())
+
+
+# --- rays ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule_type", [FixedStep, StepsOutwards])
+@pytest.mark.parametrize("from_the_sun", [True, False])
+def test_steps_are_halved_from_box_to_box(rule_type, from_the_sun, generator):
+    grids = off_centre()
+    rule = rule_type(step=15.0, finer=tuple(grids[1:]))
+    ends = 1.9 * inner_ends(40, generator)
+    start = None if from_the_sun else inner_ends(40, generator)
+    ends[0], ends[1] = 0.0, torch.tensor([300.0, 0.0, 0.0])
+    rays = LineIntegrals(ends, rule, start=start)
+    nodes = rays.nodes()
+    total = nodes.sum_rows(torch.ones(len(nodes.rows), dtype=torch.float64))
+    torch.testing.assert_close(total, rays.lengths, rtol=1e-12, atol=1e-12)
+    level = torch.zeros(len(nodes.rows), dtype=torch.int64)
+    for number, grid in enumerate(grids):
+        level[grid.contains(nodes.points)] = number
+    assert set(level.tolist()) == {0, 1, 2}
+    assert bool((nodes.weights <= 15.0 / 2 ** level.double() + 1e-9).all())
+    # Nodes of a row are in order: averages over distances count on it.
+    along = torch.linalg.vector_norm(nodes.points - rays.start[nodes.rows], dim=1)
+    same = nodes.rows.diff() == 0
+    assert bool((along.diff()[same] > 0).all())
+
+
+def test_the_finest_level_carries_a_node(generator):
+    kernel = Matern12(lengthscale=80.0)
+    grids = off_centre()
+    levels = nested_tori(grids, kernel, 0.05)
+    slope = torch.tensor([1e-3, -2e-3, 3e-3], dtype=torch.float64)
+    linear = 1 + levels.positions() @ slope
+    ends, starts = 1.9 * inner_ends(60, generator), inner_ends(60, generator)
+    rays = LineIntegrals(
+        ends, FixedStep(step=20.0, finer=tuple(grids[1:])), start=starts
+    )
+    W = projection(levels, rays)
+    exact = rays.lengths * (1 + (ends + starts) @ slope / 2)
+    torch.testing.assert_close(W.matvec(linear), exact, rtol=1e-12, atol=1e-12)
+    points = PointValues(inner_ends(60, generator))
+    found = projection(levels, points).matvec(linear)
+    torch.testing.assert_close(found, 1 + points.points @ slope)
+    # A value on one level is seen at points of that level alone.
+    for number, part in enumerate(levels.split(torch.arange(levels.size))):
+        on = torch.zeros(levels.size, dtype=torch.float64)
+        on[part] = 1.0
+        seen = projection(levels, points).matvec(on)
+        expected = (levels.level_of(points.points) == number).double()
+        torch.testing.assert_close(seen, expected)
+
+
+def test_weights_are_the_same_however_they_are_held(generator):
+    kernel = Matern12(lengthscale=80.0)
+    grids = off_centre()
+    levels = nested_tori(grids, kernel, 0.05)
+    ends = 1.9 * inner_ends(50, generator)
+    rule = FixedStep(step=20.0, finer=tuple(grids[1:]))
+    reach = torch.linalg.vector_norm(ends, dim=1) * 1.02
+    spread = 0.1 * reach
+    for seen in (
+        LineIntegrals(ends, rule),
+        DistanceMarginalizedIntegrals(ends, spread, reach, rule),
+    ):
+        stored = projection(levels, seen)
+        fresh = projection(levels, seen, memory_budget=0.0)
+        by_nodes = NodeProjection(fresh, torch.device("cpu"))
+        x = torch.randn(2, levels.size, generator=generator, dtype=torch.float64)
+        y = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+        assert stored.stored and not fresh.stored
+        for other in (fresh, by_nodes):
+            torch.testing.assert_close(other.matvec(x), stored.matvec(x))
+            torch.testing.assert_close(other.rmatvec(y), stored.rmatvec(y))
+
+
+# --- the density ---------------------------------------------------------------------
+
+
+def test_a_density_on_levels_has_its_tangent(generator):
+    grids = off_centre()
+    rule = FixedStep(step=20.0, finer=tuple(grids[1:]))
+    model = model_of(LineIntegrals(1.9 * inner_ends(30, generator), rule))
+    size = model.latent_size
+    eps = 0.5 * torch.randn(size, generator=generator, dtype=torch.float64)
+    step = torch.randn(size, generator=generator, dtype=torch.float64)
+    tangent = model.linearise(eps)
+    change = model.apply(eps + 1e-6 * step) - model.apply(eps - 1e-6 * step)
+    torch.testing.assert_close(
+        tangent.operator.matvec(step), change / 2e-6, rtol=1e-6, atol=1e-9
+    )
+    y = torch.randn(30, generator=generator, dtype=torch.float64)
+    left = float(tangent.operator.matvec(step) @ y)
+    assert left == pytest.approx(float(step @ tangent.operator.rmatvec(y)), rel=1e-10)
+
+
+def test_what_is_unresolved_is_that_of_every_level(generator):
+    grids = off_centre()
+    points = inner_ends(40, generator)
+    rule = FixedStep(step=20.0, finer=tuple(grids[1:]))
+    model = model_of(LineIntegrals(points, rule))
+    eps = 0.3 * torch.randn(model.latent_size, generator=generator).double()
+    kappa = [local_residual(model.kernel, grid.spacing).line for grid in grids]
+    assert kappa[0] > 3 * kappa[1] > 9 * kappa[2]
+    squared = model.density(eps) ** 2 * model.whitening.levels.constants(kappa)
+    expected = model.weights.matvec(squared)
+    torch.testing.assert_close(model.linearise(eps).variance, expected)
+    seen = model.at(PointValues(points)).linearise(eps)
+    level = model.whitening.levels.level_of(points)
+    relative = seen.variance / seen.prediction**2
+    for number, grid in enumerate(grids):
+        own = points[level == number]
+        c = local_residual(model.kernel, grid.spacing).at(own, grid)
+        torch.testing.assert_close(relative[level == number], torch.expm1(c))
+
+
+@pytest.mark.parametrize(("kernel_type", "near"), [(Matern12, 0.05), (Matern32, 0.3)])
+def test_much_finer_cells_leave_the_tail_of_the_spectrum(
+    kernel_type, near, monkeypatch
+):
+    kernel, spacing = kernel_type(lengthscale=8.0), (0.5, 0.5)
+    scaled = local_residual(kernel, spacing)
+    monkeypatch.setattr("dustmap.models.subgrid._MOST_CELLS", 100.0)
+    full = local_residual(kernel, spacing)
+    assert scaled.line != full.line
+    assert scaled.line == pytest.approx(full.line, rel=near)
+    torch.testing.assert_close(scaled.phases, full.phases, rtol=near, atol=1e-9)
