@@ -14,7 +14,7 @@ The last three share :class:`Whitening`.
 from dustmap.whitening.base import GridWhitening, Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
-from dustmap.whitening.field import FieldWhitening
+from dustmap.whitening.field import FieldWhitening, LevelFieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
 from dustmap.whitening.nested import LevelWhitening, nested_tori
 from dustmap.whitening.toeplitz import ToeplitzWhitening
@@ -27,6 +27,7 @@ __all__ = [
     "FieldWhitening",
     "GridWhitening",
     "KernelMatrix",
+    "LevelFieldWhitening",
     "LevelWhitening",
     "ToeplitzWhitening",
     "TorusReport",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.whitening.nested import LevelWhitening
 from dustmap.whitening.torus import TorusWhitening
 
 
@@ -33,3 +34,17 @@ class FieldWhitening(TorusWhitening):
     def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
         """The conditional mean of the field given values on the coarse torus."""
         return super().colour(super().whiten(values))
+
+
+class LevelFieldWhitening(LevelWhitening):
+    """The same on nested tori."""
+
+    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+        """The field as it is."""
+        return eps
+
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch m"]
+    ) -> Float[Tensor, "*batch m"]:
+        """The field as it is."""
+        return field

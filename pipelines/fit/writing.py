@@ -102,7 +102,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     """
     config, clock, result = session.config, session.manager.clock, state.result
     assert result is not None
-    support = sight_line_lengths(result.plan, sample.train, session.group)
+    support, *finer = sight_line_lengths(result.plan, sample.train, session.group)
     # The first rank alone predicts, tests and writes.
     test, residual, predictions = sample.test.select(slice(0)), None, {}
     told: tuple[str, ...] = ()
@@ -136,7 +136,14 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         (folder / "config.toml").write_text(to_toml(config))
         _write_record(folder, session, report, result.facts, sample)
         _write_fitted(folder, sample.train)
-        write_state(folder, mean=result.mean, samples=result.samples, support=support)
+        inner = {f"support_{level}": part for level, part in enumerate(finer, start=1)}
+        write_state(
+            folder,
+            mean=result.mean,
+            samples=result.samples,
+            support=support,
+            **inner,
+        )
         if residual is not None:
             write_residual(folder, residual)
         _write_records(folder, session.manager.metrics.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def write_fits(
 
     Images are uncompressed float32 (tile compression loses digits of floats), FITS
     axes 1, 2, 3 are x, y, z with a linear WCS [pc], and ``BUNIT`` is the cube's unit,
-    blank where the field is dimensionless. Every unit has CHECKSUM and DATASUM, and
+    blank where the field is dimensionless. Finer cubes have the same names and the next
+    ``EXTVER``, of the coarsest 1. Every unit has CHECKSUM and DATASUM, and
     the primary unit tells the provenance in HISTORY.
 
     Raises
@@ -34,12 +36,14 @@ def write_fits(
         If the provenance is not JSON, or a field's name is not lower case.
     """
     images = []
-    for name, array in cube.arrays.items():
-        if not name.isidentifier() or name != name.lower():
-            raise ValueError(f"array name {name!r} must be a lower-case identifier")
-        image = fits.ImageHDU(np.asarray(array, dtype=np.float32), name=name.upper())
-        _describe(image.header, cube, name)
-        images.append(image)
+    for version, level in enumerate(cube.levels, start=1):
+        for name, array in level.arrays.items():
+            if not name.isidentifier() or name != name.lower():
+                raise ValueError(f"array name {name!r} must be a lower-case identifier")
+            data = np.asarray(array, dtype=np.float32)
+            image = fits.ImageHDU(data, name=name.upper(), ver=version)
+            _describe(image.header, level, name)
+            images.append(image)
     write_hdus(path, images, cube.meta, _SUMMARY, overwrite=overwrite)
 
 
@@ -57,17 +61,28 @@ def read_fits(path: str | os.PathLike[str]) -> Cube:
         images = hdus[1:]
         if not images or not all(isinstance(hdu, fits.ImageHDU) for hdu in images):
             raise InputError(f"{source}: expected image units only, one per field")
-        grids = [_read_axes(image.header, source) for image in images]
-        if any(not np.array_equal(g[a], grids[0][a]) for g in grids for a in AXES):
-            raise InputError(f"{source}: expected images on one grid")
-        units = {str(i.header.get("BUNIT", "")).strip() for i in images} - {""}
-        if len(units) != 1:
-            raise InputError(f"{source}: expected one BUNIT, found {sorted(units)}")
-        arrays = {i.name.lower(): np.asarray(i.data, dtype=np.float32) for i in images}
-        try:
-            return Cube(**grids[0], arrays=arrays, unit=units.pop(), meta=meta)
-        except ValueError as error:
-            raise InputError(f"{source} is no cube: {error}") from error
+        versions = sorted({image.ver for image in images})
+        cubes = [
+            _read_level([i for i in images if i.ver == version], meta, source)
+            for version in versions
+        ]
+        return replace(cubes[0], finer=tuple(cubes[1:]))
+
+
+def _read_level(images: list[Any], meta: dict[str, Any], source: Path) -> Cube:
+    """The cube of images on one grid."""
+    grids = [_read_axes(image.header, source) for image in images]
+    if any(not np.array_equal(g[a], grids[0][a]) for g in grids for a in AXES):
+        raise InputError(f"{source}: expected images of one EXTVER on one grid")
+    units = {str(i.header.get("BUNIT", "")).strip() for i in images} - {""}
+    if len(units) != 1:
+        raise InputError(f"{source}: expected one BUNIT, found {sorted(units)}")
+    arrays = {i.name.lower(): np.asarray(i.data, dtype=np.float32) for i in images}
+    try:
+        x, y, z = (grids[0][axis] for axis in AXES)
+        return Cube(x=x, y=y, z=z, arrays=arrays, unit=units.pop(), meta=meta)
+    except ValueError as error:
+        raise InputError(f"{source} is no cube: {error}") from error
 
 
 def _describe(header: fits.Header, cube: Cube, name: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,13 @@ import zarr
 
 from pipelines.base.errors import InputError
 from pipelines.formats.hdus import provenance_text
-from pipelines.formats.zarr_arrays import consolidate, read_array, write_array
+from pipelines.formats.zarr_arrays import (
+    consolidate,
+    level_groups,
+    level_name,
+    read_array,
+    write_array,
+)
 from pipelines.maps.checks import statistic_title
 from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.maps.integrated import Integrated
@@ -43,9 +50,10 @@ def write_zarr(
 
     Each array keeps its data type. ``x y z`` [pc] are coordinate arrays, which is how
     xarray finds them. Frame, provenance, and out of the latter band and citation, are
-    attributes of the group. Integrated extinctions are arrays ``extinction_mean ...``
-    with the dimensions ``pixel distance`` (float32) and ``last_star`` by pixel; a chunk
-    holds every distance of neighbouring pixels. The manifest of hashes and the
+    attributes of the group. A map with finer cubes has them all in groups ``level_0``,
+    ``level_1``, …, the coarsest first. Integrated extinctions are arrays
+    ``extinction_mean ...`` with the dimensions ``pixel distance`` (float32) and
+    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. The manifest of hashes and the
     completion marker come last, and the store appears when it is whole.
 
     Raises
@@ -71,7 +79,9 @@ def write_zarr(
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
-        _write_cube(group, cube)
+        cubes = cube.levels
+        for part, level in zip(level_groups(group, len(cubes)), cubes, strict=True):
+            _write_cube(part, level)
         if integrated is not None:
             _write_rays(group, integrated)
         consolidate(temporary)
@@ -93,12 +103,30 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
         If the store is absent, incomplete, altered, or not one of this program's.
     """
     with _opened(Path(path), verify=verify) as (group, attributes):
-        return Cube(
-            **{axis: read_array(group, axis) for axis in AXES},
-            arrays={name: read_array(group, name) for name in attributes["arrays"]},
-            unit=str(attributes["unit"]),
-            meta=attributes["provenance"],
-        )
+        cubes = [
+            _read_cube(group, place, attributes) for place in level_prefixes(attributes)
+        ]
+        return replace(cubes[0], finer=tuple(cubes[1:]))
+
+
+def _read_cube(group: zarr.Group, place: str, attributes: dict[str, Any]) -> Cube:
+    """The cube of one level, whose arrays' names begin with ``place``."""
+    x, y, z = (read_array(group, place + axis) for axis in AXES)
+    return Cube(
+        x=x,
+        y=y,
+        z=z,
+        arrays={name: read_array(group, place + name) for name in attributes["arrays"]},
+        unit=str(attributes["unit"]),
+        meta=attributes["provenance"],
+    )
+
+
+def level_prefixes(attributes: dict[str, Any]) -> list[str]:
+    """What the names of arrays begin with on every level, the coarsest first."""
+    levels = int(attributes.get("levels", 1))
+    names = (level_name(level, levels) for level in range(levels))
+    return [f"{name}/" if name else "" for name in names]
 
 
 def holds_integrated(path: str | os.PathLike[str]) -> bool:
@@ -190,6 +218,8 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
         "frame": FRAME,
         "provenance": provenance,
     }
+    if cube.finer:
+        attributes["levels"] = len(cube.levels)
     for name, key in (("band", "extinction_band"), ("citation", "citation")):
         if key in provenance:
             attributes[name] = provenance[key]

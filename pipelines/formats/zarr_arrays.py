@@ -39,6 +39,20 @@ def write_array(
     )
 
 
+def level_name(level: int, levels: int) -> str:
+    """Where the arrays of a level are: of one alone in the group itself, else beside
+    each other, since xarray's trees have one set of coordinates from a group to those
+    in it."""
+    return "" if levels == 1 else f"level_{level}"
+
+
+def level_groups(group: zarr.Group, levels: int) -> list[zarr.Group]:
+    """New groups for so many levels, the coarsest first."""
+    if levels == 1:
+        return [group]
+    return [group.create_group(level_name(level, levels)) for level in range(levels)]
+
+
 def consolidate(path: Path) -> None:
     """Put the metadata of all arrays into that of their group."""
     # xarray then need not list the members, which warns about the manifest. zarr in

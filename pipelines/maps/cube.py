@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,8 @@ class Cube:
         Unit of the density arrays.
     meta
         Provenance: JSON-serialisable.
+    finer
+        Cubes inside this one, each with half the spacing of the one before.
     """
 
     x: np.ndarray
@@ -71,6 +74,7 @@ class Cube:
     arrays: dict[str, np.ndarray]
     unit: str = "mag pc-1"
     meta: dict[str, Any] = field(default_factory=dict)
+    finer: tuple[Cube, ...] = ()
 
     def __post_init__(self) -> None:
         expected = (len(self.z), len(self.y), len(self.x))
@@ -93,8 +97,21 @@ class Cube:
         x, y, z = (float(axis[1] - axis[0]) for axis in (self.x, self.y, self.z))
         return x, y, z
 
+    @property
+    def levels(self) -> tuple[Cube, ...]:
+        """This cube alone and the finer ones, the coarsest first."""
+        return (replace(self, finer=()), *self.finer)
+
+    def each(self, change: Callable[[Cube], Cube | None]) -> Cube:
+        """The same change of every level; finer ones that it leaves out go."""
+        coarsest, *finer = (change(cube) for cube in self.levels)
+        assert coarsest is not None
+        return replace(coarsest, finer=tuple(c for c in finer if c is not None))
+
     def sample(self, name: str, points: np.ndarray) -> np.ndarray:
         """Interpolate one array trilinearly between the cell centres.
+
+        Of the finest cube that holds a point.
 
         Parameters
         ----------
@@ -113,7 +130,11 @@ class Cube:
             index[row] = (flat[:, 2 - row] - axis[0]) / step
             inside &= (index[row] >= -_EDGE) & (index[row] <= len(axis) - 1 + _EDGE)
         values = map_coordinates(array, index, output=float, order=1, mode="nearest")
-        return np.where(inside, values, np.nan).reshape(points.shape[:-1])
+        found = np.where(inside, values, np.nan).reshape(points.shape[:-1])
+        for cube in self.finer:
+            inner = cube.sample(name, points)
+            found = np.where(np.isnan(inner), found, inner)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,14 @@ _SHARED_PER_STAR, _LEAST_SHARED = 7, 500_000
 _ROW_SECONDS = 4e-6
 # Fraction of the time budget that the solves may take.
 _SOLVE_SHARE = 0.7
-# A finer grid reaches as far as stars are, on average, this many of its cells apart: on a
-# sky with stars 5.8 pc apart near the Sun cells of 6.8 instead of 3.4 pc take a quarter
-# of the time.
+# A finer grid reaches as far as stars are, on average, this many of its cells apart: on
+# a sky with stars 5.8 pc apart near the Sun cells of 6.8 instead of 3.4 pc take a
+# quarter of the time.
 _CELLS_PER_STAR = 1.0
 # A grid that reaches less far than this, in its cells, is not worth its padding.
 _LEAST_REACH = 8.0
 _MOST_LEVELS = 12
-# Outer over inner radius of shells that tell the mean separation, and their least stars.
+# Outer over inner radius of shells that tell the separation, and their least stars.
 _SHELL, _FEWEST = 1.1, 50
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ def cut_box(cube: Cube, **ranges: Range) -> Cube:
         axis: [end if math.isfinite(end) else None for end in ends]
         for axis, ends in ranges.items()
     }
-    return _crop(cube, ranges, {"box": noted, "unit": "pc"})
+    return _each(cube, lambda part: _crop(part, ranges, {"box": noted, "unit": "pc"}))
 
 
 def cut_sphere(cube: Cube, radius: float) -> Cube:
@@ -46,6 +47,25 @@ def cut_sphere(cube: Cube, radius: float) -> Cube:
     """
     if not 0 < radius < math.inf:
         raise InputError(f"a sphere has a positive radius [pc], got {radius:g}")
+    return _each(cube, lambda part: _within(part, radius))
+
+
+def _each(cube: Cube, cut: Callable[[Cube], Cube]) -> Cube:
+    """The cut of every level; finer ones that keep fewer than two cells go."""
+
+    def cut_or_none(part: Cube) -> Cube | None:
+        try:
+            return cut(part)
+        except InputError:
+            if part.spacing == cube.spacing:
+                raise
+            return None
+
+    return cube.each(cut_or_none)
+
+
+def _within(cube: Cube, radius: float) -> Cube:
+    """The cells within a radius; see `cut_sphere`."""
     noted = {"sphere": radius, "centre": [0.0, 0.0, 0.0], "unit": "pc"}
     cropped = _crop(cube, dict.fromkeys(AXES, (-radius, radius)), noted)
     z, y, x = np.ix_(cropped.z, cropped.y, cropped.x)

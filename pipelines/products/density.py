@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,25 +37,39 @@ def map_cube(
     At its own points the grid resolves the field, so that no sub-grid variance is added
     there but what a residual of neighbouring stars leaves. With ``spacing`` [pc] at
     points so far apart, from the box's lower corner on; then ``within`` ranges of x, y
-    and z alone.
+    and z alone. A run with finer grids has a finer cube for each, unless the spacing
+    is given.
 
     Raises
     ------
     InputError
         If the spacing is not positive or leaves fewer than two points along an axis.
     """
-    grid, model = run.plan.grid, run.posterior.model
     if spacing is not None:
         axes = _axes(run, spacing, within or {})
         points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-        moments = run.posterior.moments(PointValues(points.reshape(-1, 3)), rows=2**18)
         support = run.support_at(points.numpy()).reshape(-1)
-    else:
-        axes, support = [grid.axis(d) for d in range(3)], run.support.numpy()
+        return _cube(run, axes, support, _at(run, points.reshape(-1, 3)))
+    cubes = []
+    for grid, support in zip(
+        (run.plan.grid, *run.plan.finer_grids), run.supports, strict=True
+    ):
+        axes, model = [grid.axis(d) for d in range(3)], run.posterior.model
         if isinstance(model, RowwiseGaussian):
             moments = _inducing_moments(run.posterior, model)
         else:
-            moments = run.posterior.moments(PointValues(grid.points()), rows=2**18)
+            moments = _at(run, grid.points())
+        cubes.append(_cube(run, axes, support.numpy(), moments))
+    return replace(cubes[0], finer=tuple(cubes[1:]))
+
+
+def _at(run: Run, points: Tensor) -> Moments:
+    """Of the density at points [pc]."""
+    return run.posterior.moments(PointValues(points), rows=2**18)
+
+
+def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
+    """Moments and support in C order of x, y and z."""
     shape = tuple(len(axis) for axis in axes)
     # From C order of (x, y, z) to (z, y, x).
     arrays = {

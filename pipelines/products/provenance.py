@@ -44,6 +44,8 @@ def convert(product: Product, change: Conversion | None) -> Product:
     """
     if change is None:
         return product
+    if isinstance(product, Cube) and product.finer:
+        return product.each(lambda cube: convert(cube, change))
     arrays = {
         name: values * change.factor if field_unit(name, product.unit) else values
         for name, values in product.arrays.items()

@@ -18,11 +18,17 @@ _ROWS = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityGrid:
-    """The cube of a map store: ``axes`` are the cell centres ``x, y, z`` [pc]."""
+    """A cube of a map store: ``axes`` are the cell centres ``x, y, z`` [pc].
+
+    ``prefix`` begins the names of its arrays; ``finer`` cubes lie inside it, and the
+    finest answers.
+    """
 
     reader: ChunkReader
     axes: tuple[np.ndarray, ...]
     arrays: tuple[str, ...]
+    prefix: str = ""
+    finer: tuple[DensityGrid, ...] = ()
 
     @property
     def box(self) -> Box:
@@ -52,7 +58,12 @@ class DensityGrid:
                 weight = np.where(corner, share, 1.0 - share).prod(axis=1)
                 x, y, z = (base + corner).T
                 for name, values in found.items():
-                    values[rows] += weight * self.reader.take(name, z, y, x)
+                    corner_values = self.reader.take(self.prefix + name, z, y, x)
+                    values[rows] += weight * corner_values
+        for grid in self.finer:
+            rows = np.flatnonzero(grid.box.contains(places.positions()))
+            for name, values in grid.at(found, places.select(rows)).items():
+                found[name][rows] = values
         return found
 
     def support(self, places: Places) -> np.ndarray:
@@ -60,7 +71,10 @@ class DensityGrid:
         found = np.zeros(len(places))
         for rows, index in self._blocks(places):
             x, y, z = np.rint(index).astype(np.int64).T
-            found[rows] = self.reader.take("support", z, y, x)
+            found[rows] = self.reader.take(f"{self.prefix}support", z, y, x)
+        for grid in self.finer:
+            rows = np.flatnonzero(grid.box.contains(places.positions()))
+            found[rows] = grid.support(places.select(rows))
         return found
 
     def _blocks(self, places: Places) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -69,7 +83,7 @@ class DensityGrid:
         lower, upper = np.array(self.box.lower), np.array(self.box.upper)
         index = (places.positions() - lower) / ((upper - lower) / last)
         index = np.clip(index, 0.0, last)
-        chunks = self.reader.array(self.arrays[0]).chunks[::-1]
+        chunks = self.reader.array(self.prefix + self.arrays[0]).chunks[::-1]
         counts = tuple(int(n) // c + 1 for n, c in zip(last, chunks))
         cell = np.ravel_multi_index((index // chunks).astype(np.int64).T, counts)
         order = np.argsort(cell, kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, between, normal
-from pipelines.formats.zarr import open_cube
+from pipelines.formats.zarr import level_prefixes, open_cube
 from pipelines.query.chunks import ChunkReader
 from pipelines.query.density import DensityGrid
 from pipelines.query.places import Places
@@ -127,11 +127,16 @@ def open_store(path: Path) -> MapStore:
     group, attributes = open_cube(path)
     reader = ChunkReader(path, group)
     try:
-        density = DensityGrid(
-            reader=reader,
-            axes=tuple(np.asarray(reader.array(axis)[...]) for axis in "xyz"),
-            arrays=tuple(attributes["arrays"]),
+        density, *finer = (
+            DensityGrid(
+                reader=reader,
+                axes=tuple(np.asarray(reader.array(place + a)[...]) for a in "xyz"),
+                arrays=tuple(attributes["arrays"]),
+                prefix=place,
+            )
+            for place in level_prefixes(attributes)
         )
+        density = replace(density, finer=tuple(finer))
         described, sky = attributes.get("integrated"), None
         if described is not None:
             names = (str(name) for name in described["arrays"])

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
-from dustmap.models.gaussian import TorusGaussian
+from dustmap.grid import Torus
+from dustmap.levels import Levels
+from dustmap.projection import projection
 from pipelines.catalog.schema import Stars
-from pipelines.model.forward import build_model
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
 from pipelines.planning.selection import placing_errors
@@ -32,34 +33,28 @@ def observation_noise(stars: Stars, plan: Plan, density: np.ndarray) -> np.ndarr
 
 def sight_line_lengths(
     plan: Plan, stars: Stars, group: Group | None = None
-) -> torch.Tensor:
-    """Length of sight lines per cell, in cells.
+) -> list[torch.Tensor]:
+    """Length of sight lines per cell of every grid, in its cells, the coarsest first.
 
     The ranks of a group share out the stars.
     """
-    # On a minimal torus of the box itself.
-    counting = replace(
-        plan,
-        engine="full-batch",
-        density="gaussian",
-        torus_shape=tuple(n + n % 2 for n in plan.grid.shape),
-        finer=(),
-        refinement=1,
-        residual_refinement=1,
-    )
-    model = build_model(
-        counting,
-        rays(counting, torch.as_tensor(stars.positions())),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        generator=torch.Generator().manual_seed(0),
-        group=group,
-    )
-    assert isinstance(model, TorusGaussian)
-    total = model.weights.rmatvec(torch.ones(len(stars), dtype=torch.float32))
-    inside = tuple(slice(n) for n in plan.grid.shape)
-    field = total.reshape(model.whitening.fine_shape)[inside]
-    return field / float(np.mean(plan.grid.spacing))
+    # On minimal tori of the boxes themselves; every grid counts in all of its box.
+    tori = [
+        Torus(grid=grid, shape=tuple(n + n % 2 for n in grid.shape))
+        for grid in (plan.grid, *plan.finer_grids)
+    ]
+    ends, found = torch.as_tensor(stars.positions()), []
+    for count in range(1, len(tori) + 1):
+        levels = Levels(tori=tuple(tori[:count]))
+        counting = replace(plan.on(levels), engine="full-batch")
+        lines, single = rays(counting, ends), torch.float32
+        W = projection(levels, lines, dtype=single, memory_budget=0.0, group=group)
+        total = W.rmatvec(torch.ones(len(stars), dtype=single))
+        torus = tori[count - 1]
+        inside = tuple(slice(n) for n in torus.grid.shape)
+        field = levels.split(total)[-1].reshape(torus.shape)[inside]
+        found.append(field / float(np.mean(torus.grid.spacing)))
+    return found
 
 
 def crossed(support: torch.Tensor) -> str:

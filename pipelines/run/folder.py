@@ -28,7 +28,6 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
-from dustmap.whitening import TorusWhitening
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, nearest_cells
 from pipelines.model.forward import build_model
@@ -53,6 +52,7 @@ class Run:
     plan: Plan
     posterior: Posterior
     support: Tensor
+    finer_support: tuple[Tensor, ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -70,11 +70,23 @@ class Run:
     def support_at(self, points: np.ndarray) -> np.ndarray:
         """Sight-line length [cells] in the cell around each point [pc], ``(..., 3)``.
 
-        Zero outside the box.
+        That of the finest grid there; zero outside the box.
         """
-        grid = self.plan.grid
-        values = self.support.reshape(grid.shape).numpy()
-        return nearest_cells(values, grid.origin, grid.spacing, points)
+        found = np.zeros(points.shape[:-1])
+        grids = (self.plan.grid, *self.plan.finer_grids)
+        for grid, support in zip(grids, self.supports, strict=True):
+            values = support.reshape(grid.shape).numpy()
+            near = nearest_cells(values, grid.origin, grid.spacing, points)
+            inside = grid.contains(torch.from_numpy(points.reshape(-1, 3))).numpy()
+            # The coarsest counts on its faces, where rounding may pass them.
+            own = inside.reshape(found.shape) | (grid is grids[0])
+            found = np.where(own, near, found)
+        return found
+
+    @property
+    def supports(self) -> tuple[Tensor, ...]:
+        """Sight-line lengths in the cells of every grid."""
+        return (self.support, *self.finer_support)
 
 
 def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
@@ -103,7 +115,7 @@ def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> No
 
 
 def write_state(folder: Path, **tensors: Tensor) -> None:
-    """Save ``mean`` (P,), ``samples`` (S, P), ``support`` (grid) of a fit.
+    """Save ``mean`` (P,), ``samples`` (S, P), ``support…`` (grids) of a fit.
 
     The format, safetensors, holds plain numbers and nothing that could run.
     """
@@ -147,6 +159,9 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
             residual=read_residual(folder),
         ),
         support=tensors["support"],
+        finer_support=tuple(
+            tensors[f"support_{level}"] for level in range(1, len(plan.finer) + 1)
+        ),
         summary=description["summary"],
         provenance=description["provenance"],
     )
@@ -182,9 +197,12 @@ def posterior_model(
     dtype: torch.dtype,
     device: torch.device,
     seed: int,
-    whitening_type: type[TorusWhitening] = TorusWhitening,
+    of_fields: bool = False,
 ) -> ForwardModel:
-    """The field of a plan, seen nowhere in particular."""
+    """The field of a plan, seen nowhere in particular.
+
+    ``of_fields`` asks for one whose parameters are the field itself.
+    """
     generator = torch.Generator().manual_seed(seed)
     return build_model(
         plan,
@@ -192,5 +210,5 @@ def posterior_model(
         dtype=dtype,
         device=device,
         generator=generator,
-        whitening_type=whitening_type,
+        of_fields=of_fields,
     )

@@ -1,4 +1,4 @@
-r"""Samples as fields at points of a grid, and models that take these for ε.
+r"""Samples as fields at points of grids, and models that take these for ε.
 
 A torus model sees the field at the (refined) grid's points, and with cubic
 interpolation one more on every side: those are enough to answer as ε does. Of the
@@ -8,12 +8,14 @@ published engine ``ε = Rᵀ K⁻¹ u`` is found again from the values u at its 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dustmap.grid import Grid
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
@@ -22,15 +24,15 @@ from pipelines.model.plan import Plan
 
 
 class GridField:
-    """The field of a plan at the points that it is stored at.
+    """The field of a plan at the points of one grid that it is stored at.
 
-    ``name`` is ``log_density`` for a positive density, whose Gaussian field it is, and
-    ``density`` otherwise; ``axes`` are the points' coordinates x, y, z [pc],
-    ``at_grid`` the map's own among them, ``cells`` the map's cells that they are in.
+    ``axes`` are the points' coordinates x, y, z [pc], ``at_grid`` the map's own among
+    them, ``cells`` the map's cells that they are in; ``offset`` is the mean there, its
+    logarithm for a positive density.
     """
 
-    def __init__(self, plan: Plan, model: ForwardModel) -> None:
-        grid, rowwise = plan.grid, isinstance(model, RowwiseGaussian)
+    def __init__(self, plan: Plan, grid: Grid, model: ForwardModel) -> None:
+        rowwise = isinstance(model, RowwiseGaussian)
         fine = 1 if rowwise else plan.refinement
         margin = 1 if not rowwise and plan.interpolation == "cubic" else 0
         last = [fine * (n - 1) for n in grid.shape]
@@ -42,36 +44,71 @@ class GridField:
         self.axes = [start + h / fine * index for start, h, index in scales]
         points = np.stack(np.meshgrid(*self.axes, indexing="ij"), axis=-1)
         mean = plan.mean.build()(torch.from_numpy(points.reshape(-1, 3)))
-        self.name = "log_density" if model.positive else "density"
         offset = mean.log() if model.positive else mean
-        self._offset = offset.numpy().reshape(points.shape[:-1])
+        self.offset = offset.numpy().reshape(points.shape[:-1])
 
-    def values(self, model: ForwardModel, eps: Float[Tensor, " p"]) -> np.ndarray:
-        """The field of one ε with its mean, shape ``(x, y, z)``."""
+    def place(self, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Indices on a torus of this shape."""
+        return np.ix_(*(i % n for i, n in zip(self._index, shape, strict=True)))
+
+
+class StoredFields:
+    """The field of a plan on all its grids, the coarsest first.
+
+    ``name`` is ``log_density`` for a positive density, whose Gaussian field it is, and
+    ``density`` otherwise.
+    """
+
+    def __init__(self, plan: Plan, model: ForwardModel) -> None:
         assert isinstance(model, TorusGaussian | LogNormal | RowwiseGaussian)
-        field = model.whitening.colour(eps).to(torch.float64).cpu().numpy()
+        self._model = model
+        grids = (plan.grid, *plan.finer_grids)
+        self.grids = [GridField(plan, grid, model) for grid in grids]
+        self.name = "log_density" if model.positive else "density"
+
+    def values(self, eps: Float[Tensor, " p"]) -> list[np.ndarray]:
+        """The field of one ε with its mean on every grid, each ``(x, y, z)``."""
+        model = self._model
+        field = model.whitening.colour(eps).to(torch.float64).cpu()
         if isinstance(model, RowwiseGaussian):
-            return field.reshape(self._offset.shape) + self._offset
-        shape = model.whitening.fine_shape
-        return field.reshape(shape)[self._place(shape)] + self._offset
+            (grid,) = self.grids
+            return [field.numpy().reshape(grid.offset.shape) + grid.offset]
+        parts = zip(self.grids, field.split(self._sizes), self._shapes, strict=True)
+        return [
+            part.numpy().reshape(shape)[grid.place(shape)] + grid.offset
+            for grid, part, shape in parts
+        ]
 
     def parameters(
-        self, model: ForwardModel, fields: Float[np.ndarray, "s x y z"]
+        self, fields: Sequence[Float[np.ndarray, "s x y z"]]
     ) -> Float[Tensor, "s p"]:
-        """What a model with `FieldWhitening` takes for ε; ε of the published engine."""
-        assert isinstance(model, TorusGaussian | LogNormal | RowwiseGaussian)
+        """What a model of fields takes for ε; ε of the published engine."""
+        model, count = self._model, len(fields[0])
         if isinstance(model, RowwiseGaussian):
-            rows = torch.from_numpy((fields - self._offset).reshape(len(fields), -1))
+            (grid,), (cubes,) = self.grids, fields
+            rows = torch.from_numpy((cubes - grid.offset).reshape(count, -1))
             eps, status = model.whitening.features(rows.to(model.device))
             if not bool(status.converged.all()):
                 warnings.warn(f"samples: {status.message}", stacklevel=2)
             return eps
-        shape = model.whitening.fine_shape
-        found = torch.zeros(len(fields), *shape, dtype=model.dtype)
-        for row, field in zip(found.numpy(), fields, strict=True):
-            row[self._place(shape)] = field - self._offset
-        return found.reshape(len(fields), -1).to(model.device)
+        parts = []
+        for grid, cubes, shape in zip(self.grids, fields, self._shapes, strict=True):
+            found = torch.zeros(count, *shape, dtype=model.dtype)
+            for row, field in zip(found.numpy(), cubes, strict=True):
+                row[grid.place(shape)] = field - grid.offset
+            parts.append(found.reshape(count, -1))
+        return torch.cat(parts, dim=1).to(model.device)
 
-    def _place(self, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """Indices on a torus of this shape."""
-        return np.ix_(*(i % n for i, n in zip(self._index, shape, strict=True)))
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Of the refined tori."""
+        assert not isinstance(self._model, RowwiseGaussian)
+        whitening = self._model.whitening
+        return [
+            tuple(n * whitening.refinement for n in torus.shape)
+            for torus in whitening.levels.tori
+        ]
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [int(np.prod(shape)) for shape in self._shapes]

@@ -11,13 +11,17 @@ import torch
 import zarr
 
 from dustmap.posterior import Posterior
-from dustmap.whitening import FieldWhitening
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr_arrays import RESIDUAL, is_samples, read_array
+from pipelines.formats.zarr_arrays import (
+    RESIDUAL,
+    is_samples,
+    level_name,
+    read_array,
+)
 from pipelines.model.plan import Plan
 from pipelines.run.folder import Run, posterior_model
 from pipelines.run.residual import residual_from
-from pipelines.samples.fields import GridField
+from pipelines.samples.fields import StoredFields
 from pipelines.samples.writing import VERSION
 from pipelines.storage.atomic import check_manifest
 
@@ -27,8 +31,11 @@ def check_samples(path: Path) -> str:
     files = len(check_manifest(path))
     group = zarr.open_group(path, mode="r", zarr_format=3)
     name = str(cast(list[str], group.attrs["arrays"])[0])
-    shape = cast(zarr.Array, group[name]).shape
-    cells = " x ".join(str(n) for n in reversed(shape[1:]))
+    levels = sorted(place for place in group if place.startswith("level_"))
+    places = [f"{level}/{name}" for level in levels] or [name]
+    shapes = [cast(zarr.Array, group[place]).shape for place in places]
+    shape = shapes[0]
+    cells = " and ".join(" x ".join(str(n) for n in reversed(s[1:])) for s in shapes)
     return (
         f"{path}: zarr store, {name} of {shape[0]} posterior samples on {cells} cells "
         f"(x y z); {files} files match their SHA-256"
@@ -66,13 +73,18 @@ def read_samples(
         dtype=getattr(torch, record["dtype"]),
         device=device or torch.device("cpu"),
         seed=int(record["fit"]["seed"]),
-        whitening_type=FieldWhitening,
+        of_fields=True,
     )
-    field = GridField(plan, model)
-    central = read_array(group, f"central_{field.name}")[None]
-    cubes = np.concatenate([central, read_array(group, field.name)])
-    rows = field.parameters(model, cubes.transpose(0, 3, 2, 1))
-    support = read_array(group, "support")
+    field, cubes, supports = StoredFields(plan, model), [], []
+    for level, grid in enumerate(field.grids):
+        place = level_name(level, len(field.grids))
+        arrays = cast(zarr.Group, group[place]) if place else group
+        central = read_array(arrays, f"central_{field.name}")[None]
+        samples = np.concatenate([central, read_array(arrays, field.name)])
+        cubes.append(samples.transpose(0, 3, 2, 1))
+        support = read_array(arrays, "support").T[grid.at_grid]
+        supports.append(torch.from_numpy(support.copy()))
+    rows = field.parameters(cubes)
     residual = None
     if RESIDUAL in group:
         residual = residual_from(read_array(group, RESIDUAL).tobytes())
@@ -82,7 +94,8 @@ def read_samples(
         posterior=Posterior(
             model=model, mean=rows[0], samples=rows[1:], residual=residual
         ),
-        support=torch.from_numpy(support.T[field.at_grid].copy()),
+        support=supports[0],
+        finer_support=tuple(supports[1:]),
         summary=record["summary"],
         provenance=record["fit"],
     )

@@ -8,7 +8,9 @@ or ``density``                       or the density [mag/pc]: rounded to ``step`
 ``residual``           byte          what neighbouring stars share, as safetensors
 =====================  ============  ==============================================
 
-Rounded float32 have zeros for their last bits, which blosc (zstd) packs away.
+A map with finer grids has these arrays in groups ``level_0``, ``level_1``, …, the
+coarsest first, and the residual beside them. Rounded float32 have zeros for their last
+bits, which blosc (zstd) packs away.
 """
 
 from __future__ import annotations
@@ -27,12 +29,18 @@ from zarr.codecs import BloscCodec
 
 from dustmap.functionals import PointValues
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr_arrays import RESIDUAL, SAMPLES, consolidate, write_array
+from pipelines.formats.zarr_arrays import (
+    RESIDUAL,
+    SAMPLES,
+    consolidate,
+    level_groups,
+    write_array,
+)
 from pipelines.maps.cube import AXES, FRAME, field_title
 from pipelines.products.provenance import provenance
 from pipelines.run.folder import Run
 from pipelines.run.residual import residual_bytes
-from pipelines.samples.fields import GridField
+from pipelines.samples.fields import StoredFields
 from pipelines.storage.atomic import atomic_directory, write_manifest
 
 VERSION = 2
@@ -89,10 +97,10 @@ def write_samples(
             f"a tolerance lies between {_FINEST:g} and {_COARSEST:g} of the prior's "
             f"standard deviation, got {tolerance:g}"
         )
-    posterior, support = run.posterior, run.support.reshape(run.plan.grid.shape)
+    posterior = run.posterior
     # A power of two, so that multiples of it end in zeros.
     step = 2.0 ** math.floor(math.log2(math.sqrt(12) * tolerance * run.plan.std))
-    field = GridField(run.plan, posterior.model)
+    field = StoredFields(run.plan, posterior.model)
     record = {
         "tolerance": tolerance,
         "step": step,
@@ -102,36 +110,41 @@ def write_samples(
         "fit": run.provenance,
     }
 
-    def rounded(eps: Tensor) -> np.ndarray:
-        return np.rint(field.values(posterior.model, eps).T / step) * step
+    def rounded(eps: Tensor) -> list[np.ndarray]:
+        return [np.rint(cube.T / step) * step for cube in field.values(eps)]
 
     units, title = _ABOUT[field.name]
-    with _store(output, run, field.name, field.axes, None, record, overwrite) as group:
+    axes = [grid.axes for grid in field.grids]
+    place = (output, run, field.name, axes, None, record, overwrite)
+    with _store(*place) as (root, groups):
         for number, eps in enumerate(posterior.samples):
-            group[field.name][number] = rounded(eps)
-        for name, cube, unit, about in (
-            (
-                f"central_{field.name}",
-                rounded(posterior.mean).astype(np.float32),
-                units,
-                f"{title}, of the mean or mode",
-            ),
-            ("support", support.numpy()[field.cells].T, "1", field_title("support")),
+            for group, cube in zip(groups, rounded(eps), strict=True):
+                group[field.name][number] = cube
+        central = rounded(posterior.mean)
+        about = {"units": units, "long_name": f"{title}, of the mean or mode"}
+        crossed = {"units": "1", "long_name": field_title("support")}
+        for group, grid, cube, support in zip(
+            groups, field.grids, central, run.supports, strict=True
         ):
-            attributes = {"units": unit, "long_name": about}
-            write_array(group, name, cube, dimensions=AXES[::-1], attributes=attributes)
+            known = support.numpy()[grid.cells].T
+            for name, values, attributes in (
+                (f"central_{field.name}", cube.astype(np.float32), about),
+                ("support", known, crossed),
+            ):
+                write_array(
+                    group, name, values, dimensions=AXES[::-1], attributes=attributes
+                )
         if posterior.residual is not None:
             packed = np.frombuffer(residual_bytes(posterior.residual), np.uint8)
-            about = {"long_name": "residual of neighbouring stars, safetensors"}
             write_array(
-                group,
+                root,
                 RESIDUAL,
                 packed,
                 dimensions=("byte",),
-                attributes=about,
+                attributes={"long_name": "residual of neighbouring stars, safetensors"},
                 chunks=packed.shape,
             )
-    tensors = (posterior.mean, posterior.samples, run.support)
+    tensors = (posterior.mean, posterior.samples, *run.supports)
     return SamplesReport(
         output=output,
         samples=len(posterior.samples),
@@ -156,18 +169,22 @@ def write_sample_cubes(
         If there are no samples or fewer than ``count``, or ``path`` exists.
     """
     model, samples = run.posterior.model, run.posterior.samples[:count]
-    field = GridField(run.plan, model)
-    axes = [axis[some] for axis, some in zip(field.axes, field.at_grid, strict=True)]
-    with _store(path, run, "density", axes, count, {}, overwrite) as group:
+    field, grids = StoredFields(run.plan, model), (run.plan.grid, *run.plan.finer_grids)
+    axes = [[grid.axis(d).numpy() for d in range(3)] for grid in grids]
+    with _store(path, run, "density", axes, count, {}, overwrite) as (_, groups):
         if run.posterior.residual is not None:
-            points = PointValues(run.plan.grid.points())
-            found, _ = run.posterior.sampled(points)
-            cubes = found[:count].reshape(-1, *run.plan.grid.shape).numpy()
-            group["density"][:] = cubes.transpose(0, 3, 2, 1)
+            for group, grid in zip(groups, grids, strict=True):
+                found, _ = run.posterior.sampled(PointValues(grid.points()))
+                cubes = found[:count].reshape(-1, *grid.shape).numpy()
+                group["density"][:] = cubes.transpose(0, 3, 2, 1)
             return len(samples)
         for number, eps in enumerate(samples):
-            values = field.values(model, eps)[field.at_grid]
-            group["density"][number] = (np.exp(values) if model.positive else values).T
+            cubes = zip(groups, field.grids, field.values(eps), strict=True)
+            for group, grid, cube in cubes:
+                values = cube[grid.at_grid]
+                if model.positive:
+                    values = np.exp(values)
+                group["density"][number] = values.T
     return len(samples)
 
 
@@ -176,12 +193,15 @@ def _store(
     path: Path,
     run: Run,
     name: str,
-    axes: list[np.ndarray],
+    axes: list[list[np.ndarray]],
     count: int | None,
     record: dict[str, Any],
     overwrite: bool,
 ) -> Iterator[Any]:
-    """A group with room for samples ``name``, which appears when it is whole."""
+    """A group, and in it one for each level with room for samples ``name``.
+
+    ``axes`` are those of the levels. The store appears when it is whole.
+    """
     held = len(run.posterior.samples)
     if not held:
         raise InputError(
@@ -205,30 +225,29 @@ def _store(
         "provenance": origin,
         **record,
     }
-    shape = (count, *(len(axis) for axis in reversed(axes)))
     with atomic_directory(path, overwrite=overwrite) as temporary:
-        group = zarr.create_group(store=temporary, zarr_format=3, attributes=attributes)
-        numbers = {"long_name": "posterior sample"}
-        for axis, values, about in (
-            ("sample", np.arange(count), numbers),
-            *(
-                (n, axis, {"units": "pc", "long_name": FRAME["axes"][n]})
-                for n, axis in zip(AXES, axes, strict=True)
-            ),
-        ):
-            write_array(group, axis, values, dimensions=(axis,), attributes=about)
-        group.create_array(
-            name,
-            shape=shape,
-            # Of one sample each.
-            chunks=(1, *(min(_CHUNK, n) for n in shape[1:])),
-            dtype=np.float32,
-            dimension_names=("sample", *AXES[::-1]),
-            attributes={"units": units, "long_name": title},
-            fill_value=np.nan,
-            config={"write_empty_chunks": True},
-            compressors=_COMPRESSION,
-        )
-        yield group
+        root = zarr.create_group(store=temporary, zarr_format=3, attributes=attributes)
+        about: dict[str, Any] = {"long_name": "posterior sample"}
+        numbers = np.arange(count)
+        write_array(root, "sample", numbers, dimensions=("sample",), attributes=about)
+        groups = level_groups(root, len(axes))
+        for group, places in zip(groups, axes, strict=True):
+            for axis, values in zip(AXES, places, strict=True):
+                about = {"units": "pc", "long_name": FRAME["axes"][axis]}
+                write_array(group, axis, values, dimensions=(axis,), attributes=about)
+            shape = (count, *(len(values) for values in reversed(places)))
+            group.create_array(
+                name,
+                shape=shape,
+                # Of one sample each.
+                chunks=(1, *(min(_CHUNK, n) for n in shape[1:])),
+                dtype=np.float32,
+                dimension_names=("sample", *AXES[::-1]),
+                attributes={"units": units, "long_name": title},
+                fill_value=np.nan,
+                config={"write_empty_chunks": True},
+                compressors=_COMPRESSION,
+            )
+        yield root, groups
         consolidate(temporary)
         write_manifest(temporary)

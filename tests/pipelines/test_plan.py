@@ -207,7 +207,7 @@ def dense_centre(count: int = 32_000) -> np.ndarray:
 
 def test_stars_are_dense_as_far_as_they_are():
     distances = dense_centre()
-    assert dense_within(distances, 10.0) == pytest.approx(100.0, rel=0.05)
+    assert dense_within(distances, 10.0) == pytest.approx(100.0, rel=0.1)
     assert dense_within(distances, 1.0) == 0.0
     assert dense_within(distances[:10], 10.0) == 0.0
 

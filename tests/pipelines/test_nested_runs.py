@@ -1,0 +1,201 @@
+"""A fit on nested grids, and all that is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import one_cloud
+import pytest
+import torch
+import xarray
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from astropy.io import fits
+
+import dustmap
+from dustmap.functionals import PointValues
+from dustmap.whitening import LevelWhitening
+from pipelines.catalog.schema import Stars, write_stars
+from pipelines.compare import compare
+from pipelines.config import FitConfig
+from pipelines.export.exporters import export_run
+from pipelines.fit import fit
+from pipelines.formats.fits import read_fits
+from pipelines.formats.zarr import read_zarr
+from pipelines.model.observations import rays
+from pipelines.products import columns, map_cube
+from pipelines.run.folder import Run, read_run
+from pipelines.samples import read_samples, write_sample_cubes, write_samples
+from pipelines.verify import verify
+
+INNER = 140.0
+
+
+def settings() -> dict:
+    """Two levels in the closed-form field's box, every scale given."""
+    plain = one_cloud.settings(samples=8)
+    plain["box"]["levels"] = 2
+    plain["prior"]["std"] = 0.8
+    plain["model"] = {"density": "lognormal", "common_noise": 0.0}
+    plain["data"] = {"holdout": 0.1}
+    return plain
+
+
+def stars(seed: int = 5) -> Stars:
+    """Even in the box, and as many again near the Sun."""
+    everywhere = one_cloud.catalogue(600, seed)
+    ends = np.random.default_rng(seed).uniform(-INNER, INNER, (600, 3))
+    rng = np.random.default_rng(seed + 1)
+    values = one_cloud.extinction(ends) + rng.normal(scale=one_cloud.ERROR, size=600)
+    near = one_cloud.at(ends, values, one_cloud.ERROR)
+    return everywhere.joined(near)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("nested")
+    write_stars(folder / "stars.parquet", stars(), overwrite=False)
+    config = FitConfig.model_validate(settings())
+    fit(folder / "stars.parquet", folder / "run", config)
+    return read_run(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its map in every three-dimensional format."""
+    folder = tmp_path_factory.mktemp("exported")
+    targets = {"zarr": [folder / "map.zarr"], "fits": [folder / "map.fits"]}
+    export_run(run.path, targets)
+    return folder
+
+
+def places(count: int, half: float, seed: int = 3) -> np.ndarray:
+    """Points [pc] near the Sun."""
+    return np.random.default_rng(seed).uniform(-half, half, (count, 3))
+
+
+def test_a_run_has_a_finer_grid_near_the_sun(run):
+    (inner,) = run.plan.finer_grids
+    assert inner.spacing == (35.0, 35.0, 35.0) and inner.reach >= INNER
+    assert isinstance(run.posterior.model.whitening, LevelWhitening)
+    assert run.summary["converged"]
+    # Sight lines count in the cells of both grids.
+    coarse, fine = run.supports
+    assert fine.shape == inner.shape and float(fine.max()) > 0
+    here = np.array([[10.0, -20.0, 30.0]])
+    index = tuple(np.rint((here[0] - inner.origin) / 35.0).astype(int))
+    assert run.support_at(here)[0] == float(fine[index])
+    outside = np.array([[650.0, 0.0, 0.0]])
+    index = tuple(np.rint((outside[0] - run.plan.grid.origin) / 70.0).astype(int))
+    assert run.support_at(outside)[0] == float(coarse[index])
+
+
+def test_it_predicts_the_field(run):
+    held = one_cloud.catalogue(200, 77)
+    found = dustmap.predict(run.path, coordinates(held))
+    true = one_cloud.extinction(held.positions())
+    error = np.asarray(found["extinction_mean"]) - true
+    assert np.sqrt(np.mean(error**2)) < 0.06
+    inside = (np.asarray(found["extinction_p2_5"]) <= true) & (
+        true <= np.asarray(found["extinction_p97_5"])
+    )
+    assert inside.mean() > 0.85
+
+
+def coordinates(held: Stars) -> SkyCoord:
+    return SkyCoord(
+        l=held.l * u.deg,
+        b=held.b * u.deg,
+        distance=held.distance * u.pc,
+        frame="galactic",
+    )
+
+
+def test_the_map_has_a_cube_for_each_grid(run, exported):
+    cube = map_cube(run)
+    (inner,) = cube.finer
+    assert inner.spacing == (35.0, 35.0, 35.0)
+    grid = run.plan.finer_grids[0]
+    moments = run.posterior.moments(PointValues(grid.points()))
+    np.testing.assert_allclose(
+        inner.arrays["mean"], moments.mean.reshape(grid.shape).numpy().T, rtol=1e-5
+    )
+    points = places(50, 130.0)
+    expected = inner.sample("mean", points)
+    np.testing.assert_array_equal(cube.sample("mean", points), expected)
+    far = np.array([[500.0, 200.0, 100.0]])
+    assert cube.sample("mean", far) == cube.levels[0].sample("mean", far)
+    for read in (read_zarr(exported / "map.zarr"), read_fits(exported / "map.fits")):
+        assert len(read.levels) == 2
+        for level, original in zip(read.levels, cube.levels, strict=True):
+            assert level.spacing == pytest.approx(original.spacing)
+            for name, values in original.arrays.items():
+                np.testing.assert_allclose(level.arrays[name], values, rtol=1e-6)
+
+
+def test_others_open_it(exported):
+    with xarray.open_datatree(exported / "map.zarr", engine="zarr") as tree:
+        coarse, fine = tree["level_0"]["mean"], tree["level_1"]["mean"]
+        assert coarse.dims == fine.dims == ("z", "y", "x")
+        assert float(fine.x[1] - fine.x[0]) == 35.0
+        assert fine.attrs["units"] == "mag pc-1"
+        assert tree["extinction_mean"].dims == ("pixel", "distance")
+    with fits.open(exported / "map.fits") as units:
+        assert units["MEAN", 1].header["CDELT1"] == 70.0
+        assert units["MEAN", 2].header["CDELT1"] == 35.0
+    assert "map.zarr" in verify(exported / "map.zarr")
+
+
+def test_an_exported_map_answers_as_the_run(run, exported):
+    asked, store = dustmap.open_map(run.path), dustmap.open_map(exported / "map.zarr")
+    points = np.concatenate([places(30, 130.0), places(30, 200.0, 4)])
+    sky = SkyCoord(
+        *(points * u.pc).T, frame="galactic", representation_type="cartesian"
+    )
+    sky = SkyCoord(sky.spherical, frame="galactic")
+    inner = np.abs(points).max(axis=1) < 130.0
+    for mode in ("mean", "std"):
+        found = store.query(sky, integrated=False, mode=mode).value
+        expected = asked.query(sky, integrated=False, mode=mode).value
+        assert np.corrcoef(found[inner], expected[inner])[0, 1] > 0.95
+    fine = map_cube(run).finer[0].sample("mean", points[:30])
+    found = store.query(sky[:30], integrated=False).value
+    np.testing.assert_allclose(found, fine, rtol=1e-5)
+
+
+def test_samples_are_read_as_they_were_written(run, tmp_path):
+    write_samples(run, tmp_path / "all.samples")
+    archive = read_samples(tmp_path / "all.samples")
+    assert "and" in verify(tmp_path / "all.samples")
+    ends = torch.from_numpy(one_cloud.catalogue(40, 9).positions())
+    lines = rays(run.plan, ends)
+    before, after = (r.posterior.moments(lines) for r in (run, archive))
+    torch.testing.assert_close(after.mean, before.mean, rtol=0.01, atol=0)
+    torch.testing.assert_close(after.std, before.std, rtol=0.05, atol=0)
+    for one, other in zip(archive.supports, run.supports, strict=True):
+        torch.testing.assert_close(one, other)
+    write_sample_cubes(tmp_path / "cubes.zarr", run, count=2)
+    with xarray.open_datatree(tmp_path / "cubes.zarr", engine="zarr") as tree:
+        fine = tree["level_1"]["density"].load()
+    values, _ = run.posterior.sampled(PointValues(run.plan.finer_grids[0].points()))
+    expected = values[1].reshape(run.plan.finer_grids[0].shape).numpy().T
+    np.testing.assert_allclose(fine[1], expected, rtol=1e-5)
+
+
+def test_parts_and_sums_follow_the_levels(run, tmp_path):
+    targets = {"zarr": [tmp_path / "part.zarr"], "healpix": [tmp_path / "sky.fits"]}
+    from pipelines.export.options import ExportOptions
+
+    export_run(run.path, targets, ExportOptions(sphere=180.0, nside=4))
+    part = read_zarr(tmp_path / "part.zarr")
+    assert len(part.levels) == 2 and np.isnan(part.finer[0].arrays["mean"]).any()
+    found = columns(run, "z").arrays["mean"]
+    assert found.shape == (run.plan.grid.shape[1], run.plan.grid.shape[0])
+    assert np.isfinite(found).all()
+
+
+def test_it_is_compared(run, tmp_path):
+    other = tmp_path / "stars.parquet"
+    write_stars(other, one_cloud.catalogue(150, 21), overwrite=False)
+    assert compare(run.path, str(other), tmp_path / "compared") is not None
