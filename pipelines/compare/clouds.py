@@ -137,7 +137,7 @@ def _validated(
             fates.append("no star at its distance or beyond")
         else:
             error = 0.0 if math.isnan(cloud.error) else cloud.error
-            width = math.hypot(2 * error, min(run.plan.grid.spacing))
+            width = math.hypot(2 * error, run.plan.step_at(cloud.distance))
             each = ValidatedCloud(cloud=cloud, profile=profile, tolerance=width)
             judged.append(each)
             fates.append("judged")

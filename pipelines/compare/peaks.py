@@ -63,7 +63,7 @@ def profiles(
     At distances half a cell apart, within the box along the centre's ray. A posterior
     without samples has its mean for the only one.
     """
-    step = min(run.plan.grid.spacing) / _PER_CELL
+    step = run.plan.step_at(0.0) / _PER_CELL
     discs = [disc(*place, radius) for place in zip(l, b, strict=True)]
     ends = [float(run.box.exits(rays[0])) for rays in discs]
     lengths = [np.arange(1, int(end / step) + 1) * step for end in ends]

@@ -134,6 +134,11 @@ class Plan:
         """Nested grids inside the first."""
         return tuple(torus.grid for torus in self.finer)
 
+    def step_at(self, distance: float) -> float:
+        """Spacing [pc] of the finest grid that reaches so far in all directions."""
+        within = [grid for grid in self.finer_grids if grid.reach >= distance]
+        return min((within or [self.grid])[-1].spacing)
+
     def on(self, levels: Levels) -> Plan:
         """The same plan on other tori."""
         coarsest, *finer = levels.tori

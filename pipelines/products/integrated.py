@@ -15,7 +15,7 @@ from pipelines.products.reach import (
     checked_nside,
     default_distances,
     default_nside,
-    farthest,
+    grid_steps,
     pixel_directions,
     ray_distances,
     ray_nside,
@@ -74,13 +74,14 @@ def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
     Support is looked up in the cell nearest to points every half a grid step, so that
     this is good to a cell. Zero where a ray meets no support.
     """
-    step = min(run.plan.grid.spacing) / 2
-    along = step * (np.arange(int(farthest(run) / step) + 1) + 0.5)
+    ends = grid_steps(run, 0.5)
+    ends = np.append(ends, 2 * ends[-1] - ends[-2])
+    along = (ends + np.append(0.0, ends[:-1])) / 2
     last = np.zeros(len(directions), dtype=np.float32)
     rows = max(1, _POINTS // len(along))
     for start in range(0, len(directions), rows):
         part = slice(start, start + rows)
         lit = run.support_at(along[:, None] * directions[part, None]) > 0
-        final = len(along) - np.argmax(lit[:, ::-1], axis=1)
-        last[part] = np.where(lit.any(axis=1), step * final, 0.0)
+        final = len(along) - 1 - np.argmax(lit[:, ::-1], axis=1)
+        last[part] = np.where(lit.any(axis=1), ends[final], 0.0)
     return last

@@ -30,17 +30,26 @@ def default_distances(run: Run, count: int = 6) -> np.ndarray:
 
 
 def ray_distances(run: Run) -> np.ndarray:
-    """Every finest grid step [pc] out to the box's furthest corner.
+    """Every grid step [pc] out to the box's furthest corner, finer where the grid is.
 
     Every second or third where there would be more than 160. The published engine pays
     a solve for each: those of `default_distances`.
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
-    step = min(run.plan.grid.spacing)
-    count = math.floor(farthest(run) / step * (1 + 1e-12))
-    step *= math.ceil(count / _MOST_DISTANCES)
-    return step * np.arange(1, math.floor(farthest(run) / step * (1 + 1e-12)) + 1)
+    every = len(grid_steps(run, 1.0)) / _MOST_DISTANCES
+    return grid_steps(run, max(1.0, math.ceil(every)))
+
+
+def grid_steps(run: Run, cells: float) -> np.ndarray:
+    """Distances [pc] that are so many cells of the finest grid there apart."""
+    found, grids = [0.0], (run.plan.grid, *run.plan.finer_grids)
+    for grid in reversed(grids):
+        end = farthest(run) if grid is grids[0] else grid.reach
+        step = cells * min(grid.spacing)
+        count = math.floor((end - found[-1]) / step * (1 + 1e-12))
+        found += (found[-1] + step * np.arange(1, count + 1)).tolist()
+    return np.array(found[1:])
 
 
 def checked_distances(

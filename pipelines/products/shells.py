@@ -74,7 +74,7 @@ def rays_across(run: Run, distance: float, nside: int) -> int:
     while (
         run.plan.is_full_batch
         and across < _ACROSS
-        and width / across > min(run.plan.grid.spacing)
+        and width / across > run.plan.step_at(distance)
     ):
         across *= 2
     return across
@@ -123,7 +123,7 @@ def _corrected(
     the same within a pixel and independent along rays.
     """
     low, high = edges
-    count = math.ceil((high - low) / min(run.plan.grid.spacing))
+    count = math.ceil((high - low) / run.plan.step_at(low))
     step = (high - low) / count
     total, variance = torch.zeros(()), torch.zeros(())
     for number in range(count):

@@ -25,6 +25,7 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_zarr
 from pipelines.model.observations import rays
 from pipelines.products import columns, map_cube
+from pipelines.products.reach import ray_distances
 from pipelines.run.folder import Run, read_run
 from pipelines.samples import read_samples, write_sample_cubes, write_samples
 from pipelines.verify import verify
@@ -199,3 +200,13 @@ def test_it_is_compared(run, tmp_path):
     other = tmp_path / "stars.parquet"
     write_stars(other, one_cloud.catalogue(150, 21), overwrite=False)
     assert compare(run.path, str(other), tmp_path / "compared") is not None
+
+
+def test_distances_are_as_close_as_the_cells(run):
+    steps = np.diff(np.append(0.0, ray_distances(run)))
+    (inner,) = run.plan.finer_grids
+    near = np.cumsum(steps) <= inner.reach
+    np.testing.assert_allclose(steps[near], 35.0)
+    np.testing.assert_allclose(steps[~near], 70.0)
+    assert run.plan.step_at(inner.reach) == 35.0
+    assert run.plan.step_at(inner.reach + 1.0) == 70.0
