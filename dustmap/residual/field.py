@@ -55,10 +55,11 @@ class ResidualField:
         [mag²].
     weights, nugget, outliers
         Of the covariance; see `Learnt`.
-    scale
-        The factor on predicted variances, those of samples included, with which 68% of
-        the stars that the map had not seen lie within one standard deviation. Variances
-        of densities have its square root.
+    scales
+        The factors on predicted variances, those of samples included, with which 68% of
+        the stars that the map had not seen lie within one standard deviation: one for
+        the places of each grid, the coarsest first. Variances of densities have their
+        square root.
     tails
         Degrees of freedom of the Student-T that errors of these stars' extinctions
         follow.
@@ -77,7 +78,7 @@ class ResidualField:
     noise: Float[Tensor, " n"]
     weights: Float[Tensor, " j"]
     nugget: float
-    scale: float
+    scales: Float[Tensor, " g"]
     outliers: float
     stretch: float
     cube: DensityCube | None = None
@@ -132,9 +133,15 @@ class ResidualField:
         """
         places = self.places(ends, extinctions.mean(dim=0))
         mean, variance = self._predict(places, count)
-        change = spread(mean, self.scale)
-        corrected = added(calibrated(extinctions, self.scale), change)
-        return corrected, self.scale * variance
+        scale = self.scale_at(places.lengths)
+        corrected = added(calibrated(extinctions, scale), spread(mean, scale))
+        return corrected, scale * variance
+
+    def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+        """The factor of the finest grid that reaches so far [pc]."""
+        if self.cube is None or len(self.scales) == 1:
+            return self.scales[0].expand(len(distance))
+        return self.scales[self.cube.level_at(distance)]
 
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
@@ -158,7 +165,7 @@ class ResidualField:
         nowhere = torch.zeros(len(points), dtype=torch.float64)
         places = rays_to(points, nowhere, self.darkest)
         mean, variance = self._predict(places, COUNT, points=True)
-        scale = self.scale**_OF_DENSITIES
+        scale = self.scale_at(places.lengths) ** _OF_DENSITIES
         densities = calibrated(densities, scale)
         amplitude = densities * self.cube.relative_amplitude(places)
         corrected = added(densities, amplitude * spread(mean, scale))
@@ -190,22 +197,25 @@ class ResidualField:
         return krige_rays(self.form, self.weights, self.rays, noise, places, neighbours)
 
 
-def calibrated(values: Float[Tensor, "s m"], scale: float) -> Float[Tensor, "s m"]:
+def calibrated(
+    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
+) -> Float[Tensor, "s m"]:
     """Every sample's positive values with the spread about their mean times ``√scale``.
 
     They stay positive.
     """
     values = values.to(torch.float64)
-    if scale <= 1:
-        return spread(values, scale)
     mean = values.mean(dim=0)
-    return added(mean.expand_as(values), scale**0.5 * (values - mean))
+    wider = added(mean.expand_as(values), scale.sqrt() * (values - mean))
+    return torch.where(scale <= 1, spread(values, scale), wider)
 
 
-def spread(values: Float[Tensor, "s m"], scale: float) -> Float[Tensor, "s m"]:
+def spread(
+    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
+) -> Float[Tensor, "s m"]:
     """Every sample's values with the spread about their mean times ``√scale``."""
     mean = values.mean(dim=0)
-    return mean + scale**0.5 * (values - mean)
+    return mean + scale.sqrt() * (values - mean)
 
 
 def added(

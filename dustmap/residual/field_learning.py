@@ -25,6 +25,8 @@ _STRETCHES, _POWERS = (5.0, 10.0, 20.0), (1.0, 0.5)
 # Held-out rows that teach the covariance, and that find the first outliers; all of them
 # calibrate its errors.
 _LEARNING, _FIRST = 1200, 400
+# Held-out rows within a grid that calibrate it by themselves.
+_OF_A_GRID = 200
 # The part of outlying rows that calls for weighing them.
 _FEW_OUTLIERS = 2e-3
 
@@ -64,7 +66,7 @@ def learn_residual(
         noise=noise + placing,
         weights=noise.new_zeros(0),
         nugget=0.0,
-        scale=1.0,
+        scales=noise.new_ones(1),
         outliers=0.0,
         stretch=stretches[len(stretches) // 2],
         cube=cube,
@@ -216,7 +218,7 @@ def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor
 
 
 def _calibrated(field: ResidualField, held: Tensor) -> ResidualField:
-    """With the scale and the tails of the errors of held-out rows."""
+    """With the scales and the tails of the errors of held-out rows."""
     near = _near_unseen(field.rays, held, field.stretch, COUNT)
     found = field.krige(field.rays[held], near)
     errors = field.residuals[:, held] - found.mean(field.residuals)
@@ -224,7 +226,19 @@ def _calibrated(field: ResidualField, held: Tensor) -> ResidualField:
     spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
     mean, variance = errors.mean(dim=0), found.variance + spread
     # The nugget is no part of the variances, and the scale covers it.
-    rest = field.stated[held], field.outliers
-    scale = variance_scale(mean, variance, *rest)
-    tails = tail_degrees(mean, scale * variance, *rest)
-    return replace(field, scale=scale, tails=tails)
+    stated, outliers = field.stated[held], field.outliers
+    scales = field.scales.new_full(
+        (1 if field.cube is None else len(field.cube.grids),),
+        variance_scale(mean, variance, stated, outliers),
+    )
+    field = replace(field, scales=scales.clone())
+    if field.cube is not None and len(scales) > 1:
+        level = field.cube.level_at(field.rays.lengths[held])
+        for number in range(len(scales)):
+            own = level == number
+            if int(own.sum()) >= _OF_A_GRID:
+                rows = (mean[own], variance[own], stated[own])
+                field.scales[number] = variance_scale(*rows, outliers)
+    calibrated = field.scale_at(field.rays.lengths[held]) * variance
+    tails = tail_degrees(mean, calibrated, stated, outliers)
+    return replace(field, tails=tails)

@@ -44,7 +44,7 @@ def draw_extinctions(
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(_ORDER))
     residual = torch.empty(white.shape, dtype=torch.float64)
     residual[:, order] = _drawn(field, places[order], white[:, order])
-    return added(calibrated(extinctions, field.scale), residual)
+    return added(calibrated(extinctions, field.scale_at(places.lengths)), residual)
 
 
 def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
     if len(places) > _PLACES:
         before = first + nearest_earlier(asked, _PLACES)
         blocks.append(torch.cat([near[_PLACES:], before], dim=1))
-    given = spread(field.residuals, field.scale)
+    given = spread(field.residuals, field.scale_at(field.rays.lengths))
     values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
     known = field.noise + field.nugget
     noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
@@ -69,7 +69,8 @@ def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:
         found = krige_rays(
             field.form, field.weights, rays, noise, rays[rows], neighbours
         )
-        std = (field.scale * found.variance).sqrt()
+        scale = field.scale_at(rays.lengths[rows])
+        std = (scale * found.variance).sqrt()
         own = slice(first - len(stars), first - len(stars) + len(neighbours))
         innovations = (std * white[:, own]).numpy()
         walk(values, first, neighbours.numpy(), found.weights.numpy(), innovations)

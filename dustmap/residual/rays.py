@@ -114,6 +114,12 @@ class DensityCube:
         steps = [self._grid_at(edge).spacing[0] / coarsest for edge in edges]
         return torch.tensor(steps, dtype=torch.float64)
 
+    def level_at(self, distance: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
+        """The number of the finest grid that there is in all directions [pc]."""
+        reaches = [grid.reach for grid in self.grids[1:]]
+        far = distance[:, None] < distance.new_tensor(reaches)
+        return far.sum(dim=1)
+
     def _grid_at(self, distance: float) -> Grid:
         """The finest grid that there is in all directions."""
         within = [grid for grid in self.grids[1:] if grid.reach > distance]

@@ -53,8 +53,9 @@ def write_zarr(
     attributes of the group. A map with finer cubes has them all in groups ``level_0``,
     ``level_1``, …, the coarsest first. Integrated extinctions are arrays
     ``extinction_mean ...`` with the dimensions ``pixel distance`` (float32) and
-    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. The manifest of hashes and the
-    completion marker come last, and the store appears when it is whole.
+    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. The
+    manifest of hashes and the completion marker come last, and the store appears when
+    it is whole.
 
     Raises
     ------

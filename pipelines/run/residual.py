@@ -15,6 +15,7 @@ from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField, least_density, rays_to
 from dustmap.residual.field_learning import learn_residual, relearn_residual
 from dustmap.residual.rays import DensityCube, Rays
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
@@ -30,8 +31,8 @@ NO_RESIDUAL = (
     f"posterior samples and {FEWEST_VALIDATION} stars in data.validation"
 )
 _OF_RAYS = ("directions", "lengths", "density")
-_OF_STARS = ("stated", "noise", "weights")
-_CONSTANTS = ("nugget", "scale", "outliers", "stretch", "tails")
+_TENSORS = ("stated", "noise", "weights", "scales")
+_CONSTANTS = ("nugget", "outliers", "stretch", "tails")
 
 
 def fit_residual(
@@ -141,7 +142,7 @@ def residual_bytes(field: ResidualField) -> bytes:
     """A residual in the safetensors format, in single and in half precision."""
     rays, tensors = field.rays, {"residuals": field.residuals.to(torch.float16)}
     kept = {name: getattr(rays, name) for name in _OF_RAYS}
-    kept |= {name: getattr(field, name) for name in _OF_STARS}
+    kept |= {name: getattr(field, name) for name in _TENSORS}
     tensors |= {name: value.to(torch.float32).clone() for name, value in kept.items()}
     constants = [getattr(field, name) for name in _CONSTANTS]
     cube = field.cube
@@ -155,8 +156,20 @@ def residual_bytes(field: ResidualField) -> bytes:
 
 
 def residual_from(data: bytes) -> ResidualField:
-    """The residual that these bytes hold."""
+    """The residual that these bytes hold.
+
+    Raises
+    ------
+    InputError
+        If they are of an earlier version.
+    """
     tensors = {name: value.to(torch.float64) for name, value in load(data).items()}
+    missing = {*_OF_RAYS, *_TENSORS, "cube", "grids"} - set(tensors)
+    if missing:
+        raise InputError(
+            f"the residual of neighbouring stars lacks {', '.join(sorted(missing))}: "
+            "it is of an earlier version, fit again"
+        )
     constants = zip(_CONSTANTS, tensors["constants"].tolist(), strict=True)
     grids = tuple(
         Grid(origin=tuple(origin), spacing=tuple(spacing), shape=tuple(map(int, shape)))
@@ -168,6 +181,6 @@ def residual_from(data: bytes) -> ResidualField:
         rays=cube.along(Rays(**{name: tensors[name] for name in _OF_RAYS})),
         cube=cube,
         residuals=tensors["residuals"],
-        **{name: tensors[name] for name in _OF_STARS},
+        **{name: tensors[name] for name in _TENSORS},
         **dict(constants),
     )

@@ -25,7 +25,7 @@ def field_of(
         noise=noise,
         weights=weights,
         nugget=0.0,
-        scale=scale,
+        scales=torch.tensor([scale], dtype=torch.float64),
         outliers=0.0,
         stretch=10.0,
         cube=cube,

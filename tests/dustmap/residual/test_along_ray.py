@@ -307,9 +307,9 @@ def test_far_from_stars_the_density_varies_by_its_amplitude(
     points = torch.tensor([[-300.0, 20, 10], [-90.0, -200, 50]], dtype=torch.float64)
     densities = torch.tensor([[1e-3, 2e-3], [3e-3, 1e-3]], dtype=torch.float64)
     corrected, variance = field.correct_density(points, densities)
-    torch.testing.assert_close(corrected, calibrated(densities, field.scale**0.5))
+    torch.testing.assert_close(corrected, calibrated(densities, field.scales**0.5))
     relative = field.cube.relative_amplitude(field.places(points, torch.ones(2)))
-    expected = field.scale**0.5 * (corrected * relative) ** 2 * WEIGHTS.sum()
+    expected = field.scales**0.5 * (corrected * relative) ** 2 * WEIGHTS.sum()
     torch.testing.assert_close(variance, expected, rtol=2e-2, atol=0)
     assert bool((relative == 1).all()) == (power == 1)
 
@@ -338,3 +338,93 @@ def test_nothing_lies_between_the_observer_and_itself(
     assert field.cube is not None
     here = field.places(ends[:1], torch.zeros(1))
     assert float(field.cube.relative_amplitude(here)) == pytest.approx(1.0, rel=0.5)
+
+
+def nested_cube(generator: torch.Generator) -> DensityCube:
+    """Two grids: cells of 50 pc out to 400 pc, of 25 pc within 150 pc."""
+    coarse = cube(generator)
+    fine = Grid(shape=(13, 13, 13), origin=(-150.0,) * 3, spacing=(25.0,) * 3)
+    inner = torch.randn(fine.size, generator=generator, dtype=torch.float64)
+    values = torch.cat([coarse.values, 2e-3 * (0.5 * inner).exp()])
+    return DensityCube(values=values, grids=(*coarse.grids, fine))
+
+
+def test_shells_densities_and_scales_follow_the_finest_grid(
+    generator: torch.Generator,
+) -> None:
+    density = nested_cube(generator)
+    edges, cells = density.edges(), density.cells()
+    assert float(edges[1]) == 25.0
+    assert torch.equal(cells, torch.where(edges[:-1] < 150.0, 0.5, 1.0).double())
+    assert density.level_at(torch.tensor([10.0, 149.0, 151.0])).tolist() == [1, 1, 0]
+    # In the finer box its own values, interpolated.
+    points = 100 * torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    fine = density.values[density.grids[0].size :].reshape(13, 13, 13).numpy()
+    axes = [np.linspace(-150, 150, 13)] * 3
+    near = points[(points.abs() <= 150).all(dim=1)]
+    lengths = near.norm(dim=1)
+    some = rays_to(near, torch.ones(len(near), dtype=torch.float64), 0.0)
+    half = replace(density, power=0.5)
+    mean = half.relative_amplitude(some) ** 2
+    along = density.along(some).profile
+    assert along is not None
+    within = (lengths[:, None] - edges[:-1]).clamp_min(0).minimum(edges.diff())
+    tips = torch.from_numpy(RegularGridInterpolator(axes, fine)(near.numpy()))
+    torch.testing.assert_close(mean, (along * within).sum(1) / lengths / tips)
+
+
+@pytest.mark.parametrize("points", [False, True])
+def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
+    generator: torch.Generator, points: bool
+) -> None:
+    density = nested_cube(generator)
+    some = rays(30, density, generator)
+    form = form_of(density)
+    near = torch.arange(20).expand(10, 20)
+    noise = torch.full((30,), 1e-2, dtype=torch.float64)
+    places = some[torch.arange(20, 30)]
+    if points:
+        residuals = torch.randn(2, 30, generator=generator, dtype=torch.float64)
+        blocks = torch.arange(10)
+        given = (form, WEIGHTS, some, noise, residuals, places, near, blocks)
+        mean, variance = predict_rays(*given, points=True)
+        assert bool((variance < WEIGHTS.sum()).all()) and bool((variance > 0).all())
+        assert bool(torch.isfinite(mean).all())
+        return
+    found = krige_rays(form, WEIGHTS, some, noise, places, near)
+    dense = form.components(some[:, None], some[None]) @ WEIGHTS
+    own = JITTER * dense.diagonal()[:20] + 1e-2
+    among = dense[:20, :20] + own.diag()
+    across = dense[20:, :20]
+    weights = torch.linalg.solve(among, across.mT).mT
+    torch.testing.assert_close(found.weights, weights, rtol=2e-2, atol=2e-3)
+    left = dense.diagonal()[20:] - (weights * across).sum(1)
+    torch.testing.assert_close(found.variance, left, rtol=2e-2, atol=1e-6)
+
+
+def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
+    generator: torch.Generator,
+) -> None:
+    # The same covariance as on one grid of these cells, where no shell is of another.
+    density = nested_cube(generator)
+    alone = DensityCube(
+        values=density.values[density.grids[0].size :], grids=density.grids[1:]
+    )
+    about = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    ends = 40.0 * about
+    one = torch.ones(1, dtype=torch.float64)
+    found = []
+    for each in (density, alone):
+        ray = each.along(rays_to(100 * about, 0.1 * one, 0.0))
+        place = rays_to(ends, one, 0.0)
+        form = AlongRay(
+            edges=each.edges(), cells=each.cells(), lengthscales=each.scales
+        )
+        residuals = torch.ones(1, 1, dtype=torch.float64)
+        given = (form, WEIGHTS, ray, 1e-3 * one, residuals, each.along(place))
+        near = torch.zeros(1, 1, dtype=torch.int64)
+        mean, _ = predict_rays(
+            *given, near, torch.zeros(1, dtype=torch.int64), points=True
+        )
+        found.append(float(mean[0, 0]))
+    assert found[0] == pytest.approx(found[1], rel=2e-2)
