@@ -76,6 +76,11 @@ class Grid:
         """Distance from the origin of coordinates to the nearest face of the box."""
         return min(abs(x) for x in (*self.lower, *self.upper))
 
+    def index_of(self, place: tuple[float, ...]) -> tuple[int, ...]:
+        """The number of the nearest point along every axis, inside the box or not."""
+        axes = zip(place, self.origin, self.spacing, strict=True)
+        return tuple(round((x - origin) / h) for x, origin, h in axes)
+
     def axis(self, axis: int) -> Float[Tensor, " n"]:
         """Coordinates of the points along one axis (float64)."""
         steps = torch.arange(self.shape[axis], dtype=torch.float64)

@@ -82,19 +82,6 @@ class Levels:
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
 
-    def offsets(self) -> list[tuple[int, ...]]:
-        """Of every level but the first: its first point, in cells of the coarser."""
-        return [
-            _cells(coarse, fine.origin)
-            for coarse, fine in itertools.pairwise(self.grids)
-        ]
-
-
-def _cells(grid: Grid, point: tuple[float, ...]) -> tuple[int, ...]:
-    """The number of the grid's point nearest to a place, along every axis."""
-    axes = zip(point, grid.origin, grid.spacing, strict=True)
-    return tuple(round((x - origin) / h) for x, origin, h in axes)
-
 
 def _require_nested(coarse: Grid, fine: Grid) -> None:
     if fine.dimension != coarse.dimension:
@@ -109,7 +96,7 @@ def _require_nested(coarse: Grid, fine: Grid) -> None:
                 f"and {fine.spacing}"
             )
     for corner in (fine.lower, fine.upper):
-        index = _cells(coarse, corner)
+        index = coarse.index_of(corner)
         place = [o + i * h for o, i, h in zip(coarse.origin, index, coarse.spacing)]
         inside = all(0 <= i < n for i, n in zip(index, coarse.shape, strict=True))
         gaps = zip(place, corner, coarse.spacing, strict=True)

@@ -13,15 +13,17 @@ a level two fields are made:
   levels' spline it is the field where no finer grid is.
 
 The cuts are :math:`t_l = (c h_l)^2`, so that a level's own band is smooth over a cell.
-Covariances within a level are those of the kernel to some 5e-4 of its variance; across
-the face of a finer box neighbouring points miss what the coarse grid folds.
+Covariances within a level are those of the kernel to some 1e-3 of its variance; across
+the face of a finer box neighbouring points miss what the coarse grid folds. Coarser
+grids over the whole box, whose field nobody sees, carry correlations that are longer
+than the torus of the coarsest level.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,12 +37,15 @@ from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
 from dustmap.whitening.torus import padded_torus
 
-# The shortest smooth scale of a level's own band, in its cells: with 0.8 splines of
-# fifth degree carry it to 3e-4 of the variance.
-_CUT = 0.8
-# Cells between opposite faces of a box, through its torus: a finer level's band has
-# fallen to 1e-3 there.
-_GAP = 12
+# The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with four
+# cells to a lengthscale covariances within a grid are off by 1.4e-3 with 0.8 and 1.0e-3
+# with 0.9, variances of line integrals by 3.4e-3 and 5.0e-3.
+_CUT = 0.9
+# Cells between opposite faces of a box, through its torus: a level's band has fallen to
+# 1e-3 there. With 12 variances of line integrals are off by 5.8e-3.
+_GAP = 14
+# Correlation of the kernel through the coarsest torus.
+_WRAP = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +56,11 @@ class _Level:
     """
 
     torus: Torus
-    folded: Float[Tensor, "*n"]  # b
+    folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
     box: tuple[Any, ...]  # of an array on the torus
     window: tuple[Any, ...]  # of the next box, of an array of coefficients
+    finer: tuple[int, ...]  # points of the next box
 
     def forward(self, field: Tensor) -> Tensor:
         """The half spectrum of fields on the torus."""
@@ -80,6 +86,12 @@ class _Level:
         spread[self.window] = handed
         return spread.roll((-splines.MARGIN,) * len(self._dims), dims=self._dims)
 
+    def coefficients_like(self, handed: Tensor) -> Tensor:
+        """Zeros for the coefficients of the level's own box."""
+        batch = handed.shape[: handed.ndim - len(self._dims)]
+        room = (n + 2 * splines.MARGIN for n in self.torus.grid.shape)
+        return handed.new_zeros(*batch, *room)
+
     @property
     def _dims(self) -> tuple[int, ...]:
         return tuple(range(-len(self.torus.shape), 0))
@@ -88,30 +100,45 @@ class _Level:
 def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Levels:
     """Tori for nested grids, the coarsest first, that keep opposite faces apart.
 
-    The coarsest one's correlation through the torus is at most ``wrap_tolerance``
-    (:func:`~dustmap.whitening.torus.padded_torus`).
+    Of one grid alone correlations through the torus are at most ``wrap_tolerance``
+    (:func:`~dustmap.whitening.torus.padded_torus`). Several need no more than the gap
+    of a band: :class:`LevelWhitening` takes longer correlations from coarser grids.
     """
-    coarsest = padded_torus(grids[0], kernel, wrap_tolerance)
     if len(grids) == 1:
-        return Levels(tori=(coarsest,))
-    tori = [coarsest]
-    for grid in grids[1:]:
-        room = padded_torus(grid, kernel, wrap_tolerance).shape
-        shape = (min(n, smooth_size(m - 1 + _GAP)) for n, m in zip(room, grid.shape))
-        tori.append(Torus(grid=grid, shape=tuple(shape)))
-    return Levels(
-        tori=tuple(
-            replace(torus, shape=_with_room(torus.shape, torus.grid)) for torus in tori
-        )
+        return Levels(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
+    return Levels(tori=tuple(_with_gap(grid) for grid in grids))
+
+
+def _with_gap(grid: Grid) -> Torus:
+    shape = tuple(smooth_size(n - 1 + _GAP) for n in grid.shape)
+    return Torus(grid=grid, shape=shape)
+
+
+def _coarser(grid: Grid) -> Grid:
+    """Twice the spacing, over the same box or up to a cell more."""
+    return Grid(
+        shape=tuple(n // 2 + 1 for n in grid.shape),
+        spacing=tuple(2 * h for h in grid.spacing),
+        origin=grid.origin,
     )
 
 
-def _with_room(shape: tuple[int, ...], grid: Grid) -> tuple[int, ...]:
-    """The least sizes in which splines have their margins beside the box."""
-    return tuple(
-        max(n, smooth_size(m + 2 * splines.MARGIN))
-        for n, m in zip(shape, grid.shape, strict=True)
-    )
+def _hidden_tori(finest: Torus, kernel: Radial, count: int | None) -> list[Torus]:
+    """Coarser tori over the whole box, the coarsest first.
+
+    So many, or until the kernel's correlation through the coarsest is negligible.
+    """
+    reach = kernel.decay(_WRAP)
+    scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
+    tori = [finest]
+    while True:
+        torus = tori[0]
+        cells = [n - m + 1 for n, m in zip(torus.shape, torus.grid.shape, strict=True)]
+        gaps = zip(cells, torus.grid.spacing, scale, strict=True)
+        enough = all(n * h >= reach * s for n, h, s in gaps)
+        if len(tori) - 1 == count or (count is None and enough):
+            return tori[:-1]
+        tori.insert(0, _with_gap(_coarser(torus.grid)))
 
 
 class LevelWhitening:
@@ -122,7 +149,10 @@ class LevelWhitening:
     kernel
         A Matérn covariance.
     levels
-        Where ε and the field live.
+        Where the field lives.
+    hidden
+        How many coarser grids over the whole box add what is longer than the coarsest
+        level's torus; until 1e-3 of the variance is left if ``None``.
     dtype, device
         Of the products; spectra are computed in float64.
 
@@ -139,6 +169,7 @@ class LevelWhitening:
         kernel: Radial,
         levels: Levels,
         *,
+        hidden: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -146,12 +177,15 @@ class LevelWhitening:
         self.levels = levels
         self.dtype = dtype
         self.device = torch.device(device)
-        self._parts = [self._level(number) for number in range(len(levels))]
+        coarser = _hidden_tori(levels.tori[0], kernel, hidden)
+        self.hidden = len(coarser)
+        self._tori = (*coarser, *levels.tori)
+        self._parts = [self._level(number) for number in range(len(self._tori))]
 
     def _level(self, number: int) -> _Level:
-        torus = self.levels.tori[number]
+        torus = self._tori[number]
         room = 2 * splines.MARGIN
-        if len(self.levels) > 1 and any(
+        if len(self._tori) > 1 and any(
             n < m + room for n, m in zip(torus.shape, torus.grid.shape, strict=True)
         ):
             raise ValueError(
@@ -159,27 +193,34 @@ class LevelWhitening:
                 f"of {torus.grid.shape}: it takes {room} points along every axis"
             )
         longest = self._cut(number - 1) if number else math.inf
-        folded = band_spectrum(self.kernel, torus, 0.0, longest).sqrt()
-        own, window = None, ()
-        if number + 1 < len(self.levels):
+        own = folded = None
+        window, finer = (), ()
+        if number >= self.hidden:
+            spectrum = band_spectrum(self.kernel, torus, 0.0, longest)
+            folded = spectrum.sqrt().to(self.dtype).to(self.device)
+        if number + 1 < len(self._tori):
             band = band_spectrum(self.kernel, torus, self._cut(number), longest)
             own = (band.sqrt() / _symbol(torus.shape)).to(self.dtype).to(self.device)
-            finer = self.levels.grids[number + 1].shape
+            inner = self._tori[number + 1].grid
+            finer = inner.shape
             window = tuple(
-                slice(first, first + (n + 1) // 2 + room)
-                for first, n in zip(self.levels.offsets()[number], finer, strict=True)
+                slice(first, first + n // 2 + 1 + room)
+                for first, n in zip(
+                    torus.grid.index_of(inner.origin), finer, strict=True
+                )
             )
         return _Level(
             torus=torus,
-            folded=folded.to(self.dtype).to(self.device),
+            folded=folded,
             own=own,
             box=(..., *(slice(0, n) for n in torus.grid.shape)),
             window=(..., *window),
+            finer=finer,
         )
 
     def _cut(self, number: int) -> float:
         """``t_l``, in lengthscales squared."""
-        spacing = self.levels.grids[number].spacing
+        spacing = self._tori[number].grid.spacing
         scale = self.kernel.lengthscale.detach().expand(len(spacing)).tolist()
         cells = [h / s for h, s in zip(spacing, scale, strict=True)]
         return (_CUT * max(cells)) ** 2
@@ -187,7 +228,7 @@ class LevelWhitening:
     @property
     def size(self) -> int:
         """Length of ε."""
-        return self.levels.size
+        return sum(self._sizes)
 
     @property
     def fine_size(self) -> int:
@@ -203,44 +244,57 @@ class LevelWhitening:
         """No field on levels has one ε."""
         raise ValueError("a field on several levels has no single ε")
 
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        """``A ε``: the field on the tori. In paddings it has no meaning, but is finite.
+    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
+        """``A ε``: the field on the levels' tori; of no meaning in their paddings.
 
-        Cost: three FFTs of each level, two of the finest.
+        Cost: three FFTs of each level, two of the finest and of hidden ones.
         """
         fields: list[Tensor] = []
         low: Tensor | None = None
-        for part, white in zip(self._parts, self.levels.split(eps), strict=True):
+        parts = zip(self._parts, eps.split(self._sizes, dim=-1), strict=True)
+        for part, white in parts:
             modes = part.forward(part.unflat(white))
-            field = part.inverse(modes * part.folded)
-            if low is not None:
-                field[part.box] += splines.values(low, self.levels.dimension)
-            fields.append(field.reshape(white.shape))
+            if part.folded is not None:
+                field = part.inverse(modes * part.folded)
+                if low is not None:
+                    field[part.box] += splines.values(low, self.levels.dimension)
+                fields.append(field.reshape(white.shape))
             if part.own is not None:
                 handed = part.gather(part.inverse(modes * part.own))
                 if low is not None:
                     handed += low[part.window]
-                low = splines.refine(handed, self.levels.dimension)
+                low = splines.refine(handed, part.finer)
         return torch.cat(fields, dim=-1)
 
     def colour_transpose(
-        self, field: Float[Tensor, "*batch m"]
+        self, field: Float[Tensor, "*batch f"]
     ) -> Float[Tensor, "*batch m"]:
         """``Aᵀ g``, from the finest level outwards."""
         white: list[Tensor] = []
         low: Tensor | None = None
-        parts = zip(self._parts, self.levels.split(field), strict=True)
-        for part, flat in reversed(list(parts)):
-            grid = part.unflat(flat)
-            modes = part.forward(grid) * part.folded
-            below = splines.values_transpose(grid[part.box], self.levels.dimension)
+        given = list(self.levels.split(field))
+        for part in reversed(self._parts):
+            modes: Tensor | None = None
+            below: Tensor | None = None
+            if part.folded is not None:
+                grid = part.unflat(given.pop())
+                modes = part.forward(grid) * part.folded
+                below = splines.values_transpose(grid[part.box], self.levels.dimension)
             if low is not None and part.own is not None:
                 handed = splines.refine_transpose(low, self.levels.dimension)
-                modes += part.forward(part.scatter(handed)) * part.own
+                band = part.forward(part.scatter(handed)) * part.own
+                modes = band if modes is None else modes + band
+                if below is None:
+                    below = part.coefficients_like(handed)
                 below[part.window] += handed
-            white.append(part.inverse(modes).reshape(flat.shape))
+            assert modes is not None
+            white.append(part.inverse(modes).flatten(-self.levels.dimension))
             low = below
         return torch.cat(white[::-1], dim=-1)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [torus.size for torus in self._tori]
 
     def prior_draw(
         self, generator: torch.Generator, count: int = 1
@@ -253,7 +307,8 @@ class LevelWhitening:
     def with_kernel(self, kernel: Kernel) -> LevelWhitening:
         """The same ε under another kernel."""
         assert isinstance(kernel, Radial)
-        return LevelWhitening(kernel, self.levels, dtype=self.dtype, device=self.device)
+        place: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
+        return LevelWhitening(kernel, self.levels, hidden=self.hidden, **place)
 
 
 def _symbol(shape: tuple[int, ...]) -> Float[Tensor, "*n"]:

@@ -57,26 +57,20 @@ def values_transpose(field: Float[Tensor, "*m"], dimension: int) -> Float[Tensor
     return field
 
 
-def refine(coarse: Float[Tensor, "*n"], dimension: int) -> Float[Tensor, "*m"]:
-    """Coefficients of the same spline on half the spacing.
+def refine(coarse: Float[Tensor, "*n"], points: tuple[int, ...]) -> Float[Tensor, "*m"]:
+    """Coefficients of the same spline on half the spacing, for a box of ``points``.
 
-    Of ``n`` points and margins along an axis ``2n − 1`` and margins.
+    Along an axis of ``m`` of them the coarse box has ``m // 2 + 1``.
     """
-    for axis in range(-dimension, 0):
-        c, n = coarse, coarse.shape[axis] - 2 * MARGIN
-        shape = list(c.shape)
-        shape[axis] = 2 * n - 1 + 2 * MARGIN
-        fine = c.new_empty(shape)
-        # The margin of three begins between two coarse points.
-        kept, between = (
-            fine[_along(axis, slice(1, None, 2))],
-            fine[_along(axis, slice(0, None, 2))],
-        )
-        for part, weights, first in ((kept, _KEPT, 1), (between, _BETWEEN, 0)):
-            length = part.shape[axis]
-            part.zero_()
+    for axis, count in enumerate(points, start=-len(points)):
+        shape = list(coarse.shape)
+        shape[axis] = count + 2 * MARGIN
+        fine = coarse.new_zeros(shape)
+        for part, weights, first in _two_scale(fine, axis):
             for k, weight in enumerate(weights):
-                part.add_(c.narrow(axis, first + k, length), alpha=weight)
+                part.add_(
+                    coarse.narrow(axis, first + k, part.shape[axis]), alpha=weight
+                )
         coarse = fine
     return coarse
 
@@ -84,18 +78,27 @@ def refine(coarse: Float[Tensor, "*n"], dimension: int) -> Float[Tensor, "*m"]:
 def refine_transpose(fine: Float[Tensor, "*m"], dimension: int) -> Float[Tensor, "*n"]:
     """The transpose of :func:`refine`."""
     for axis in range(-dimension, 0):
-        n = (fine.shape[axis] - 2 * MARGIN + 1) // 2
         shape = list(fine.shape)
-        shape[axis] = n + 2 * MARGIN
+        shape[axis] = (shape[axis] - 2 * MARGIN) // 2 + 1 + 2 * MARGIN
         coarse = fine.new_zeros(shape)
-        kept = fine[_along(axis, slice(1, None, 2))]
-        between = fine[_along(axis, slice(0, None, 2))]
-        for part, weights, first in ((kept, _KEPT, 1), (between, _BETWEEN, 0)):
-            length = part.shape[axis]
+        for part, weights, first in _two_scale(fine, axis):
             for k, weight in enumerate(weights):
-                coarse.narrow(axis, first + k, length).add_(part, alpha=weight)
+                coarse.narrow(axis, first + k, part.shape[axis]).add_(
+                    part, alpha=weight
+                )
         fine = coarse
     return fine
+
+
+def _two_scale(fine: Tensor, axis: int) -> list[tuple[Tensor, tuple[float, ...], int]]:
+    """Coefficients at coarse points and between them, as views.
+
+    With the weights of the coarse ones, and the first of these. The margin of three
+    begins between two coarse points.
+    """
+    kept = fine[_along(axis, slice(1, None, 2))]
+    between = fine[_along(axis, slice(0, None, 2))]
+    return [(kept, _KEPT, 1), (between, _BETWEEN, 0)]
 
 
 def _along(axis: int, part: slice) -> tuple[Any, ...]:
