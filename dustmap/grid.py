@@ -175,13 +175,10 @@ class Torus:
         ]
 
 
-def torus_positions(
-    torus: Torus, refinement: int, planes: slice = slice(None)
-) -> Float[Tensor, "f d"]:
+def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
     """Positions of the (refined) torus' points; the nearest of the box for the rest.
 
     The padding is never looked at: what stands there need only be finite and smooth.
-    ``planes`` chooses some along the first axis.
     """
     axes = []
     for axis, n in enumerate(torus.shape):
@@ -191,5 +188,4 @@ def torus_positions(
         index = torch.where(index <= last, index, beyond)
         step = torus.grid.spacing[axis] / refinement
         axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
-    axes[0] = axes[0][planes]
     return _mesh(axes).flatten(0, -2)

@@ -111,28 +111,6 @@ class Group:
         parts = [part[:count] for part, count in zip(received, counts, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
 
-    def exchange(
-        self, x: Tensor, sent: Sequence[int], received: Sequence[int]
-    ) -> Tensor:
-        """All-to-all of a flat tensor: ``sent[k]`` numbers to rank k, in its order.
-
-        ``received[k]`` numbers come from rank k and stand in the order of ranks.
-        """
-        if self.size == 1:
-            return x
-        source = x.detach().contiguous()
-        target = source.new_empty(sum(received))
-        # gloo knows no complex numbers.
-        width = 2 if source.is_complex() else 1
-        with self._collective("all-to-all", source):
-            dist.all_to_all_single(
-                torch.view_as_real(target).flatten() if width == 2 else target,
-                torch.view_as_real(source).flatten() if width == 2 else source,
-                [width * n for n in received],
-                [width * n for n in sent],
-            )
-        return target
-
     def agree(self, flag: bool) -> bool:
         """Whether the flag is set on any rank: the same answer everywhere."""
         return any(self.numbers(int(flag)))

@@ -10,19 +10,31 @@ from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import LinearOperator, OpaqueOperator, SizedOperator
+from dustmap.linalg.operator import OpaqueOperator, SizedOperator
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096
 
 
-class SharedMatrix(LinearOperator):
-    """A matrix of which this rank holds ``own``; all ranks make it together."""
+class ShardedRows(OpaqueOperator):
+    """All rows of a matrix of which every rank holds a run.
 
-    def __init__(self, own: SizedOperator, group: Group) -> None:
+    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
+    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
+    operator's precision.
+
+    ``own`` are this rank's rows, and ``cuts`` the ``size + 1`` row numbers between
+    which ranks hold theirs. All ranks make this object, and every product, together.
+    """
+
+    def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
+        self.shape = (cuts[-1], own.shape[1])
         self.dtype = own.dtype
         self.device = own.device
         self.own = own
+        self.group = group
+        self._counts = [b - a for a, b in itertools.pairwise(cuts)]
+        self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
         # The ranks may have been at this for long: they wait for each other first.
         group.meet()
         self.nonzeros = sum(group.numbers(own.nonzeros))
@@ -36,23 +48,6 @@ class SharedMatrix(LinearOperator):
     def stored(self) -> bool:
         """Whether this rank's weights are kept, not computed anew in every product."""
         return self.own.stored
-
-
-class ShardedRows(SharedMatrix, OpaqueOperator):
-    """All rows of a matrix of which every rank holds a run.
-
-    Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
-    ranks' rows; ``rmatvec`` and ``gram`` add up their vectors over columns, in the
-    operator's precision. ``cuts`` are the ``size + 1`` row numbers between which ranks
-    hold theirs.
-    """
-
-    def __init__(self, own: SizedOperator, cuts: list[int], group: Group) -> None:
-        super().__init__(own, group)
-        self.shape = (cuts[-1], own.shape[1])
-        self.group = group
-        self._counts = [b - a for a, b in itertools.pairwise(cuts)]
-        self._rows = slice(cuts[group.rank], cuts[group.rank + 1])
 
     def _matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)

@@ -7,7 +7,6 @@ eq. 17). With real even ``c`` the spectrum is real, and powers of C are powers o
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -44,22 +43,15 @@ class Circulant(LinearOperator):
         spectrum = torch.fft.rfftn(column.to(torch.float64)).real
         return cls(spectrum, tuple(column.shape))
 
-    def power(self, exponent: float) -> Self:
+    def power(self, exponent: float) -> Circulant:
         """``C^p`` on the modes above ``1e-14 max D``, zero on the others."""
-        kept = self.spectrum > DROP * self.largest()
+        kept = self.spectrum > DROP * self.spectrum.max()
         powered = torch.where(kept, self.spectrum, 1.0) ** exponent
-        return self._with(torch.where(kept, powered, 0.0))
+        return Circulant(torch.where(kept, powered, 0.0), self.grid_shape)
 
-    def to(self, dtype: torch.dtype, device: torch.device | str) -> Self:
+    def to(self, dtype: torch.dtype, device: torch.device | str) -> Circulant:
         """The same matrix in another precision or place."""
-        return self._with(self.spectrum.to(dtype=dtype, device=device))
-
-    def largest(self) -> Tensor:
-        """The largest eigenvalue."""
-        return self.spectrum.max()
-
-    def _with(self, spectrum: Tensor) -> Self:
-        return type(self)(spectrum, self.grid_shape)
+        return Circulant(self.spectrum.to(dtype=dtype, device=device), self.grid_shape)
 
     def matvec(self, x: Tensor) -> Tensor:
         dims = tuple(range(-len(self.grid_shape), 0))
@@ -87,5 +79,5 @@ class Circulant(LinearOperator):
 
     def dropped_modes(self) -> int:
         """Number of eigenvalues that :meth:`power` replaces by zero."""
-        dropped = (self.spectrum <= DROP * self.largest()).cpu()
+        dropped = (self.spectrum <= DROP * self.spectrum.max()).cpu()
         return int((self.full_counts() * dropped).sum())

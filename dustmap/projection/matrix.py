@@ -69,7 +69,12 @@ def projection(
     """
     if isinstance(levels, Torus):
         levels = Levels(tori=(levels,))
-    lattice = lattice_of(levels, functionals, refinement, interpolation)
+    if functionals.dimension != levels.dimension:
+        raise ValueError(
+            f"the functionals live in {functionals.dimension} dimensions, the grid in "
+            f"{levels.dimension}"
+        )
+    lattice = Lattice.make(levels, refinement, interpolation == "cubic")
 
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
         return RecomputedProjection(
@@ -77,26 +82,14 @@ def projection(
         )
 
     if group is None or group.size == 1:
-        return stored_within(recomputed, functionals, memory_budget, device)
+        return _stored_within(recomputed, functionals, memory_budget, device)
     cuts = row_cuts(functionals, group.size)
     rows = functionals.select(torch.arange(cuts[group.rank], cuts[group.rank + 1]))
-    own = stored_within(recomputed, rows, memory_budget, device)
+    own = _stored_within(recomputed, rows, memory_budget, device)
     return ShardedRows(own, cuts, group)
 
 
-def lattice_of(
-    levels: Levels, functionals: Functionals, refinement: int, interpolation: str
-) -> Lattice:
-    """The refined tori with their interpolation, for functionals in their space."""
-    if functionals.dimension != levels.dimension:
-        raise ValueError(
-            f"the functionals live in {functionals.dimension} dimensions, the grid in "
-            f"{levels.dimension}"
-        )
-    return Lattice.make(levels, refinement, interpolation == "cubic")
-
-
-def stored_within(
+def _stored_within(
     make: Callable[[Functionals, int], RecomputedProjection],
     functionals: Functionals,
     budget: float | None,

@@ -69,7 +69,6 @@ class NodeProjection(SizedOperator):
         self.device = device
         self.nonzeros = source.nonzeros
         lattice = source.lattice
-        self._points = source.points
         axes = [d for d in range(3) if lattice.sizes[0, 1, d] > 1]
         self._sizes = torch.from_numpy(lattice.sizes[:, 0, axes]).to(device)
         self._firsts = torch.from_numpy(lattice.firsts).to(device)

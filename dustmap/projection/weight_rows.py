@@ -129,8 +129,6 @@ class RecomputedProjection(RowOperator):
         self.nonzeros = nonzeros
         self._type = precision(dtype)
         self.lattice, self._grid, self._functionals = lattice, grid, functionals
-        # Those of the lattice's points that the columns are.
-        self.points = range(lattice.size)
         self._rays: _Rays | None = None
         # A subclass may place its nodes elsewhere.
         if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:

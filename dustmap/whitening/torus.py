@@ -86,7 +86,7 @@ class TorusWhitening:
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)
-        self.image_tolerance = image_tolerance or default_image_tolerance(dtype)
+        self.image_tolerance = image_tolerance or _image_tolerance(dtype)
         self.periodic = kernel.periodised(torus.periods, self.image_tolerance)
         self._refined: dict[int, TorusWhitening] = {}
         self._dims = tuple(range(-len(torus.shape), 0))
@@ -96,29 +96,26 @@ class TorusWhitening:
         if refinement > 1:
             fine = Circulant.from_first_column(self._column(refinement))
         self.coarse, self.fine = coarse, fine
-        self._keep(coarse, fine, wrap_gap(kernel, torus.grid, column))
+        at_zero = kernel(torch.zeros(1, len(torus.shape)).double())
+        self.report = TorusReport(
+            shape=torus.shape,
+            dropped_modes=coarse.dropped_modes(),
+            dropped_fine_modes=fine.dropped_modes(),
+            wrap_error=_wrap_gap(kernel, torus.grid, column) / float(at_zero),
+        )
+        self._root = coarse.power(0.5).to(dtype, self.device)
+        self._fine_root = fine.power(0.5).to(dtype, self.device)
+        self._inverse_root = coarse.power(-0.5).to(dtype, self.device)
         if refinement > 1:
             self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
             self._fine_spectrum = fine.spectrum.to(dtype)
 
     def _column(self, refinement: int) -> Float[Tensor, "*n"]:
+        """The periodised kernel at all lags of the torus with this refinement."""
         axes = self.torus.half_lags(refinement, self.device)
-        return even_column(
+        return _even_column(
             self.periodic, axes, tuple(n * refinement for n in self.torus.shape)
         )
-
-    def _keep(self, coarse: Circulant, fine: Circulant, wrap_gap: float) -> None:
-        """The report and the roots of a coarse and a fine circulant."""
-        at_zero = self.kernel(torch.zeros(1, len(self.torus.shape)).double())
-        self.report = TorusReport(
-            shape=self.torus.shape,
-            dropped_modes=coarse.dropped_modes(),
-            dropped_fine_modes=fine.dropped_modes(),
-            wrap_error=wrap_gap / float(at_zero),
-        )
-        self._root = coarse.power(0.5).to(self.dtype, self.device)
-        self._fine_root = fine.power(0.5).to(self.dtype, self.device)
-        self._inverse_root = coarse.power(-0.5).to(self.dtype, self.device)
 
     @property
     def size(self) -> int:
@@ -177,8 +174,6 @@ class TorusWhitening:
 
     def subsample(self, field: Float[Tensor, "*batch f"]) -> Float[Tensor, "*batch m"]:
         """The values of a fine field at the inducing points."""
-        if self.refinement == 1:
-            return field
         grid = field.reshape(*field.shape[:-1], *self.fine_shape)
         every = (slice(None, None, self.refinement),) * len(self._dims)
         return grid[(..., *every)].reshape(*field.shape[:-1], -1)
@@ -224,7 +219,7 @@ class TorusWhitening:
         return full.reshape(*full.shape[:-1], r, coarse[-1]).sum(dim=-2)
 
 
-def default_image_tolerance(dtype: torch.dtype) -> float:
+def _image_tolerance(dtype: torch.dtype) -> float:
     """The images of a kernel that products in this precision can tell.
 
     Their number grows as the cube of the distance: for a torus of four lengthscales
@@ -233,7 +228,7 @@ def default_image_tolerance(dtype: torch.dtype) -> float:
     return IMAGE_TOLERANCE if dtype == torch.float64 else 1e-9
 
 
-def even_column(
+def _even_column(
     kernel: Kernel, axes: list[Float[Tensor, " _"]], shape: tuple[int, ...]
 ) -> Float[Tensor, "*n"]:
     """``k`` on the mesh of these lags; axes with the non-negative ones are mirrored.
@@ -255,19 +250,14 @@ def even_column(
     return column
 
 
-def wrap_gap(
-    kernel: Kernel, grid: Grid, column: Float[Tensor, "p *n"], first: int = 0
-) -> float:
-    """``max |k_periodic − k|`` over lags within the box, of planes from ``first``."""
-    inside = column[: max(0, grid.shape[0] - first)]
-    if not len(inside):
-        return 0.0
-    counts = (len(inside), *grid.shape[1:])
-    index = [torch.arange(n, device=column.device) for n in counts]
-    index[0] = index[0] + first
-    axes = [i.to(torch.float64) * h for i, h in zip(index, grid.spacing, strict=True)]
-    plain = even_column(kernel, axes, counts)
-    block = inside[tuple(slice(0, n) for n in counts)]
+def _wrap_gap(kernel: Kernel, grid: Grid, column: Float[Tensor, "*n"]) -> float:
+    """``max |k_periodic − k|`` over lags within the box."""
+    axes = [
+        h * torch.arange(n, dtype=torch.float64, device=column.device)
+        for n, h in zip(grid.shape, grid.spacing, strict=True)
+    ]
+    plain = _even_column(kernel, axes, grid.shape)
+    block = column[tuple(slice(0, n) for n in grid.shape)]
     return float((block - plain).abs().max())
 
 

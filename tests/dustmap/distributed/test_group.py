@@ -17,15 +17,10 @@ def _collectives(group: Group) -> dict[str, object]:
     rank = group.rank
     lengths = [2, 0, 3]
     own = torch.arange(lengths[rank]) + 10.0 * rank
-    sent = [rank + to for to in range(3)]
-    parts = torch.cat([torch.full((n,), 10.0 * rank + k) for k, n in enumerate(sent)])
-    received = [rank + frm for frm in range(3)]
     return {
         "sum": group.sum(torch.tensor([[1.0, rank], [0.5, 2.0]]).mT),
         "gather": group.gather(torch.stack([own, -own]), lengths),
         "rows": group.gather(torch.stack([own, -own], dim=1), lengths, dim=0),
-        "exchange": group.exchange(parts, sent, received),
-        "complex": group.exchange(parts * (1 + 2j), sent, received),
         "any": (group.agree(rank == 2), group.agree(False)),
         "numbers": group.numbers(-rank),
         "text": group.from_first(lambda: "α β" if group.first else "never"),
@@ -51,17 +46,6 @@ def test_sums_and_gathers_are_the_same_on_all_ranks(
         assert found["numbers"] == [0, -1, -2]
         assert found["text"] == "α β" and found["empty"] == ""
         assert found["bytes"] == 16
-
-
-def test_exchange_sends_every_rank_its_part(
-    collectives: list[dict[str, object]],
-) -> None:
-    for rank, found in enumerate(collectives):
-        expected = torch.cat(
-            [torch.full((rank + frm,), 10.0 * frm + rank) for frm in range(3)]
-        )
-        assert torch.equal(found["exchange"], expected)
-        assert torch.equal(found["complex"], expected * (1 + 2j))
 
 
 def _parted(group: Group) -> str:
