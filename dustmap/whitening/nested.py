@@ -37,9 +37,9 @@ from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
 from dustmap.whitening.torus import padded_torus
 
-# The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with four
-# cells to a lengthscale covariances within a grid are off by 1.4e-3 with 0.8 and 1.0e-3
-# with 0.9, variances of line integrals by 3.4e-3 and 5.0e-3.
+# The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
+# four cells to a lengthscale covariances within a grid are off by 1.4e-3 with 0.8 and
+# 1.0e-3 with 0.9, variances of line integrals by 3.4e-3 and 5.0e-3.
 _CUT = 0.9
 # Cells between opposite faces of a box, through its torus: a level's band has fallen to
 # 1e-3 there. With 12 variances of line integrals are off by 5.8e-3.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dustmap.whitening.certificate import certify
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.base.timing import TimeLeft
@@ -14,6 +15,9 @@ from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import Plan, memory_limit
 from pipelines.planning.spacing import round_spacing
+
+# Distances [pc] at which the resolution of nested grids is told.
+_TOLD_AT = (50.0, 200.0, 1000.0)
 
 
 def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) -> None:
@@ -25,6 +29,15 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
         f"box {box} pc"
     )
+    for inner in plan.finer_grids:
+        say(
+            f"finer grid: {_by(inner.shape)} = {inner.size} points every "
+            f"{_by(inner.spacing)} pc, to {inner.reach:.4g} pc"
+        )
+    if plan.finer:
+        cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in _TOLD_AT]
+        say(f"resolution: cells of {', '.join(cells)}")
+        say(f"levels: {certify(plan.build_kernel(), plan.levels)}")
     height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
     unit, kind = " mag/pc", "mean"
     if plan.is_lognormal:

@@ -28,9 +28,9 @@ from pipelines.maps.integrated import Integrated
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
 _KIND = "dustmap cube"
-_VERSION = 2
-# Version 1 had no integrated extinctions, and is the same otherwise.
-_READABLE = (1, 2)
+_VERSION, _NESTED = 2, 3
+# Version 1 had no integrated extinctions, version 3 has levels in groups.
+_READABLE = (1, 2, 3)
 _PREFIX = "extinction_"
 _RAY_NAMES = ("distance", "pixel", "last_star")
 _DISTANCE = "distance from the observer"
@@ -220,7 +220,7 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
         "provenance": provenance,
     }
     if cube.finer:
-        attributes["levels"] = len(cube.levels)
+        attributes |= {"levels": len(cube.levels), "version": _NESTED}
     for name, key in (("band", "extinction_band"), ("citation", "citation")):
         if key in provenance:
             attributes[name] = provenance[key]
