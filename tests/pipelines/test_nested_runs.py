@@ -156,10 +156,11 @@ def test_an_exported_map_answers_as_the_run(run, exported):
     )
     sky = SkyCoord(sky.spherical, frame="galactic")
     inner = np.abs(points).max(axis=1) < 130.0
-    for mode in ("mean", "std"):
+    # Between points a store interpolates the std, and a run has that of the place.
+    for mode, least in (("mean", 0.95), ("std", 0.8)):
         found = store.query(sky, integrated=False, mode=mode).value
         expected = asked.query(sky, integrated=False, mode=mode).value
-        assert np.corrcoef(found[inner], expected[inner])[0, 1] > 0.95
+        assert np.corrcoef(found[inner], expected[inner])[0, 1] > least
     fine = map_cube(run).finer[0].sample("mean", points[:30])
     found = store.query(sky[:30], integrated=False).value
     np.testing.assert_allclose(found, fine, rtol=1e-5)
