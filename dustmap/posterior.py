@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -36,6 +36,13 @@ class Moments:
     log_std: Float[Tensor, "*n"] | None = None
     degrees: Float[Tensor, "*n"] | None = None
     tails: Float[Tensor, "*n"] | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moments]) -> Moments:
+        """Those of one part after the other."""
+        names = [field.name for field in fields(cls)]
+        given = [name for name in names if getattr(parts[0], name) is not None]
+        return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
 
     def quantile(self, probability: float) -> Float[Tensor, "*n"]:
         """A quantile of the normal or log-normal with the posterior's moments.
@@ -98,10 +105,7 @@ class Posterior:
         ``v_n``, per ``rows`` functionals.
         """
         parts = [self._part(part) for _, part in functionals.chunks(rows)]
-        parts = parts or [self._part(functionals)]
-        names = [field.name for field in fields(Moments)]
-        given = [name for name in names if getattr(parts[0], name) is not None]
-        return Moments(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
+        return Moments.joined(parts or [self._part(functionals)])
 
     def _part(self, functionals: Functionals) -> Moments:
         """Moments of a few functionals."""

@@ -69,13 +69,12 @@ def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
     return cube.arrays["support"].take(held, axis=axis).sum(axis=axis) > 0
 
 
-def near_the_sun(cube: Cube, along: str, within: float | None = None) -> Ends:
+def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
     """Ends of columns along x or y [pc]: a wide box is cut to 500 pc on either side.
 
     Through kiloparsecs every column meets some star's sight line, and the plane's
     dust: such a picture tells little. ``within`` is another distance from the Sun.
     """
-    centres = getattr(cube, along)
     low, high = float(centres[0]), float(centres[-1])
     if within is None:
         within = _NEAR if high - low > _WIDE else np.inf

@@ -71,7 +71,7 @@ def edge_on(
     linear ones would show the plane alone. Without columns a box that is wider than
     2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
-    ends = near_the_sun(cube, along, within)
+    ends = near_the_sun(getattr(cube, along), within)
     return _through(cube, columns, along, ends, width=width, log=log, band=band)
 
 

@@ -80,7 +80,7 @@ def _face_on(source: Source, options: PlotOptions) -> Figure:
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
     cube, within = source.cube(), options.within
-    columns = source.columns("y", near_the_sun(cube, "y", within))
+    columns = source.columns("y", near_the_sun(cube.y, within))
     look = {**_look(options), "log": options.log}
     return edge_on(cube, columns, within=within, **look)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
+from pipelines.figures.integrals import Ends, near_the_sun
 from pipelines.figures.rays import informed_rays, maps_at, ray_of
 from pipelines.figures.style import band_of
 from pipelines.formats.fits import read_fits
@@ -54,10 +55,23 @@ class Source:
         """The density: exported, in the run folder, or computed."""
         if self.run is None:
             return self.density
-        from pipelines.products import map_cube
-
         stored = self.path / "map.zarr"
-        return read_zarr(stored) if stored.exists() else map_cube(self.run)
+        return read_zarr(stored) if stored.exists() else self._computed[0]
+
+    @cached_property
+    def _computed(self) -> tuple[Cube, dict[str, Columns]]:
+        """The run's cube and the columns that figures show, from one pass."""
+        from pipelines.products import map_and_columns
+
+        assert self.run is not None
+        return map_and_columns(self.run, self._usual)
+
+    @property
+    def _usual(self) -> dict[str, Ends | None]:
+        """Ends of the columns that figures show unless told otherwise."""
+        assert self.run is not None
+        grid = self.run.plan.grid
+        return {"z": None, "y": near_the_sun(grid.axis(1).numpy())}
 
     @property
     def band(self) -> str:
@@ -85,6 +99,8 @@ class Source:
         # The published engine would pay a solve for every column.
         if self.run is None or not self.run.plan.is_full_batch:
             return None
+        if along in self._usual and self._usual[along] == between:
+            return self._computed[1][along]
         return columns(self.run, along, between)
 
     def skymaps(self, distances: Sequence[float] | None, nside: int | None) -> SkyMaps:

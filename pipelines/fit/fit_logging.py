@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dustmap.whitening.certificate import certify
+from dustmap.models.certificate import certify
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.base.timing import TimeLeft

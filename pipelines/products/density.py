@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
+from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Moments, Posterior, moments_over_samples
 from pipelines.base.errors import InputError
@@ -49,18 +50,35 @@ def map_cube(
         axes = _axes(run, spacing, within or {})
         points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         support = run.support_at(points.numpy()).reshape(-1)
-        return _cube(run, axes, support, _at(run, points.reshape(-1, 3)))
-    cubes = []
-    for grid, support in zip(
-        (run.plan.grid, *run.plan.finer_grids), run.supports, strict=True
-    ):
-        axes, model = [grid.axis(d) for d in range(3)], run.posterior.model
-        if isinstance(model, RowwiseGaussian):
-            moments = _inducing_moments(run.posterior, model)
-        else:
-            moments = _at(run, grid.points())
-        cubes.append(_cube(run, axes, support.numpy(), moments))
-    return replace(cubes[0], finer=tuple(cubes[1:]))
+        return _cube_of(run, axes, support, _at(run, points.reshape(-1, 3)))
+    return map_and_columns(run, {})[0]
+
+
+def map_and_columns(
+    run: Run, between: Mapping[str, tuple[float, float] | None]
+) -> tuple[Cube, dict[str, Columns]]:
+    """The cube of `map_cube` and `columns` along axes, from one pass over the grid.
+
+    ``between`` has the ends [pc] of the columns by axis, ``None`` for the whole box.
+    """
+    if _is_corrected(run):
+        moments, found = _swept(run, between)
+    else:
+        moments = _moments_on(run, run.plan.grid)
+        found = {along: columns(run, along, ends) for along, ends in between.items()}
+    cube = _cube(run, run.plan.grid, run.support, moments)
+    finer = tuple(
+        _cube(run, grid, support, _moments_on(run, grid))
+        for grid, support in zip(run.plan.finer_grids, run.finer_support, strict=True)
+    )
+    return replace(cube, finer=finer), found
+
+
+def _moments_on(run: Run, grid: Grid) -> Moments:
+    """Of the density at the points of a grid."""
+    if isinstance(run.posterior.model, RowwiseGaussian):
+        return _inducing_moments(run.posterior, run.posterior.model)
+    return _at(run, grid.points())
 
 
 def _at(run: Run, points: Tensor) -> Moments:
@@ -68,7 +86,13 @@ def _at(run: Run, points: Tensor) -> Moments:
     return run.posterior.moments(PointValues(points), rows=2**18)
 
 
-def _cube(run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments) -> Cube:
+def _cube(run: Run, grid: Grid, support: Tensor, moments: Moments) -> Cube:
+    return _cube_of(run, [grid.axis(d) for d in range(3)], support.numpy(), moments)
+
+
+def _cube_of(
+    run: Run, axes: list[Tensor], support: np.ndarray, moments: Moments
+) -> Cube:
     """Moments and support in C order of x, y and z."""
     shape = tuple(len(axis) for axis in axes)
     # From C order of (x, y, z) to (z, y, x).
@@ -120,15 +144,14 @@ def columns(
             f"columns along {along} lie within {grid.lower[axis]:g} and "
             f"{grid.upper[axis]:g} pc, got {low:g} to {high:g} pc"
         )
+    if _is_corrected(run):
+        return _swept(run, {along: (low, high)})[1][along]
     shape = (grid.shape[up], grid.shape[across])
     start = torch.zeros(*shape, 3, dtype=torch.float64)
     start[..., up] = grid.axis(up)[:, None]
     start[..., across] = grid.axis(across)
     start[..., axis] = low
-    if run.posterior.residual is None:
-        found = _line_moments(run, start, axis, high)
-    else:
-        found = _node_moments(run.posterior, start, axis, _nodes(run, axis, low, high))
+    found = _line_moments(run, start, axis, high)
     arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
     return Columns(along=along, low=low, high=high, arrays=arrays)
 
@@ -145,37 +168,81 @@ def _line_moments(run: Run, start: Tensor, axis: int, high: float) -> Moments:
     return run.posterior.moments(through, rows=rows)
 
 
-def _nodes(run: Run, axis: int, low: float, high: float) -> Tensor:
-    """Both ends and the grid points between them [pc]."""
-    points = run.plan.grid.axis(axis)
-    ends = torch.tensor([low, high], dtype=torch.float64)
-    return torch.cat([points[(points > low) & (points < high)], ends]).sort().values
+def _is_corrected(run: Run) -> bool:
+    """Whether neighbouring stars correct the samples."""
+    return run.posterior.residual is not None and len(run.posterior.samples) > 0
 
 
-def _node_moments(
-    posterior: Posterior, start: Tensor, axis: int, nodes: Tensor
-) -> Moments:
-    """The same from corrected densities at nodes, by the trapezoidal rule.
+def _swept(
+    run: Run, between: Mapping[str, tuple[float, float] | None]
+) -> tuple[Moments, dict[str, Columns]]:
+    """Moments of the corrected density at the grid's points, and of its integrals.
 
-    What is unresolved at the nodes counts as independent.
+    A sample's density is linear between the points. What is unresolved at them counts
+    as independent.
     """
-    steps = nodes.diff()
-    weights = torch.nn.functional.pad(steps, (1, 0)) + torch.nn.functional.pad(
-        steps, (0, 1)
-    )
-    columns = start[..., 0].numel()
-    total = torch.zeros(len(posterior.samples), columns, dtype=torch.float64)
-    variance = torch.zeros_like(total)
-    # Planes together: places near one star share what its neighbours cost.
-    for part in torch.arange(len(nodes)).split(max(1, _POINTS // columns)):
-        points = start.reshape(1, columns, 3).repeat(len(part), 1, 1)
-        points[..., axis] = nodes[part, None]
-        found = posterior.sampled(PointValues(points.reshape(-1, 3)))
-        values, unresolved = (x.unflatten(1, (len(part), columns)) for x in found)
-        weight = weights[part, None] / 2
-        total += (weight * values).sum(dim=1)
-        variance += (weight**2 * unresolved).sum(dim=1)
-    return moments_over_samples(total, variance, positive=posterior.model.positive)
+    grid, posterior = run.plan.grid, run.posterior
+    positive, points = posterior.model.positive, grid.points().reshape(*grid.shape, 3)
+    ends = {
+        along: given or (grid.lower[AXES.index(along)], grid.upper[AXES.index(along)])
+        for along, given in between.items()
+    }
+    weights = {a: _node_weights(grid.axis(AXES.index(a)), *e) for a, e in ends.items()}
+    parts, sums = [], {along: _Sums() for along in ends}
+    # Planes of x together: places near one star share what its neighbours cost.
+    planes = max(1, _POINTS // math.prod(grid.shape[1:]))
+    for chosen in torch.arange(grid.shape[0]).split(planes):
+        some = PointValues(points[chosen].reshape(-1, 3))
+        values, unresolved = posterior.sampled(some)
+        parts.append(moments_over_samples(values, unresolved, positive=positive))
+        shape = (len(chosen), *grid.shape[1:])
+        fields = values.unflatten(1, shape), unresolved.unflatten(1, shape)
+        for along, weight in weights.items():
+            own = weight[chosen] if along == "x" else weight
+            sums[along].add(along, own, *fields)
+    found = {}
+    for along, (low, high) in ends.items():
+        moments = moments_over_samples(*sums[along].whole(along), positive=positive)
+        across, up = (i for i in range(3) if i != AXES.index(along))
+        shape = (grid.shape[across], grid.shape[up])
+        arrays = {k: v.reshape(shape).T for k, v in summaries(moments).items()}
+        found[along] = Columns(along=along, low=low, high=high, arrays=arrays)
+    return Moments.joined(parts), found
+
+
+class _Sums:
+    """Weighted sums along an axis of fields that come in planes of x."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def add(
+        self, along: str, weights: Tensor, values: Tensor, variances: Tensor
+    ) -> None:
+        """Of some planes, with fields ``(s, x, y, z)``."""
+        axis = 1 + AXES.index(along)
+        total = values.movedim(axis, -1) @ weights
+        self._parts.append((total, variances.movedim(axis, -1) @ weights**2))
+
+    def whole(self, along: str) -> tuple[Tensor, Tensor]:
+        """Of all planes, flat."""
+        totals, variances = zip(*self._parts, strict=True)
+        if along == "x":
+            joined = torch.stack(totals).sum(0), torch.stack(variances).sum(0)
+        else:
+            joined = torch.cat(totals, dim=1), torch.cat(variances, dim=1)
+        return joined[0].flatten(1), joined[1].flatten(1)
+
+
+def _node_weights(points: Tensor, low: float, high: float) -> Tensor:
+    """Of values at points in an integral of what is linear between them."""
+    ends = points[:-1].clamp(low, high), points[1:].clamp(low, high)
+    width, step = ends[1] - ends[0], points.diff()
+    middle = ((ends[0] + ends[1]) / 2 - points[:-1]) / step
+    weights = torch.zeros_like(points)
+    weights[:-1] += width * (1 - middle)
+    weights[1:] += width * middle
+    return weights
 
 
 def _inducing_moments(posterior: Posterior, model: RowwiseGaussian) -> Moments:

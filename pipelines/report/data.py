@@ -86,7 +86,7 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     run = read_run(path)
     source = Source(path=path, run=run)
     cube = source.cube()
-    ends = {"y": near_the_sun(cube, "y"), "z": None}
+    ends = {"y": near_the_sun(cube.y), "z": None}
     return ReportData(
         run=run,
         cube=cube,

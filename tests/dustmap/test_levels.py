@@ -22,6 +22,7 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
 from dustmap.kernels.radial import Radial
 from dustmap.levels import Levels
+from dustmap.models.certificate import certify
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual
@@ -29,7 +30,6 @@ from dustmap.projection import projection
 from dustmap.projection.nodes import NodeProjection
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori, splines
 from dustmap.whitening.bands import band_spectrum
-from dustmap.whitening.certificate import certify
 
 MATERN: list[type[Radial]] = [Matern12, Matern32, Matern52]
 

@@ -61,11 +61,11 @@ def test_part_of_a_column_is_integrated_with_a_linear_density_between_cells():
 
 def test_a_wide_box_is_seen_from_the_side_near_the_sun_only():
     cube = make_cube()
-    assert near_the_sun(cube, "y") == (-500.0, 500.0)
-    assert near_the_sun(cube, "y", 800.0) == (-800.0, 800.0)
-    assert near_the_sun(cube, "y", 1e9) == (Y[0], Y[-1])
+    assert near_the_sun(cube.y) == (-500.0, 500.0)
+    assert near_the_sun(cube.y, 800.0) == (-800.0, 800.0)
+    assert near_the_sun(cube.y, 1e9) == (Y[0], Y[-1])
     narrow = Cube(x=X, y=Y / 10, z=Z, arrays=cube.arrays)
-    assert near_the_sun(narrow, "y") == (Y[0] / 10, Y[-1] / 10)
+    assert near_the_sun(narrow.y) == (Y[0] / 10, Y[-1] / 10)
     figure = edge_on(cube)
     assert "500 pc < $y$ < 500 pc" in figure.texts[0].get_text()
     image = figure.axes[0].images[0]
