@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     truth = read_zarr(folder / "truth.zarr")
-    cube = read_zarr(folder / "map.zarr")
+    cube = read_zarr(folder / "run" / "map.zarr")
     run = json.loads((folder / "run" / "run.json").read_text())
     lines = [
         *extinction_lines(folder, truth),
@@ -38,8 +38,8 @@ def main() -> None:
         peak = run["summary"]["peak_memory_bytes"] / 2**30
         lines.append(f"{arguments.seconds:.0f} s in all, {peak:.2f} GiB at the peak")
     lines.append(
-        f"files: {folder}/report.html figures/*.png map.zarr map.fits map.healpix.fits "
-        "run/"
+        f"files: {folder}/report.html figures/*.png run/ and in it map.zarr, map.fits, "
+        "map.healpix.fits"
     )
     print("\n".join(["", "== the map against the truth", *lines]))
 
