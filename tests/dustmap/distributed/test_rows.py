@@ -20,11 +20,14 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid, Torus
+from dustmap.levels import Levels
 from dustmap.projection import projection
 from dustmap.testing import check_linear_operator
 
 BOX = Grid(shape=(7, 6), spacing=(0.5, 0.6), origin=(-1.5, -1.5))
 TORUS = Torus(grid=BOX, shape=(10, 8))
+INNER = Grid(shape=(5, 5), spacing=(0.25, 0.3), origin=(-0.5, -0.3))
+LEVELS = Levels(tori=(TORUS, Torus(grid=INNER, shape=(6, 6))))
 
 
 def _functionals(count: int) -> Functionals:
@@ -43,15 +46,18 @@ def _functionals(count: int) -> Functionals:
     )
 
 
-def _products(group: Group, count: int, budget: float | None) -> dict[str, object]:
+def _products(
+    group: Group, count: int, budget: float | None, nested: bool = False
+) -> dict[str, object]:
     functionals = _functionals(count)
-    whole = projection(TORUS, functionals)
-    shared = projection(TORUS, functionals, memory_budget=budget, group=group)
+    grids = LEVELS if nested else TORUS
+    whole = projection(grids, functionals)
+    shared = projection(grids, functionals, memory_budget=budget, group=group)
     assert isinstance(shared, ShardedRows)
     generator = torch.Generator().manual_seed(5)
     check_linear_operator(shared, generator=generator)
     draw = {"generator": generator, "dtype": torch.float64}
-    x, y = torch.randn(2, 80, **draw), torch.randn(3, len(functionals), **draw)
+    x, y = torch.randn(2, grids.size, **draw), torch.randn(3, len(functionals), **draw)
     w = torch.rand(len(functionals), **draw)
     slopes = x[0].clone().requires_grad_(True)
     (shared.gram(slopes, w) @ x[1]).backward()
@@ -73,9 +79,14 @@ def _products(group: Group, count: int, budget: float | None) -> dict[str, objec
     }
 
 
-@pytest.mark.parametrize(("size", "count"), [(2, 40), (4, 40), (3, 1)])
-def test_products_are_those_of_the_whole_matrix(size: int, count: int) -> None:
-    found = on_ranks(_products, size, count, None)
+@pytest.mark.parametrize(
+    ("size", "count", "nested"),
+    [(2, 40, False), (4, 40, False), (3, 1, False), (2, 40, True)],
+)
+def test_products_are_those_of_the_whole_matrix(
+    size: int, count: int, nested: bool
+) -> None:
+    found = on_ranks(_products, size, count, None, nested)
     for one in found:
         assert max(one["errors"]) < 1e-12
         assert one["nonzeros"] == one["whole"] == sum(f["own"] for f in found)
