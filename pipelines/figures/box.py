@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.figures.page import BOX, NARROW, Page, sheet
 from pipelines.figures.scales import STEPS, Extent, Scale, add_bar, veil
 from pipelines.figures.style import NORMAL, SMALL, length_unit, outline
-from pipelines.maps.cube import Cube
+from pipelines.maps.cube import AXES, Cube
 
 _TOWARDS = {
     "x": r"towards $l = 0°$",
@@ -25,6 +25,8 @@ _CIRCLES = 4
 _UNSEEN = "pale, hatched: no sight line passes, only the prior"
 # Below this ratio of height to width panels are stacked.
 _FLAT = 0.55
+# Finest cells across the figure of a slice, at most.
+_MOST_CELLS = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,34 @@ def plane_of(cube: Cube, name: str, axis: str, at: float) -> np.ndarray:
     """The plane of cells nearest to ``axis = at`` [pc], shape (up, across)."""
     plane = cube.arrays[name].take(nearest(cube, axis, at), axis=array_axis(axis))
     return np.asarray(plane, dtype=np.float64)
+
+
+def finest_at(cube: Cube, axis: str, at: float) -> Cube:
+    """Three planes around ``axis = at``, with the finest cells that a level has there.
+
+    A cube of one level as it is. Where a plane leaves a finer level, coarser ones are
+    interpolated.
+    """
+    known = [
+        level
+        for level in cube.levels
+        if getattr(level, axis)[0] <= at <= getattr(level, axis)[-1]
+        and np.ptp(cube.x) <= _MOST_CELLS * level.spacing[0]
+    ]
+    if len(known) < 2:
+        return cube
+    level, axes = known[-1], {}
+    for name, step in zip(AXES, level.spacing, strict=True):
+        centres = getattr(cube, name)
+        axes[name] = np.arange(centres[0], centres[-1] + 1e-6 * step, step)
+        if name == axis:
+            middle = round((at - centres[0]) / step)
+            around = np.clip(middle, 1, len(axes[name]) - 2) + np.arange(-1, 2)
+            axes[name] = axes[name][around]
+    z, y, x = np.meshgrid(axes["z"], axes["y"], axes["x"], indexing="ij")
+    points = np.stack([x, y, z], axis=-1)
+    arrays = {name: cube.sample(name, points) for name in cube.arrays}
+    return replace(cube, **axes, arrays=arrays, finer=())
 
 
 def nearest(cube: Cube, axis: str, at: float) -> int:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.figures.box import Panel, Plane, draw_panels, nearest, plane_of
+from pipelines.figures.box import (
+    Panel,
+    Plane,
+    draw_panels,
+    finest_at,
+    nearest,
+    plane_of,
+)
 from pipelines.figures.integrals import (
     Ends,
     crossed,
@@ -87,6 +94,7 @@ def density_slice(
 ) -> Page:
     """Draw the density in the plane of cells nearest to ``axis = at`` [pc].
 
+    Of nested cubes in the cells of the finest that the plane passes.
     Truth (if given), map, std and relative error. The map is the median where the cube
     has it, else the mean. Truth and map have one colour scale. Pale and hatched is what
     no sight line passes through: there the map is its prior, and does not set colours.
@@ -97,6 +105,8 @@ def density_slice(
     ValueError
         If ``at`` lies outside the cube.
     """
+
+    cube = finest_at(cube, axis, at)
 
     def take(name: str) -> np.ndarray:
         return plane_of(cube, name, axis, at)

@@ -20,6 +20,7 @@ from pipelines.catalog.schema import Stars, write_stars
 from pipelines.compare import compare
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
+from pipelines.figures.box import finest_at
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_zarr
@@ -211,3 +212,14 @@ def test_distances_are_as_close_as_the_cells(run):
     np.testing.assert_allclose(steps[~near], 70.0)
     assert run.plan.step_at(inner.reach) == 35.0
     assert run.plan.step_at(inner.reach + 1.0) == 70.0
+
+
+def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
+    cube = map_cube(run)
+    fine = finest_at(cube, "z", 0.0)
+    assert fine.spacing == (35.0, 35.0, 35.0) and not fine.finer
+    place = np.array([[-70.0, 35.0, 0.0], [630.0, 105.0, 0.0]])
+    np.testing.assert_allclose(fine.sample("p50", place), cube.sample("p50", place))
+    # Beyond the finer grid there is nothing finer to show.
+    assert finest_at(cube, "y", 330.0) is cube
+    assert finest_at(cube.levels[0], "z", 0.0).spacing[0] == 70.0
