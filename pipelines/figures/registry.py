@@ -24,6 +24,8 @@ from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
+from pipelines.maps.cube import AXES
+from pipelines.products.cuts import cut_box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class PlotOptions:
         Logarithmic colours; if ``None`` only where the edge-on view needs them.
     within
         How far the edge-on view looks on either side of the Sun [pc]; the whole box,
-        or 500 pc where that is wide, if ``None``.
+        or 500 pc where that is wide, if ``None``. How far from the Sun a slice shows.
     dpi
         Dots per inch of what is no line or letter.
     """
@@ -97,8 +99,11 @@ def _lines(source: Source, options: PlotOptions) -> Figure:
 
 
 def _slice(source: Source, options: PlotOptions) -> Figure:
-    plane = {"axis": options.axis, "at": options.at}
-    return density_slice(source.cube(), **plane, **_look(options))
+    plane, cube = {"axis": options.axis, "at": options.at}, source.cube()
+    if options.within is not None:
+        near = (-options.within, options.within)
+        cube = cut_box(cube, **{name: near for name in AXES if name != options.axis})
+    return density_slice(cube, **plane, **_look(options))
 
 
 def _compare(source: Source, options: PlotOptions) -> Figure:

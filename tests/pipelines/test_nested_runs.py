@@ -223,3 +223,10 @@ def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
     # Beyond the finer grid there is nothing finer to show.
     assert finest_at(cube, "y", 330.0) is cube
     assert finest_at(cube.levels[0], "z", 0.0).spacing[0] == 70.0
+
+
+def test_a_slice_is_cut_to_what_is_near(run, exported, tmp_path, command):
+    for number, source in enumerate((run.path, exported / "map.zarr")):
+        figures = tmp_path / str(number)
+        done = command(f"plot {source} -o {figures} --kind slice --within 140")
+        assert done.exit_code == 0 and (figures / "slice.png").exists()
