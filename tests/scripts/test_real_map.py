@@ -45,6 +45,7 @@ def test_no_folder_at_all_is_refused_in_one_line():
     assert "scripts/real_map.sh DATA" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(
     not (ROOT / ".venv").exists(), reason="the script runs in .venv, which is not there"

@@ -122,10 +122,10 @@ def test_a_store_of_version_1_still_reads(tmp_path):
     assert list(read_zarr(path).arrays) == ["mean"]
     with pytest.raises(InputError, match="earlier version"):
         read_integrated(path)
-    described["attributes"]["version"] = 3
+    described["attributes"]["version"] = 4
     (path / "zarr.json").write_text(json.dumps(described))
     write_manifest(path)
-    with pytest.raises(InputError, match=r"version 3; expected .* version 1 or 2"):
+    with pytest.raises(InputError, match=r"version 4; expected .* version 1 or 2 or 3"):
         read_zarr(path)
 
 
