@@ -37,7 +37,7 @@ from pipelines.planning.prior_search import (
     search_prior,
     with_value,
 )
-from pipelines.planning.spacing import finest_spacing, nested_grids, round_spacing
+from pipelines.planning.spacing import finest_grids, nested_grids
 
 
 def make_plan(
@@ -71,7 +71,7 @@ def make_plan(
         grids = choose_grid(prior.lengthscale, prior.std)
     else:
         grid = make_grid(lower, upper, config.box.spacing or (1.0,) * 3, config)
-        grids = nested_grids(grid, chosen.distances, config)
+        grids = nested_grids(grid, chosen.distances, config, config.levels)
     resolved = _resolved(prior.lengthscale, grids[0])
     if config.prior.lengthscale is None and resolved != prior.lengthscale:
         notes.append(
@@ -118,9 +118,7 @@ def _chooser(
     def choose(lengthscale: Sequence[float], std: float) -> tuple[Grid, ...]:
         kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
         place = (lower, upper, kernel, distances, config)
-        finest = finest_spacing(*place, speed, std=std, ranks=ranks, here=here)
-        grid = make_grid(lower, upper, (round_spacing(finest),) * 3, config)
-        return nested_grids(grid, distances, config)
+        return finest_grids(*place, speed, std=std, ranks=ranks, here=here)
 
     return choose
 

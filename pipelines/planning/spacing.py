@@ -33,11 +33,13 @@ _CELLS_PER_STAR = 1.25
 # A grid that reaches less far than this, in its cells, is not worth its padding.
 _LEAST_REACH = 8.0
 _MOST_LEVELS = 12
+# Spacings are tried so far apart; from one to twice of it in so many steps.
+_STEP, _STEPS = 2**0.125, 9
 # Outer over inner radius of shells that tell the separation, and their least stars.
 _SHELL, _FEWEST = 1.1, 50
 
 
-def finest_spacing(
+def finest_grids(
     lower: np.ndarray,
     upper: np.ndarray,
     kernel: Radial,
@@ -48,37 +50,54 @@ def finest_spacing(
     std: float = 1.0,
     ranks: int = 1,
     here: int = 1,
-) -> float:
-    """The finest spacing [pc] that memory, time and the lengthscale call for.
+) -> tuple[Grid, ...]:
+    """The finest grids that memory, time and the lengthscale call for.
 
-    It is that of the coarsest of nested grids.
+    Finer ones near the observer may cost the coarsest a factor of two in spacing, where
+    their number is open; where they cost more there is one grid. ``ranks`` processes
+    share out the fit, ``here`` of them on this machine.
 
-    ``ranks`` processes share out the fit, ``here`` of them on this machine.
+    Raises
+    ------
+    InputError
+        If none fits the budget.
     """
-    spacing = float(kernel.lengthscale.min()) / _FINEST
     enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
     if shares_noise(config):
         enough = max(_LEAST_SHARED, _SHARED_PER_STAR * len(distances))
     memory, seconds = memory_limit(config), _solve_seconds(config)
-    while True:
+
+    def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
-        grids = nested_grids(grid, distances, config)
-        if sum(grid.size for grid in grids) <= enough:
-            work = work_of(grids, kernel, distances, config, std=std)
-            work = work.shared_out(ranks, here)
-            fits = cost.foreseen(work) <= memory
-            if fits and cost.seconds(work, speed) <= seconds:
-                break
+        return nested_grids(grid, distances, config, levels)
+
+    def fits(grids: tuple[Grid, ...]) -> bool:
+        if sum(grid.size for grid in grids) > enough:
+            return False
+        work = work_of(grids, kernel, distances, config, std=std)
+        work = work.shared_out(ranks, here)
+        return cost.foreseen(work) <= memory and cost.seconds(work, speed) <= seconds
+
+    levels = 1 if config.levels is None else config.levels
+    spacing = float(kernel.lengthscale.min()) / _FINEST
+    while not fits(grids_of(spacing, levels)):
         if spacing > (upper - lower).max() / 4:
             raise InputError(
                 f"no grid fits the budget of {config.budget.minutes:g} min and "
                 f"{memory / 2**30:.2g} GiB for {len(distances)} stars: raise "
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
-        spacing *= 2**0.125
-    if config.inference.engine == "full-batch":
-        return spacing
-    return max(spacing, svi_spacing(lower, upper, len(distances), config))
+        spacing *= _STEP
+    if config.inference.engine != "full-batch":
+        spacing = max(spacing, svi_spacing(lower, upper, len(distances), config))
+    if config.levels is None:
+        # As coarse as this is worth finer grids inside.
+        tried = (spacing * _STEP**step for step in range(_STEPS))
+        for coarser in tried:
+            grids = grids_of(round_spacing(coarser), None)
+            if len(grids) > 1 and fits(grids):
+                return grids
+    return grids_of(round_spacing(spacing), levels)
 
 
 def _solve_seconds(config: FitConfig) -> float:
@@ -108,11 +127,11 @@ def round_spacing(spacing: float) -> float:
 
 
 def nested_grids(
-    coarsest: Grid, distances: np.ndarray, config: FitConfig
+    coarsest: Grid, distances: np.ndarray, config: FitConfig, levels: int | None
 ) -> tuple[Grid, ...]:
     """The grid and, inside it, those with half the spacing that the stars call for.
 
-    With ``box.levels`` as many as that.
+    So many ``levels`` if they are given.
     """
     least = config.box.finest or 0.0
     spacings = [max(coarsest.spacing) / 2**level for level in range(1, _MOST_LEVELS)]
@@ -120,8 +139,8 @@ def nested_grids(
     dense = [dense_within(distances, _CELLS_PER_STAR * h) for h in spacings]
     enough = [far >= _LEAST_REACH * h for far, h in zip(dense, spacings, strict=True)]
     count = max((n for n, fits in enumerate(enough, start=1) if fits), default=0)
-    if config.levels is not None:
-        count = config.levels - 1
+    if levels is not None:
+        count = levels - 1
     grids = [coarsest]
     for spacing, far in list(zip(spacings, dense, strict=True))[:count]:
         grids.append(_around(grids[-1], max(far, _LEAST_REACH * spacing)))

@@ -30,7 +30,7 @@ from pipelines.model.plan import (
 )
 from pipelines.planning.spacing import (
     dense_within,
-    finest_spacing,
+    finest_grids,
     nested_grids,
     round_spacing,
     svi_spacing,
@@ -163,7 +163,8 @@ def spacing_for(
     kernel = KERNELS["matern32"](lengthscale=[lengthscale] * 3)
     box = np.array([-1000.0, -1000.0, -300.0])
     distances = np.full(stars, 700.0)
-    return finest_spacing(box, -box, kernel, distances, settings, SPEED, **shared)
+    grids = finest_grids(box, -box, kernel, distances, settings, SPEED, **shared)
+    return grids[0].spacing[0]
 
 
 def test_less_time_or_memory_or_more_samples_make_a_coarser_grid():
@@ -191,14 +192,13 @@ def test_the_chosen_grid_keeps_the_budget_it_was_given():
     settings = config(budget={"minutes": 0.5, "memory_gib": 1.5})
     kernel = KERNELS["matern32"](lengthscale=[80.0] * 3)
     box, distances = np.array([-1000.0, -1000.0, -300.0]), np.full(20_000, 700.0)
-    spacing = finest_spacing(box, -box, kernel, distances, settings, SPEED)
-    grid = make_grid(box, -box, (spacing,) * 3, settings)
-    work = work_of((grid,), kernel, distances, settings)
+    grids = finest_grids(box, -box, kernel, distances, settings, SPEED)
+    work = work_of(grids, kernel, distances, settings)
     assert sum(cost.memory(work).values()) <= 1.5 * 2**30
     assert cost.seconds(work, SPEED) <= 30.0
 
 
-def dense_centre(count: int = 32_000) -> np.ndarray:
+def dense_centre(count: int = 48_000) -> np.ndarray:
     """Distances of stars 6 pc apart within 100 pc, and as many out to 600 pc."""
     rng = np.random.default_rng(2)
     near, far = rng.random((2, count // 2)) ** (1 / 3)
@@ -215,24 +215,42 @@ def test_stars_are_dense_as_far_as_they_are():
 def test_finer_grids_follow_the_stars():
     coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
     distances = dense_centre()
-    alone = nested_grids(coarsest, distances, config(box={"levels": 1}))
+    alone = nested_grids(coarsest, distances, config(), 1)
     assert alone == (coarsest,)
-    grids = nested_grids(coarsest, distances, config())
-    # Stars are 6 pc apart: cells of 10 pc, as far as they are dense, and none of 5 pc.
-    assert [grid.spacing[0] for grid in grids] == [40.0, 20.0, 10.0]
-    assert 100.0 <= grids[2].reach <= 120.0
+    grids = nested_grids(coarsest, distances, config(), None)
+    # Stars are 6 pc apart: cells of 5 pc, as far as they are dense, and none of 2.5 pc.
+    assert [grid.spacing[0] for grid in grids] == [40.0, 20.0, 10.0, 5.0]
+    assert 100.0 <= grids[3].reach <= 120.0
     assert grids[1].lower[2] >= coarsest.lower[2]
-    more = nested_grids(coarsest, distances, config(box={"levels": 4}))
-    assert more[:3] == grids and more[3].spacing[0] == 5.0 and more[3].reach >= 40.0
-    assert nested_grids(coarsest, distances, config(box={"finest": 15.0})) == alone
-    by_hand = nested_grids(coarsest, distances, config(box={"spacing": 40.0}))
-    assert by_hand == (coarsest,)
+    more = nested_grids(coarsest, distances, config(), 5)
+    assert more[:4] == grids and more[4].spacing[0] == 2.5 and more[4].reach >= 20.0
+    least = config(box={"finest": 15.0})
+    assert nested_grids(coarsest, distances, least, None) == alone
+    assert config(box={"spacing": 40.0}).levels == 1
+
+
+def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
+    kernel, distances = KERNELS["matern12"](lengthscale=[80.0] * 3), dense_centre()
+    box = np.array([-600.0, -600.0, -240.0])
+
+    def grids_of(minutes, **settings):
+        given = config(budget={"minutes": minutes, "memory_gib": 8.0}, **settings)
+        return finest_grids(box, -box, kernel, distances, given, SPEED)
+
+    alone = grids_of(10.0, box={"levels": 1})
+    nested = grids_of(10.0)
+    assert len(alone) == 1 and len(nested) > 1
+    assert 1 <= nested[0].spacing[0] / alone[0].spacing[0] <= 2.1
+    assert nested[-1].spacing[0] < alone[0].spacing[0]
+    # A budget that finer grids would exceed is kept by one grid.
+    poor = [grids_of(minutes) for minutes in (1.0, 0.5, 0.4)]
+    assert min(len(grids) for grids in poor) == 1
 
 
 def test_a_plan_with_finer_grids_is_read_back():
     kernel = KERNELS["matern12"](lengthscale=80.0)
     coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
-    grids = nested_grids(coarsest, dense_centre(), config(box={"levels": 3}))
+    grids = nested_grids(coarsest, dense_centre(), config(), 3)
     levels = nested_tori(grids, kernel, 0.05)
     nested = plan(density="lognormal").on(levels)
     assert nested.levels == levels and nested.finer_grids == grids[1:]
