@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,7 @@ def certify(kernel: Radial, levels: Levels) -> Certificate:
     """
     small = _replica(levels)
     whitening = LevelWhitening(kernel, small)
-    numbers, level, places = _points(small)
+    numbers, level, places = spread_points(small, _POINTS)
     unit = torch.zeros(len(numbers), small.size, dtype=torch.float64)
     unit[torch.arange(len(numbers)), numbers] = 1.0
     rows = _transposed(whitening, unit)
@@ -85,15 +84,18 @@ def _replica(levels: Levels) -> Levels:
     return Levels(tori=tuple(tori))
 
 
-def _points(
-    levels: Levels,
+def spread_points(
+    levels: Levels, count: int
 ) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"], Float[Tensor, "k d"]]:
-    """Some points on the finest level there: their numbers, levels and places."""
+    """Random points that no finer level holds, so many of each level.
+
+    Their numbers among all points, levels and places.
+    """
     rng, found, first = np.random.default_rng(_SEED), [], 0
     for number, torus in enumerate(levels.tori):
         points = torus.grid.points()
         own = np.flatnonzero((levels.level_of(points) == number).numpy())
-        own = rng.choice(own, min(_POINTS, len(own)), replace=False)
+        own = rng.choice(own, min(count, len(own)), replace=False)
         index = np.unravel_index(own, torus.grid.shape)
         at = torch.from_numpy(first + np.ravel_multi_index(index, torus.shape))
         found.append((at, torch.full_like(at, number), points[own]))
@@ -114,13 +116,12 @@ def _line_error(whitening: LevelWhitening, kernel: Radial) -> float:
     W = projection(levels, rays)
     weights = W.rmatvec(torch.eye(_RAYS, dtype=torch.float64))
     found = _transposed(whitening, weights).square().sum(dim=1)
-    positions, worst = levels.positions(), 0.0
-    for row, variance in zip(weights, found, strict=True):
+    positions, exact = levels.positions(), torch.empty_like(found)
+    for number, row in enumerate(weights):
         seen = row.nonzero()[:, 0]
         at, w = positions[seen], row[seen]
-        exact = float(w @ kernel(at[:, None] - at[None]) @ w)
-        worst = max(worst, abs(float(variance) / exact - 1))
-    return worst if math.isfinite(worst) else math.inf
+        exact[number] = w @ kernel(at[:, None] - at[None]) @ w
+    return float((found / exact - 1).abs().max())
 
 
 def _transposed(

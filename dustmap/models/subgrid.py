@@ -34,7 +34,7 @@ _DRAWS = 4
 # change by 0.3% at most for lengthscales of 6.5 cells.
 _IMAGES = 1e-6
 # Longer lengthscales, in cells, are taken as this long: their images would be many. Of
-# 16 cells κ is 1% off for Matérn-1/2, and 25% too low for the smoother Matérn-3/2.
+# 16 cells κ is 0.3% too low for Matérn-1/2, and 23% for the smoother Matérn-3/2.
 _MOST_CELLS = 8.0
 # Points per cell and axis at which the residual is measured.
 _PHASES = 4

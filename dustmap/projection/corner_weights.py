@@ -57,13 +57,6 @@ class Lattice(NamedTuple):
         """Weights per node."""
         return int(np.prod(self.sizes[0, 1]))
 
-    def levels_of(self, points: np.ndarray) -> np.ndarray:
-        """The finest level that holds each point."""
-        level = np.zeros(len(points), np.int64)
-        for number, (lower, upper) in enumerate(self.boxes):
-            level[((points >= lower) & (points <= upper)).all(axis=1)] = number
-        return level
-
 
 @compiled
 def ray_nodes(start, end, lengths, counts, points, weights):

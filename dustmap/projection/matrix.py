@@ -78,7 +78,7 @@ def projection(
 
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
         return RecomputedProjection(
-            lattice, levels.box, rows, nonzeros=nonzeros, dtype=dtype
+            lattice, levels, rows, nonzeros=nonzeros, dtype=dtype
         )
 
     if group is None or group.size == 1:

@@ -76,8 +76,9 @@ class NodeProjection(SizedOperator):
         origin, step = torch.from_numpy(lattice.scales[..., axes]).unbind(1)
         self._blocks: list[_Block] = []
         for begin, nodes in source.node_runs(together):
-            levels = torch.from_numpy(lattice.levels_of(nodes.points))
-            places = (torch.from_numpy(nodes.points) - origin[levels]) / step[levels]
+            points = torch.from_numpy(nodes.points)
+            levels = source.levels.level_of(points)
+            places = (points - origin[levels]) / step[levels]
             self._blocks += self._padded(begin, levels, places, nodes, together)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]
         # No sum of one product exceeds this times the largest number it is made of.

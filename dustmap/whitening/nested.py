@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.kernels import Kernel, Radial
+from dustmap.kernels import Radial
 from dustmap.levels import Levels
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
@@ -295,20 +295,6 @@ class LevelWhitening:
     @property
     def _sizes(self) -> list[int]:
         return [torus.size for torus in self._tori]
-
-    def prior_draw(
-        self, generator: torch.Generator, count: int = 1
-    ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
-        """Draws of the field, and their ε."""
-        eps = torch.randn(count, self.size, generator=generator, dtype=self.dtype)
-        eps = eps.to(self.device)
-        return self.colour(eps), eps
-
-    def with_kernel(self, kernel: Kernel) -> LevelWhitening:
-        """The same ε under another kernel."""
-        assert isinstance(kernel, Radial)
-        place: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
-        return LevelWhitening(kernel, self.levels, hidden=self.hidden, **place)
 
 
 def _symbol(shape: tuple[int, ...]) -> Float[Tensor, "*n"]:

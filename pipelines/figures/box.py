@@ -109,7 +109,8 @@ def finest_at(cube: Cube, axis: str, at: float) -> Cube:
         level
         for level in cube.levels
         if getattr(level, axis)[0] <= at <= getattr(level, axis)[-1]
-        and np.ptp(cube.x) <= _MOST_CELLS * level.spacing[0]
+        and max(np.ptp(a) for a in (cube.x, cube.y, cube.z))
+        <= _MOST_CELLS * min(level.spacing)
     ]
     if len(known) < 2:
         return cube

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from dustmap.models.certificate import certify
 from pipelines.base.errors import InputError
@@ -35,7 +38,9 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
             f"{_by(inner.spacing)} pc, to {inner.reach:.4g} pc"
         )
     if plan.finer:
-        cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in _TOLD_AT]
+        corner = math.hypot(*np.maximum(np.abs(grid.lower), np.abs(grid.upper)))
+        told = [far for far in _TOLD_AT if far < corner]
+        cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in told]
         say(f"resolution: cells of {', '.join(cells)}")
         say(f"levels: {certify(plan.build_kernel(), plan.levels)}")
     height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""

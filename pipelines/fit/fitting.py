@@ -184,7 +184,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     config, plan, group = session.config, state.plan, session.group
     data = data_of(sample.train, config)
     work = work_of(
-        (plan.grid, *plan.finer_grids),
+        plan.grids,
         plan.build_kernel(),
         sample.train.distance,
         config,

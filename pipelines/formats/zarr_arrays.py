@@ -40,9 +40,10 @@ def write_array(
 
 
 def level_name(level: int, levels: int) -> str:
-    """Where the arrays of a level are: of one alone in the group itself, else beside
-    each other, since xarray's trees have one set of coordinates from a group to those
-    in it."""
+    """The group that holds the arrays of a level; of one alone the store itself.
+
+    Levels lie beside each other: in xarray's trees a group inherits coordinates.
+    """
     return "" if levels == 1 else f"level_{level}"
 
 

@@ -130,6 +130,11 @@ class Plan:
         return Levels(tori=(coarsest, *self.finer))
 
     @property
+    def grids(self) -> tuple[Grid, ...]:
+        """The grid and the finer ones inside it, the coarsest first."""
+        return (self.grid, *self.finer_grids)
+
+    @property
     def finer_grids(self) -> tuple[Grid, ...]:
         """Nested grids inside the first."""
         return tuple(torus.grid for torus in self.finer)

@@ -106,7 +106,7 @@ def learn_plan(
     if choose_grid is not None:
         grids = _chosen_grids(plan, found.scales, names, choose_grid)
     else:
-        grids = (plan.grid, *plan.finer_grids)
+        grids = plan.grids
     changed, notes = _changed(plan, grids, found, names, config)
     return Learned(
         plan=replace(changed, notes=(*plan.notes, *notes)),

@@ -27,8 +27,8 @@ _ROW_SECONDS = 4e-6
 # Fraction of the time budget that the solves may take.
 _SOLVE_SHARE = 0.7
 # A finer grid reaches as far as stars are, on average, this many of its cells apart: on
-# a sky with stars 5.8 pc apart near the Sun errors of extinctions there were 0.0028 mag
-# with cells of 11.5 pc and 0.0027 with 8 pc; 3.4 pc took four times as long as 6.8 pc.
+# a sky with stars 5.8 pc apart near the Sun errors of extinctions there were 0.00277,
+# 0.00267 and 0.00264 mag with cells of 11.5, 8 and 5.75 pc.
 _CELLS_PER_STAR = 1.25
 # A grid that reaches less far than this, in its cells, is not worth its padding.
 _LEAST_REACH = 8.0

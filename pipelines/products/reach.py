@@ -43,7 +43,7 @@ def ray_distances(run: Run) -> np.ndarray:
 
 def grid_steps(run: Run, cells: float) -> np.ndarray:
     """Distances [pc] that are so many cells of the finest grid there apart."""
-    found, grids = [0.0], (run.plan.grid, *run.plan.finer_grids)
+    found, grids = [0.0], run.plan.grids
     for grid in reversed(grids):
         end = farthest(run) if grid is grids[0] else grid.reach
         step = cells * min(grid.spacing)

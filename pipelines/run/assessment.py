@@ -41,7 +41,7 @@ def sight_line_lengths(
     # On minimal tori of the boxes themselves; every grid counts in all of its box.
     tori = [
         Torus(grid=grid, shape=tuple(n + n % 2 for n in grid.shape))
-        for grid in (plan.grid, *plan.finer_grids)
+        for grid in plan.grids
     ]
     ends, found = torch.as_tensor(stars.positions()), []
     for count in range(1, len(tori) + 1):

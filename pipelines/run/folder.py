@@ -73,7 +73,7 @@ class Run:
         That of the finest grid there; zero outside the box.
         """
         found = np.zeros(points.shape[:-1])
-        grids = (self.plan.grid, *self.plan.finer_grids)
+        grids = self.plan.grids
         for grid, support in zip(grids, self.supports, strict=True):
             values = support.reshape(grid.shape).numpy()
             near = nearest_cells(values, grid.origin, grid.spacing, points)

@@ -85,14 +85,13 @@ def fit_residual(
 def _mean_cube(posterior: Posterior, plan: Plan, least: float) -> DensityCube:
     """The samples' mean density at the grids' points, at least this [mag/pc]."""
     found, draws = [], _draws(posterior)
-    grids = (plan.grid, *plan.finer_grids)
-    for points in torch.cat([grid.points() for grid in grids]).split(_ROWS):
+    for points in torch.cat([g.points() for g in plan.grids]).split(_ROWS):
         model = posterior.model.at(PointValues(points))
         total = torch.zeros(len(points), dtype=torch.float64)
         for sample in draws:
             total += model.apply(sample).to(torch.float64).cpu()
         found.append(total / len(draws))
-    return DensityCube(values=torch.cat(found).clamp_min(least), grids=grids)
+    return DensityCube(values=torch.cat(found).clamp_min(least), grids=plan.grids)
 
 
 def _samples_at(posterior: Posterior, plan: Plan, ends: Tensor) -> Tensor:

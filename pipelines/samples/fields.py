@@ -62,8 +62,7 @@ class StoredFields:
     def __init__(self, plan: Plan, model: ForwardModel) -> None:
         assert isinstance(model, TorusGaussian | LogNormal | RowwiseGaussian)
         self._model = model
-        grids = (plan.grid, *plan.finer_grids)
-        self.grids = [GridField(plan, grid, model) for grid in grids]
+        self.grids = [GridField(plan, grid, model) for grid in plan.grids]
         self.name = "log_density" if model.positive else "density"
 
     def values(self, eps: Float[Tensor, " p"]) -> list[np.ndarray]:

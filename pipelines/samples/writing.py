@@ -113,27 +113,16 @@ def write_samples(
     def rounded(eps: Tensor) -> list[np.ndarray]:
         return [np.rint(cube.T / step) * step for cube in field.values(eps)]
 
-    units, title = _ABOUT[field.name]
     axes = [grid.axes for grid in field.grids]
     place = (output, run, field.name, axes, None, record, overwrite)
     with _store(*place) as (root, groups):
         for number, eps in enumerate(posterior.samples):
             for group, cube in zip(groups, rounded(eps), strict=True):
                 group[field.name][number] = cube
-        central = rounded(posterior.mean)
-        about = {"units": units, "long_name": f"{title}, of the mean or mode"}
-        crossed = {"units": "1", "long_name": field_title("support")}
         for group, grid, cube, support in zip(
-            groups, field.grids, central, run.supports, strict=True
+            groups, field.grids, rounded(posterior.mean), run.supports, strict=True
         ):
-            known = support.numpy()[grid.cells].T
-            for name, values, attributes in (
-                (f"central_{field.name}", cube.astype(np.float32), about),
-                ("support", known, crossed),
-            ):
-                write_array(
-                    group, name, values, dimensions=AXES[::-1], attributes=attributes
-                )
+            _write_central(group, field.name, cube, support.numpy()[grid.cells].T)
         if posterior.residual is not None:
             packed = np.frombuffer(residual_bytes(posterior.residual), np.uint8)
             write_array(
@@ -155,6 +144,20 @@ def write_samples(
     )
 
 
+def _write_central(
+    group: zarr.Group, name: str, cube: np.ndarray, support: np.ndarray
+) -> None:
+    """The field of the mean or mode, and the support, of one level."""
+    units, title = _ABOUT[name]
+    about = {"units": units, "long_name": f"{title}, of the mean or mode"}
+    crossed = {"units": "1", "long_name": field_title("support")}
+    for array, values, attributes in (
+        (f"central_{name}", cube.astype(np.float32), about),
+        ("support", support, crossed),
+    ):
+        write_array(group, array, values, dimensions=AXES[::-1], attributes=attributes)
+
+
 def write_sample_cubes(
     path: Path, run: Run, *, count: int | None = None, overwrite: bool = False
 ) -> int:
@@ -169,7 +172,7 @@ def write_sample_cubes(
         If there are no samples or fewer than ``count``, or ``path`` exists.
     """
     model, samples = run.posterior.model, run.posterior.samples[:count]
-    field, grids = StoredFields(run.plan, model), (run.plan.grid, *run.plan.finer_grids)
+    field, grids = StoredFields(run.plan, model), run.plan.grids
     axes = [[grid.axis(d).numpy() for d in range(3)] for grid in grids]
     with _store(path, run, "density", axes, count, {}, overwrite) as (_, groups):
         if run.posterior.residual is not None:

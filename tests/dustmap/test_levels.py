@@ -22,7 +22,7 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
 from dustmap.kernels.radial import Radial
 from dustmap.levels import Levels
-from dustmap.models.certificate import certify
+from dustmap.models.certificate import certify, spread_points
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual
@@ -149,21 +149,6 @@ def test_transposes_of_splines(dimension, generator):
 # --- the whitening -------------------------------------------------------------------
 
 
-def chosen_points(levels: Levels, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers, levels and places of points where their level is the finest."""
-    rng, found, first = np.random.default_rng(0), [], 0
-    for number, torus in enumerate(levels.tori):
-        points = torus.grid.points()
-        active = np.flatnonzero((levels.level_of(points) == number).numpy())
-        own = rng.choice(active, min(count, len(active)), replace=False)
-        index = np.unravel_index(own, torus.grid.shape)
-        at = torch.from_numpy(first + np.ravel_multi_index(index, torus.shape))
-        found.append((at, torch.full_like(at, number), points[own]))
-        first += torus.size
-    numbers, level, places = (torch.cat(parts) for parts in zip(*found))
-    return numbers, level, places
-
-
 @pytest.mark.parametrize(
     ("dimension", "count", "lengthscale", "kernel_type", "within", "seam"),
     [
@@ -181,7 +166,7 @@ def test_covariances_are_the_kernels(
     kernel = kernel_type(lengthscale=lengthscale, variance=1.0)
     levels = nested_tori(nested(dimension, count, 3), kernel, 0.05)
     whitening = LevelWhitening(kernel, levels)
-    numbers, level, places = chosen_points(levels, 40)
+    numbers, level, places = spread_points(levels, 40)
     unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
     unit[torch.arange(len(numbers)), numbers] = 1.0
     rows = torch.cat([whitening.colour_transpose(part) for part in unit.split(20)])
@@ -219,16 +204,12 @@ def test_one_level_is_its_torus(generator):
     torch.testing.assert_close(found, torus.colour(eps), rtol=1e-9, atol=1e-9)
 
 
-def test_draws_are_coloured_white_noise(generator):
+def test_no_field_on_levels_has_one_eps():
     kernel = Matern12(lengthscale=4.0)
     whitening = LevelWhitening(kernel, nested_tori(nested(1, 16, 2), kernel, 0.05))
-    field, eps = whitening.prior_draw(generator, 3)
-    torch.testing.assert_close(field, whitening.colour(eps))
-    other = whitening.with_kernel(Matern12(lengthscale=6.0))
-    assert other.levels is whitening.levels
-    assert not torch.equal(other.colour(eps), field)
+    assert not whitening.invertible
     with pytest.raises(ValueError, match="single"):
-        whitening.whiten(field)
+        whitening.whiten(torch.zeros(whitening.fine_size, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kernel_type", [Matern12, Matern32])
@@ -242,7 +223,7 @@ def test_correlations_longer_than_a_torus_come_from_coarser_grids(kernel_type):
     assert whitening.hidden >= 2 and whitening.size > levels.size
     off = {}
     for hidden in (0, whitening.hidden):
-        numbers, level, places = chosen_points(levels, 60)
+        numbers, level, places = spread_points(levels, 60)
         unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
         unit[torch.arange(len(numbers)), numbers] = 1.0
         rows = LevelWhitening(kernel, levels, hidden=hidden).colour_transpose(unit)
