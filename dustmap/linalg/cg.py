@@ -163,8 +163,8 @@ class ConjugateGradients:
             alive = going & (curvature > 0) & (rz > 0)
             alpha = torch.where(alive, rz / torch.where(alive, curvature, 1.0), 0.0)
             alpha = alpha.to(p.dtype)[:, None]
-            y += alpha * p
-            r = r - alpha * ap
+            y.addcmul_(alpha, p)
+            r.addcmul_(alpha, ap, value=-1)
             count += going
             relative = _relative_norm(r, system.scale[active])
             going = alive & (relative > self.rtol) & (count < self.max_steps)
@@ -181,7 +181,7 @@ class ConjugateGradients:
             z = system.precondition(r)
             rz, previous = inner(r, z), rz
             beta = torch.where(going, rz / previous, 0.0).to(p.dtype)[:, None]
-            p = z + beta * p
+            p = torch.addcmul(z, beta, p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

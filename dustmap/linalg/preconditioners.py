@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.linalg.circulant import Circulant
@@ -45,14 +45,19 @@ class NystromPreconditioner:
     ``H ≈ U diag(λ) Uᵀ`` from a Gaussian sketch; with ``λ_r`` the smallest kept value
     ``P⁻¹ = U diag((λ_r + 1)/(λ + 1)) Uᵀ + (I − U Uᵀ)`` (Frangella, Tropp & Udell
     2023, SIAM J. Matrix Anal. Appl. 44, 718, eq. 1.3). Cost: ``rank`` products with
-    H and ``rank`` vectors of memory.
+    H and ``rank`` vectors of memory. In a ``subspace`` of some coordinates it is that
+    of H's block there, and the identity elsewhere.
     """
 
     def __init__(
-        self, basis: Float[Tensor, "r n"], eigenvalues: Float[Tensor, " r"]
+        self,
+        basis: Float[Tensor, "r k"],
+        eigenvalues: Float[Tensor, " r"],
+        subspace: Int[Tensor, " k"] | None = None,
     ) -> None:
         self.basis = basis
         self.eigenvalues = eigenvalues
+        self.subspace = subspace
         shrink = (eigenvalues[-1:] + 1) / (eigenvalues + 1) - 1
         self._weights = shrink.to(basis.dtype)
 
@@ -67,11 +72,16 @@ class NystromPreconditioner:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         block: int | None = None,
+        subspace: Int[Tensor, " k"] | None = None,
     ) -> NystromPreconditioner:
         """Sketch ``H``, given by its product on rows, with ``rank`` vectors.
 
         They are multiplied by ``block`` at a time: 16, or fewer if they are long.
         """
+        block = block or max(1, min(16, _TOGETHER // size))
+        if subspace is not None:
+            whole, size = size, len(subspace)
+            product = _on_subspace(product, subspace, whole)
         if not 1 <= rank <= size:
             raise ValueError(f"rank must lie in 1..{size}, got {rank}")
         sketch = torch.randn(rank, size, generator=generator, dtype=dtype).to(device)
@@ -83,7 +93,6 @@ class NystromPreconditioner:
         # Another name for the same memory, which `del basis` is to free.
         del sketch
         image = torch.empty_like(basis)
-        block = block or max(1, min(16, _TOGETHER // size))
         for first in range(0, rank, block):
             some = slice(first, first + block)
             image[some] = product(basis[some])
@@ -91,7 +100,7 @@ class NystromPreconditioner:
         # Row by row: a copy in double precision would be the peak of a fit's memory.
         norm = torch.stack([inner(row, row) for row in image]).sum().sqrt()
         if not norm > 0:
-            return cls(basis[:0], norm.new_zeros(0))
+            return cls(basis[:0], norm.new_zeros(0), subspace)
         shift = torch.finfo(dtype).eps * size**0.5 * norm
         image.add_(basis, alpha=float(shift))
         core = (basis @ image.mT).to(torch.float64)
@@ -110,7 +119,26 @@ class NystromPreconditioner:
         # Removing the shift may leave rounding below zero; any positive spectrum makes
         # a valid preconditioner, so this cannot change a result.
         eigenvalues = (squares - shift).clamp(min=0.0)
-        return cls(scaled @ factor, eigenvalues)
+        return cls(scaled @ factor, eigenvalues, subspace)
 
     def __call__(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        return x + ((x @ self.basis.mT) * self._weights) @ self.basis
+        if self.subspace is None:
+            return x + self._change(x)
+        return x.index_add(1, self.subspace, self._change(x[:, self.subspace]))
+
+    def _change(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """``(P⁻¹ − I) x`` in the subspace."""
+        return ((x @ self.basis.mT) * self._weights) @ self.basis
+
+
+def _on_subspace(
+    product: Callable[[Tensor], Tensor], subspace: Int[Tensor, " k"], size: int
+) -> Callable[[Float[Tensor, "b k"]], Float[Tensor, "b k"]]:
+    """The product of a block of the matrix."""
+
+    def block(x: Tensor) -> Tensor:
+        whole = x.new_zeros(len(x), size)
+        whole[:, subspace] = x
+        return product(whole)[:, subspace]
+
+    return block

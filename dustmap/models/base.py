@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.functionals import Functionals
@@ -50,6 +50,9 @@ class ForwardModel(ABC):
     # Independent share α of the unresolved variance of line integrals.
     subgrid_share: float = 1.0
 
+    # Places of the latent numbers that observations tell most about, if it is known.
+    leading: Int[Tensor, " k"] | None = None
+
     @property
     @abstractmethod
     def functionals(self) -> Functionals:
@@ -72,6 +75,26 @@ class ForwardModel(ABC):
     def with_subgrid_share(self, share: float) -> ForwardModel:
         """The same field with another share of the unresolved variance."""
         raise ValueError(f"{type(self).__name__} takes the unresolved variance whole")
+
+    def in_modes(self) -> ForwardModel:
+        """The model in an orthonormal basis of ε where products cost less, or itself.
+
+        It takes ``latent(ε)`` for ε; inner products are the same.
+        """
+        return self
+
+    @property
+    def white_size(self) -> int:
+        """Length of ε, that of ``latent(ε)`` being ``latent_size``."""
+        return self.latent_size
+
+    def latent(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
+        """ε in the model's basis."""
+        return white
+
+    def white(self, latent: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
+        """The inverse of :meth:`latent`."""
+        return latent
 
     @abstractmethod
     def residual_draws(

@@ -29,10 +29,15 @@ from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
-from dustmap.whitening import GridWhitening
+from dustmap.whitening import ModeWhitening, SpectralWhitening
+
+# Modes of the field up to this fraction of the Nyquist mode, along every axis, are
+# those that observations constrain most: a preconditioner of 1/8 of all numbers saves
+# as many iterations as one of all.
+_LEADING = 0.5
 
 
-class LogNormal(TorusModel[GridWhitening]):
+class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
     """A log-normal density that predicts all observations without a solve.
 
     Parameters
@@ -66,7 +71,7 @@ class LogNormal(TorusModel[GridWhitening]):
 
     def __init__(
         self,
-        whitening: GridWhitening,
+        whitening: SpectralWhitening,
         functionals: Functionals,
         *,
         mean: Mean,
@@ -99,6 +104,32 @@ class LogNormal(TorusModel[GridWhitening]):
                     "for others"
                 )
         super()._observe(functionals)
+
+    def in_modes(self) -> LogNormal:
+        """The same of Fourier modes (:mod:`dustmap.whitening.modes`)."""
+        if isinstance(self.whitening, ModeWhitening):
+            return self
+        other = copy.copy(self)
+        other.whitening = ModeWhitening(self.whitening)
+        other.latent_size = other.whitening.size
+        other.leading = other.whitening.longest(_LEADING)
+        return other
+
+    @property
+    def white_size(self) -> int:
+        return self._modes.white_size if self._modes else self.latent_size
+
+    def latent(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
+        return self._modes.modes(white) if self._modes else white
+
+    def white(self, latent: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
+        return self._modes.white(latent) if self._modes else latent
+
+    @property
+    def _modes(self) -> ModeWhitening | None:
+        """The whitening, if it is one of Fourier modes."""
+        found = self.whitening
+        return found if isinstance(found, ModeWhitening) else None
 
     @property
     def kernel(self) -> Radial:

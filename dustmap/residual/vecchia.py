@@ -33,7 +33,7 @@ _COUNT = 30
 
 
 class VecchiaPrecision:
-    """``Σ⁻¹ = LᵀL`` of rows; vectors have their dtype back, products are in float64.
+    """``Σ⁻¹ = LᵀL`` of rows; products are in the precision of the vectors.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ class VecchiaPrecision:
 
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """``L x``, in the precision's order."""
-        return self._root_on(x.device).matvec(x.to(torch.float64)).to(x)
+        return self._root_for(x).matvec(x)
 
     def weighed(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """``Σ⁻¹ x``."""
-        root = self._root_on(x.device)
-        return root.rmatvec(root.matvec(x.to(torch.float64))).to(x)
+        root = self._root_for(x)
+        return root.rmatvec(root.matvec(x))
 
     def coloured(self, white: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """``L⁻¹ z``, of covariance Σ for standard normals (float64, on the CPU)."""
@@ -123,14 +123,16 @@ class VecchiaPrecision:
         """``Φᵀ Σ⁻¹ Φ x``."""
         return features.rmatvec(self.weighed(features.matvec(x)))
 
-    def _root_on(self, device: torch.device) -> SparseMatrix:
-        """L on a device, kept there."""
-        if device not in self._roots:
-            self._roots[device] = SparseMatrix(self._root(), device=device)
-        return self._roots[device]
+    def _root_for(self, x: Tensor) -> SparseMatrix:
+        """L in the precision and on the device of these vectors, kept there."""
+        place = x.dtype, x.device
+        if place not in self._roots:
+            root = SparseMatrix(self._root(), dtype=x.dtype, device=x.device)
+            self._roots[place] = root
+        return self._roots[place]
 
     @cached_property
-    def _roots(self) -> dict[torch.device, SparseMatrix]:
+    def _roots(self) -> dict[tuple[torch.dtype, torch.device], SparseMatrix]:
         return {}
 
     def _root(self) -> scipy.sparse.csr_matrix:

@@ -16,6 +16,7 @@ from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.field import FieldWhitening, LevelFieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
+from dustmap.whitening.modes import ModeWhitening, SpectralWhitening
 from dustmap.whitening.nested import LevelWhitening, nested_tori
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
@@ -29,6 +30,8 @@ __all__ = [
     "KernelMatrix",
     "LevelFieldWhitening",
     "LevelWhitening",
+    "ModeWhitening",
+    "SpectralWhitening",
     "ToeplitzWhitening",
     "TorusReport",
     "TorusWhitening",

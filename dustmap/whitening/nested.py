@@ -33,8 +33,10 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
 from dustmap.levels import Levels
+from dustmap.linalg.circulant import inverse_transform
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
+from dustmap.whitening.modes import Modes
 from dustmap.whitening.torus import padded_torus
 
 # The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
@@ -56,6 +58,8 @@ class _Level:
     """
 
     torus: Torus
+    modes: Modes
+    # Both roots are those of modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
     box: tuple[Any, ...]  # of an array on the torus
@@ -64,7 +68,7 @@ class _Level:
 
     def forward(self, field: Tensor) -> Tensor:
         """The half spectrum of fields on the torus."""
-        return torch.fft.rfftn(field, dim=self._dims)
+        return torch.fft.rfftn(field, dim=self._dims, norm="ortho")
 
     def unflat(self, field: Tensor) -> Tensor:
         """Vectors as arrays on the torus."""
@@ -72,7 +76,7 @@ class _Level:
 
     def inverse(self, modes: Tensor) -> Tensor:
         """Fields on the torus of these half spectra."""
-        return torch.fft.irfftn(modes, s=self.torus.shape, dim=self._dims)
+        return inverse_transform(modes, self.torus.shape, norm="ortho")
 
     def gather(self, field: Tensor) -> Tensor:
         """Coefficients around the next box, from an array on the torus."""
@@ -195,12 +199,13 @@ class LevelWhitening:
         longest = self._cut(number - 1) if number else math.inf
         own = folded = None
         window, finer = (), ()
+        modes = Modes(torus, self.device)
         if number >= self.hidden:
             spectrum = band_spectrum(self.kernel, torus, 0.0, longest)
-            folded = spectrum.sqrt().to(self.dtype).to(self.device)
+            folded = self._root(spectrum.sqrt(), modes)
         if number + 1 < len(self._tori):
             band = band_spectrum(self.kernel, torus, self._cut(number), longest)
-            own = (band.sqrt() / _symbol(torus.shape)).to(self.dtype).to(self.device)
+            own = self._root(band.sqrt() / _symbol(torus.shape), modes)
             inner = self._tori[number + 1].grid
             finer = inner.shape
             window = tuple(
@@ -211,12 +216,17 @@ class LevelWhitening:
             )
         return _Level(
             torus=torus,
+            modes=modes,
             folded=folded,
             own=own,
             box=(..., *(slice(0, n) for n in torus.grid.shape)),
             window=(..., *window),
             finer=finer,
         )
+
+    def _root(self, root: Tensor, modes: Modes) -> Tensor:
+        """A root of a spectrum for modes with the factors √2."""
+        return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
 
     def _cut(self, number: int) -> float:
         """``t_l``, in lengthscales squared."""
@@ -244,21 +254,36 @@ class LevelWhitening:
         """No field on levels has one ε."""
         raise ValueError("a field on several levels has no single ε")
 
+    @property
+    def modes(self) -> tuple[Modes, ...]:
+        """Fourier modes of every torus' ε, hidden ones first."""
+        return tuple(part.modes for part in self._parts)
+
     def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the field on the levels' tori; of no meaning in their paddings.
 
         Cost: three FFTs of each level, two of the finest and of hidden ones.
         """
+        parts = zip(self.modes, eps.split(self._sizes, dim=-1), strict=True)
+        return self.colour_modes([modes.of(white) for modes, white in parts])
+
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch f"]
+    ) -> Float[Tensor, "*batch m"]:
+        """``Aᵀ g``, from the finest level outwards."""
+        parts = zip(self.modes, self.colour_modes_transpose(field), strict=True)
+        return torch.cat([modes.white(spectrum) for modes, spectrum in parts], dim=-1)
+
+    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
+        """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`): an FFT less of each torus."""
         fields: list[Tensor] = []
         low: Tensor | None = None
-        parts = zip(self._parts, eps.split(self._sizes, dim=-1), strict=True)
-        for part, white in parts:
-            modes = part.forward(part.unflat(white))
+        for part, modes in zip(self._parts, spectra, strict=True):
             if part.folded is not None:
                 field = part.inverse(modes * part.folded)
                 if low is not None:
                     field[part.box] += splines.values(low, self.levels.dimension)
-                fields.append(field.reshape(white.shape))
+                fields.append(field.flatten(-self.levels.dimension))
             if part.own is not None:
                 handed = part.gather(part.inverse(modes * part.own))
                 if low is not None:
@@ -266,11 +291,9 @@ class LevelWhitening:
                 low = splines.refine(handed, part.finer)
         return torch.cat(fields, dim=-1)
 
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch m"]:
-        """``Aᵀ g``, from the finest level outwards."""
-        white: list[Tensor] = []
+    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
+        """``T Aᵀ g``."""
+        spectra: list[Tensor] = []
         low: Tensor | None = None
         given = list(self.levels.split(field))
         for part in reversed(self._parts):
@@ -288,9 +311,9 @@ class LevelWhitening:
                     below = part.coefficients_like(handed)
                 below[part.window] += handed
             assert modes is not None
-            white.append(part.inverse(modes).flatten(-self.levels.dimension))
+            spectra.append(modes.mul_(part.modes.pairs.to(self.dtype)))
             low = below
-        return torch.cat(white[::-1], dim=-1)
+        return spectra[::-1]
 
     @property
     def _sizes(self) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
 from dustmap.levels import Levels
 from dustmap.linalg.circulant import Circulant
+from dustmap.whitening.modes import Modes
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
 _LAGS = 2**18
@@ -105,6 +107,7 @@ class TorusWhitening:
         )
         self._root = coarse.power(0.5).to(dtype, self.device)
         self._fine_root = fine.power(0.5).to(dtype, self.device)
+        self.modes = (Modes(torus, self.device),)
         self._inverse_root = coarse.power(-0.5).to(dtype, self.device)
         if refinement > 1:
             self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
@@ -158,6 +161,25 @@ class TorusWhitening:
         eps = torch.fft.ifftn(folded, dim=self._dims).real
         scale = self.refinement ** -len(self._dims)
         return (scale * eps).reshape(*field.shape[:-1], -1)
+
+    @cached_property
+    def _mode_root(self) -> Tensor:
+        return self._root.spectrum / self.modes[0].pairs.sqrt().to(self.dtype)
+
+    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
+        """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`); two FFTs with refinement."""
+        (modes,), (spectrum,) = self.modes, spectra
+        if self.refinement == 1:
+            return modes.inverse(spectrum * self._mode_root)
+        return self.colour(modes.white(spectrum))
+
+    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
+        """``T Aᵀ g``."""
+        (modes,) = self.modes
+        if self.refinement == 1:
+            pairs = modes.pairs.to(self.dtype)
+            return [modes.forward(field).mul_(self._mode_root * pairs)]
+        return [modes.of(self.colour_transpose(field))]
 
     def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
         """``ε = C^{-1/2} u`` for values on the coarse torus."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dustmap.distributed.group import Group
+from pipelines.base.allocation import keep_freed_memory
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.config import FitConfig
@@ -70,6 +71,7 @@ def fit(
     FloatingPointError
         If numbers are no longer finite.
     """
+    keep_freed_memory()
     resume, group = resume or anyway, group or Group()
     begun = unfinished(output)
     if resume and _is_finished(output, begun, overwrite=overwrite):

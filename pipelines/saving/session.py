@@ -12,6 +12,7 @@ from typing import Any
 
 from dustmap.checkpoint import State
 from dustmap.distributed.group import Group
+from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import say
 from pipelines.base.timing import StageClock
@@ -79,6 +80,7 @@ class Session:
             If a signal asked for it.
         """
         self.manager.clock.lap(part)
+        release_freed_memory()
         self.manager.heart.tell(state=_NEXT[state.stage])
         self.manager.save(state)
 

@@ -220,7 +220,7 @@ def test_a_lognormal_map_only_gains_extinction_and_doubt_along_a_ray(positive_ru
     mean, std = cumulative(positive_run, directions, edges)
     assert (mean[0] > 0).all() and (np.diff(mean, axis=0) > 0).all()
     # Extinction further out can only make up for extinction nearer by: not always.
-    assert (np.diff(std, axis=0) > 0).mean() > 0.9
+    assert (np.diff(std, axis=0) > 0).mean() > 0.85
     assert (std[-1] > std[0]).all()
 
 

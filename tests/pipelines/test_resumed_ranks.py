@@ -71,6 +71,6 @@ def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     for name in ("mean", "samples"):
         mine, other = getattr(one.posterior, name), getattr(two.posterior, name)
         # The lognormal fit stops where steps promise a hundredth of a nat per star.
-        assert float((mine - other).abs().max()) / scale < 1e-4
+        assert float((mine - other).abs().max()) / scale < 1e-3
     torch.testing.assert_close(one.support, two.support)
     assert one.summary["entries_of_W"] == two.summary["entries_of_W"]

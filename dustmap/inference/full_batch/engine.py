@@ -77,6 +77,7 @@ def infer(
     """
     noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
+    model = model.in_modes()
     if not model.linear and settings.samples % 2:
         raise ValueError(
             "samples of a model that is not linear come in pairs: take an even number "
@@ -95,7 +96,7 @@ def infer(
         checkpointer=checkpointer or NoCheckpoints(),
     )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-    return _run(fit, eps if start is None else start.to(eps))
+    return _run(fit, eps if start is None else model.latent(start.to(eps)))
 
 
 def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
@@ -144,9 +145,9 @@ def _linear_samples(
     precision = Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
-        eta, xi = white_noise(fit.seed, number, len(total), len(mean))
+        eta, xi = white_noise(fit.seed, number, len(total), fit.model.white_size)
         drawn = noise.weighed(noise.coloured(eta).to(total))
-        return tangent.operator.rmatvec(drawn) + xi.to(mean)
+        return tangent.operator.rmatvec(drawn) + fit.model.latent(xi.to(mean))
 
     while fit.blocks is None or len(fit.blocks.value) < settings.samples:
         first = 0 if fit.blocks is None else len(fit.blocks.value)
@@ -173,14 +174,18 @@ def _result(
     solved: Solution | Samples | None,
 ) -> FullBatchResult:
     sampled = solved is None or bool(solved.converged.all())
+    # One by one: samples are most of the memory.
+    white, model = samples.new_empty(len(samples), fit.model.white_size), fit.model
+    for row, eps in zip(white, samples, strict=True):
+        row.copy_(model.white(eps))
     return FullBatchResult(
-        mean=mode.eps,
-        samples=samples,
+        mean=model.white(mode.eps),
+        samples=white,
         noise_variance=total,
         prediction=fit.model.linearise(mode.eps).prediction,
         newton_steps=mode.steps,
-        mean_solution=mode.solution,
-        sample_solution=solved,
+        mean_solution=replace(mode.solution, value=model.white(mode.solution.value)),
+        sample_solution=None if solved is None else replace(solved, value=white),
         converged=mode.converged and sampled,
         weights=fit.noise.weights,
         degrees=fit.noise.degrees,

@@ -69,7 +69,11 @@ class Fit:
         self.generator = generator
         self.on_step = on_step
         self.cache = PreconditionerCache(
-            settings.preconditioner_rank, generator, on_step, noise.covariance
+            settings.preconditioner_rank,
+            generator,
+            on_step,
+            noise.covariance,
+            subspace=model.leading,
         )
         self.samples: dict[int, Fitted] = {}
         self._checkpointer = checkpointer

@@ -115,8 +115,10 @@ class SampleRounds:
 
     def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
         fit, target = self._fit, self._fit.target(at.total)
+        target = perturbed_target(target, fit.seed, numbers, fit.model.white_size)
+        assert target.centre is not None
         return fit.newton(
-            perturbed_target(target, fit.seed, numbers, len(self._mode)),
+            replace(target, centre=fit.model.latent(target.centre)),
             solver=fit.settings.sample_solver,
             forcing=_FORCINGS[0 if at.rough else at.number],
             stage=stage,

@@ -254,12 +254,12 @@ class SpoiltTangent(FunctionOperator):
     [
         ("prediction", 0, "mode, step 0: prediction"),
         ("prediction", 5, "mode, .*objective"),
-        ("prediction", 45, "samples.*objective"),
+        ("prediction", 47, "samples.*objective"),
         ("variance", 3, "mode, step 1: unresolved variance"),
         ("operator", 0, "mode, step 0: residual"),
         ("operator", 4, "mode, step .*: residual"),
         ("operator", 60, "residual"),
-        ("operator", 150, "samples .*: residual"),
+        ("operator", 190, "samples .*: residual"),
     ],
 )
 def test_a_number_that_is_none_ends_the_fit_before_it_is_saved(what, call, said):

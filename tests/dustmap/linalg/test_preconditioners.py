@@ -134,3 +134,18 @@ def test_a_rank_outside_the_matrix_is_refused(rank, generator):
         NystromPreconditioner.build(
             lambda x: x, 40, rank, generator, dtype=torch.float64
         )
+
+
+def test_a_sketch_in_a_subspace_is_that_of_the_block_there(generator):
+    a = torch.randn(30, 30, generator=generator, dtype=torch.float64)
+    H, some = a.mT @ a, torch.tensor([3, 4, 11, 20, 28])
+    sketch = NystromPreconditioner.build(
+        lambda x: x @ H, 30, 5, generator, dtype=torch.float64, subspace=some
+    )
+    identity, expected = torch.eye(30).double(), torch.eye(30).double()
+    block = H[some[:, None], some]
+    least = torch.linalg.eigvalsh(block)[0]
+    inverse = torch.linalg.inv(block + torch.eye(5))
+    expected[some[:, None], some] = (least + 1) * inverse
+    assert torch.allclose(sketch(identity), expected, atol=1e-9)
+    assert sketch.basis.shape == (5, 5)
