@@ -70,7 +70,7 @@ def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     scale = float(one.posterior.samples.abs().max())
     for name in ("mean", "samples"):
         mine, other = getattr(one.posterior, name), getattr(two.posterior, name)
-        # The lognormal fit stops where steps promise a hundredth of a nat per star.
-        assert float((mine - other).abs().max()) / scale < 1e-3
+        # Solves stop at a tenth of the gradient: by rounding, an iteration earlier.
+        assert float((mine - other).abs().max()) / scale < 1e-2
     torch.testing.assert_close(one.support, two.support)
     assert one.summary["entries_of_W"] == two.summary["entries_of_W"]
