@@ -34,7 +34,7 @@ from dustmap.whitening import ModeWhitening, SpectralWhitening
 # Modes of the field up to this fraction of the Nyquist mode, along every axis, are
 # those that observations constrain most: a preconditioner of 1/8 of all numbers saves
 # as many iterations as one of all.
-_LEADING = 0.5
+LEADING = 0.5
 
 
 class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
@@ -112,7 +112,7 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
         other = copy.copy(self)
         other.whitening = ModeWhitening(self.whitening)
         other.latent_size = other.whitening.size
-        other.leading = other.whitening.longest(_LEADING)
+        other.leading = other.whitening.longest(LEADING)
         return other
 
     @property

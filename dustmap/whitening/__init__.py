@@ -17,7 +17,11 @@ from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.field import FieldWhitening, LevelFieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
 from dustmap.whitening.modes import ModeWhitening, SpectralWhitening
-from dustmap.whitening.nested import LevelWhitening, nested_tori
+from dustmap.whitening.nested import (
+    LevelWhitening,
+    nested_tori,
+    transformed_points,
+)
 from dustmap.whitening.toeplitz import ToeplitzWhitening
 from dustmap.whitening.torus import TorusReport, TorusWhitening, padded_torus
 
@@ -39,4 +43,5 @@ __all__ = [
     "nested_tori",
     "padded_torus",
     "point_covariance",
+    "transformed_points",
 ]

@@ -145,6 +145,18 @@ def _hidden_tori(finest: Torus, kernel: Radial, count: int | None) -> list[Torus
         tori.insert(0, _with_gap(_coarser(torus.grid)))
 
 
+def transformed_points(levels: Levels, kernel: Radial) -> int:
+    """Points of all transforms of a colouring in Fourier modes, hidden grids included.
+
+    A level has one for its field, and one for what it hands inwards.
+    """
+    sizes = [torus.size for torus in levels.tori]
+    if len(sizes) == 1:
+        return sizes[0]
+    hidden = sum(torus.size for torus in _hidden_tori(levels.tori[0], kernel, None))
+    return hidden + 2 * sum(sizes) - sizes[-1]
+
+
 class LevelWhitening:
     """White ε on all levels' tori to the field on them.
 

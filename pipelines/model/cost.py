@@ -13,6 +13,7 @@ import scipy.sparse
 import torch
 
 from dustmap.linalg.sparse import SparseMatrix
+from dustmap.models.lognormal import LEADING
 
 # Entries of W per cell that a ray crosses, with linear weights and half-cell steps:
 # measured 5.6 to 5.8 on isotropic stars. Cubic weights touch about 4 times as many.
@@ -24,9 +25,10 @@ _ITERATIONS = 300
 # a sample (measured: 265 to 368, and 55 to 68); fits of samples before all are fitted.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # What such an iteration takes of the time foreseen from blocks of vectors, with its
-# part of tangents and line searches: 2.3, 2.3 and 2.6 in fits of 0.1, 0.5 and 5.6
-# million points.
-_SINGLY = 2.4
+# part of tangents and line searches. Inference of 43,000, 3,440 and 116,000 stars (one
+# grid, one grid and a std of 1.68, three nested grids) took 21, 30 and 147 s where 25,
+# 29 and 144 s are foreseen.
+_SINGLY = 3.1
 # What an iteration takes of that in fits of samples, many of which share its passes:
 # inference of 48,000 to 125,000 stars took 28 to 66 s where 37 to 54 s are foreseen.
 _TOGETHER = 0.35
@@ -48,7 +50,7 @@ _PRECISION = 31 * 12.0 + 30 * 16.0
 # A block of vectors larger than this [bytes] no longer stays in the processor's cache,
 # and every pass over it then takes this much longer than `measure` sees: 0.74 s for an
 # iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 327,000.
-_CACHE, _BEYOND_CACHE = 2**25, 1.7
+_CACHE, _BEYOND_CACHE = 3 * 2**23, 1.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ class Speed:
 class Work:
     """The size of a fit: points of the torus, stars, mean ray length in cells.
 
+    ``transformed`` are the points of all transforms of a lognormal field, one after
+    another: those of the torus, if ``None``; of nested ones more.
     ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
     machine. ``on_cuda`` each has a device of its own, which keeps the transpose of W as
     well. ``std`` is the prior's, of the logarithm of a lognormal density; its noise may
@@ -78,6 +82,7 @@ class Work:
     torus_points: int
     stars: int
     ray_cells: float
+    transformed: int | None = None
     refinement: int = 1
     residual_refinement: int = 2
     residual_count: int = 16
@@ -163,23 +168,29 @@ def seconds(work: Work, speed: Speed) -> float:
     points = work.torus_points
     fine = points * work.refinement**3
     flop = speed.streamed if work.lognormal else speed.flop
-    column = (
-        2 * fine * math.log2(fine) * speed.fft
-        + 2 * work.entries / work.ranks * speed.entry
-        + 4 * work.rank * points * flop
-        + 20 * points * speed.entry
-    )
-    if work.correlated:
-        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS * _TOGETHER
-        solves = _SINGLY * (_MODE_ITERATIONS + _SHARED * shared) * column
-        return solves + _PER_ROW * work.stars
+    transformed = work.transformed or points
+    transforms, vectors = 2 * fine, 4 * work.rank * points
     if work.lognormal:
-        fits = work.samples + _ROUGH_FITS if work.samples else 0
-        hard = max(1.0, work.std / _EASY_STD) ** 2
-        iterations = _MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS * _TOGETHER
-        return hard * _SINGLY * iterations * column
+        vectors *= LEADING**3
+        if work.refinement == 1:
+            transforms = transformed
+    column = (
+        transforms * math.log2(fine) * speed.fft
+        + 2 * work.entries / work.ranks * speed.entry
+        + vectors * flop
+        + 20 * transformed * speed.entry
+    )
     if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
         column *= _BEYOND_CACHE
+    hard = max(1.0, work.std / _EASY_STD) ** 2
+    if work.correlated:
+        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS * _TOGETHER
+        iterations = _MODE_ITERATIONS + _SHARED * shared
+        return hard * _SINGLY * iterations * column + _PER_ROW * work.stars
+    if work.lognormal:
+        fits = work.samples + _ROUGH_FITS if work.samples else 0
+        iterations = _MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS * _TOGETHER
+        return hard * _SINGLY * iterations * column
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
     columns = work.samples + 1 + work.rank / steps
     residual = points * work.residual_refinement**3
@@ -198,12 +209,13 @@ def memory(work: Work) -> dict[str, float]:
     # Of the pairs of a lognormal fit's samples one half after the other.
     together = work.samples // 2 + 2 if work.lognormal else max(work.samples, 1)
     columns = min(work.block, together)
+    share = LEADING**3 if work.lognormal else 1.0
     parts = {
         "program and libraries": _PROGRAM,
         "catalogue": _PER_STAR * work.stars,
         "projection W": _OF_DISTANCES * weights,
         "grid spectra": 20.0 * points + 3 * fine * item,
-        "preconditioner": 2.0 * work.rank * points * item,
+        "preconditioner": 2.0 * work.rank * points * item * share,
         "solver vectors": columns * (7 * points + 3 * fine) * item,
         "posterior samples": 2 * (work.samples + 1) * points * item,
     }

@@ -14,7 +14,7 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Radial
 from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
-from dustmap.whitening import nested_tori
+from dustmap.whitening import nested_tori, transformed_points
 from pipelines.config import FitConfig
 from pipelines.config.fitting import (
     DensityKind,
@@ -271,10 +271,12 @@ def work_of(
     std: float = 1.0,
 ) -> cost.Work:
     """The size of the full-batch fit on these nested grids."""
-    points = nested_tori(grids, kernel, config.model.wrap_tolerance).size
+    levels = nested_tori(grids, kernel, config.model.wrap_tolerance)
+    points = levels.size
     refinement = config.model.refinement
     return cost.Work(
         torus_points=points,
+        transformed=transformed_points(levels, kernel),
         stars=len(distances),
         ray_cells=_ray_cells(grids, distances),
         refinement=refinement,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,9 +54,9 @@ def finest_grids(
 ) -> tuple[Grid, ...]:
     """The finest grids that memory, time and the lengthscale call for.
 
-    Finer ones near the observer may cost the coarsest a factor of two in spacing, where
-    their number is open; where they cost more there is one grid. ``ranks`` processes
-    share out the fit, ``here`` of them on this machine.
+    Where their number is open, finer ones near the observer may cost the coarsest a
+    factor of two in spacing if the stars' cells become smaller, in the geometric mean.
+    ``ranks`` processes share out the fit, ``here`` of them on this machine.
 
     Raises
     ------
@@ -90,14 +91,23 @@ def finest_grids(
         spacing *= _STEP
     if config.inference.engine != "full-batch":
         spacing = max(spacing, svi_spacing(lower, upper, len(distances), config))
+    best = grids_of(round_spacing(spacing), levels)
     if config.levels is None:
-        # As coarse as this is worth finer grids inside.
         tried = (spacing * _STEP**step for step in range(_STEPS))
-        for coarser in tried:
-            grids = grids_of(round_spacing(coarser), None)
-            if len(grids) > 1 and fits(grids):
-                return grids
-    return grids_of(round_spacing(spacing), levels)
+        nested = (grids_of(round_spacing(coarser), None) for coarser in tried)
+        # Finer cells in the whole box are finer than the lengthscale calls for.
+        inside = (g for g in nested if len(g) > 1 and g[1].upper != g[0].upper)
+        allowed = [best, *(grids for grids in inside if fits(grids))]
+        best = min(allowed, key=lambda grids: mean_log_cell(grids, distances))
+    return best
+
+
+def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
+    """Mean over stars of the logarithm of the cells at their distances [ln pc]."""
+    cells = np.full(len(distances), max(grids[0].spacing))
+    for grid in grids[1:]:
+        cells[distances <= grid.reach] = max(grid.spacing)
+    return float(np.log(cells).mean())
 
 
 def _solve_seconds(config: FitConfig) -> float:

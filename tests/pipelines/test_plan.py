@@ -31,6 +31,7 @@ from pipelines.model.plan import (
 from pipelines.planning.spacing import (
     dense_within,
     finest_grids,
+    mean_log_cell,
     nested_grids,
     round_spacing,
     svi_spacing,
@@ -245,6 +246,19 @@ def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
     # A budget that finer grids would exceed is kept by one grid.
     poor = [grids_of(minutes) for minutes in (1.0, 0.5, 0.4)]
     assert min(len(grids) for grids in poor) == 1
+
+
+def test_no_finer_grids_for_the_sake_of_a_few_stars():
+    kernel, box = KERNELS["matern12"](lengthscale=[80.0] * 3), np.full(3, -600.0)
+    far = 600 * np.random.default_rng(3).random(200_000) ** (1 / 3)
+    for dense, one in ((dense_centre(200_000), False), (dense_centre(4_000), True)):
+        distances = np.concatenate([dense[: len(dense) // 2], far])
+        chosen = config(budget={"minutes": 30.0, "memory_gib": 8.0})
+        grids = finest_grids(box, -box, kernel, distances, chosen, SPEED)
+        assert (len(grids) == 1) == one
+        alone = config(budget={"minutes": 30.0, "memory_gib": 8.0}, box={"levels": 1})
+        best = finest_grids(box, -box, kernel, distances, alone, SPEED)
+        assert mean_log_cell(grids, distances) <= mean_log_cell(best, distances)
 
 
 def test_a_plan_with_finer_grids_is_read_back():
