@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,16 @@ from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix, write_shells
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated
-from pipelines.products import default_distances, integrated, map_cube, provenance
+from pipelines.products import (
+    default_distances,
+    integrated,
+    map_and_columns,
+    map_cube,
+    provenance,
+)
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.products.provenance import convert, converted
 from pipelines.products.reach import checked_distances, checked_nside
@@ -47,9 +54,35 @@ class RunProducts:
     meta: dict[str, Any]
 
     @cached_property
+    def _whole(self) -> tuple[Cube, dict[str, Columns]]:
+        """The density in the whole box, and the columns that figures show."""
+        plan = self.run.plan
+        # The published engine would pay a solve for every column.
+        ends = usual_ends(plan.grid.axis(1).numpy()) if plan.is_full_batch else {}
+        return map_and_columns(self.run, ends)
+
+    @property
+    def _is_whole(self) -> bool:
+        options = self.options
+        return not (options.spacing or options.box or options.sphere)
+
+    @property
+    def columns(self) -> list[Columns]:
+        """Through the whole box, at its own spacing; none of other cubes."""
+        if not self._is_whole:
+            return []
+        factor = 1.0 if self.change is None else self.change.factor
+        return [
+            replace(one, arrays={k: factor * v for k, v in one.arrays.items()})
+            for one in self._whole[1].values()
+        ]
+
+    @cached_property
     def cube(self) -> Cube:
         """The density, and what is cut out of it noted."""
         options = self.options
+        if self._is_whole:
+            return convert(self._whole[0], self.change)
         cube = map_cube(self.run, spacing=options.spacing, within=options.box)
         if options.box:
             cube = cut_box(cube, **options.box)
@@ -106,7 +139,7 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
-    write_zarr(path, cube, found, overwrite=overwrite)
+    write_zarr(path, cube, found, columns=products.columns, overwrite=overwrite)
 
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:

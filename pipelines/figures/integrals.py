@@ -9,12 +9,8 @@ from astropy import units as u
 from scipy.interpolate import make_interp_spline
 
 from pipelines.figures.box import array_axis
+from pipelines.maps.columns import Ends
 from pipelines.maps.cube import Cube
-
-# Of boxes wider than this only what lies near the Sun is seen from the side [pc].
-_WIDE, _NEAR = 2000.0, 500.0
-
-Ends = tuple[float, float]
 
 
 def density_name(names: Collection[str]) -> str:
@@ -67,16 +63,3 @@ def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:
     step = centres[1] - centres[0]
     held = np.flatnonzero((centres > ends[0] - step) & (centres < ends[1] + step))
     return cube.arrays["support"].take(held, axis=axis).sum(axis=axis) > 0
-
-
-def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
-    """Ends of columns along x or y [pc]: a wide box is cut to 500 pc on either side.
-
-    Through kiloparsecs every column meets some star's sight line, and the plane's
-    dust: such a picture tells little. ``within`` is another distance from the Sun.
-    """
-    low, high = float(centres[0]), float(centres[-1])
-    if within is None:
-        within = _NEAR if high - low > _WIDE else np.inf
-    ends = max(low, -within), min(high, within)
-    return ends if ends[0] < ends[1] else (low, high)

@@ -13,11 +13,9 @@ from pipelines.figures.box import (
     plane_of,
 )
 from pipelines.figures.integrals import (
-    Ends,
     crossed,
     density_name,
     integral,
-    near_the_sun,
     relative_error,
 )
 from pipelines.figures.page import DOUBLE, Page
@@ -28,7 +26,7 @@ from pipelines.figures.style import (
     extinction_label,
     signed_text,
 )
-from pipelines.maps.columns import Columns
+from pipelines.maps.columns import Columns, Ends, near_the_sun
 from pipelines.maps.cube import Cube
 
 

@@ -20,10 +20,10 @@ from pipelines.figures import (
     save_figure,
     sky,
 )
-from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
+from pipelines.maps.columns import near_the_sun
 from pipelines.maps.cube import AXES
 from pipelines.products.cuts import cut_box
 

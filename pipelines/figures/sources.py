@@ -10,14 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.figures.integrals import Ends, near_the_sun
 from pipelines.figures.rays import informed_rays, maps_at, ray_of
 from pipelines.figures.style import band_of
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix
-from pipelines.formats.zarr import holds_integrated, is_zarr, read_integrated, read_zarr
-from pipelines.maps.columns import Columns
+from pipelines.formats.zarr import (
+    holds_integrated,
+    is_zarr,
+    read_columns,
+    read_integrated,
+    read_zarr,
+)
+from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
@@ -64,14 +69,14 @@ class Source:
         from pipelines.products import map_and_columns
 
         assert self.run is not None
-        return map_and_columns(self.run, self._usual)
+        y = self.run.plan.grid.axis(1).numpy()
+        return map_and_columns(self.run, usual_ends(y))
 
-    @property
-    def _usual(self) -> dict[str, Ends | None]:
-        """Ends of the columns that figures show unless told otherwise."""
-        assert self.run is not None
-        grid = self.run.plan.grid
-        return {"z": None, "y": near_the_sun(grid.axis(1).numpy())}
+    @cached_property
+    def _exported_columns(self) -> dict[str, Columns]:
+        """Those in the store of the map: this one, or that in the run's folder."""
+        store = self.path if self.run is None else self.path / "map.zarr"
+        return read_columns(store) if is_zarr(store) else {}
 
     @property
     def band(self) -> str:
@@ -96,10 +101,16 @@ class Source:
         """The integral through the box with its std; ``None`` without samples."""
         from pipelines.products import columns
 
+        centres = getattr(self.cube(), along)
+        stored = self._exported_columns.get(along)
+        ends = between or (float(centres[0]), float(centres[-1]))
+        if stored is not None and (stored.low, stored.high) == ends:
+            return stored
         # The published engine would pay a solve for every column.
         if self.run is None or not self.run.plan.is_full_batch:
             return None
-        if along in self._usual and self._usual[along] == between:
+        usual = usual_ends(self.cube().y)
+        if along in usual and usual[along] == between:
             return self._computed[1][along]
         return columns(self.run, along, between)
 

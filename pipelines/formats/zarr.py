@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,14 @@ from pipelines.formats.zarr_arrays import (
     read_array,
     write_array,
 )
+from pipelines.formats.zarr_columns import (
+    PREFIX,
+    columns_of,
+    describe_columns,
+    write_columns,
+)
 from pipelines.maps.checks import statistic_title
+from pipelines.maps.columns import Columns
 from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.maps.integrated import Integrated
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
@@ -44,6 +51,7 @@ def write_zarr(
     cube: Cube,
     integrated: Integrated | None = None,
     *,
+    columns: Sequence[Columns] = (),
     overwrite: bool = False,
 ) -> None:
     """Write ``cube`` as a zarr v3 group of arrays with named dimensions ``z y x``.
@@ -53,9 +61,9 @@ def write_zarr(
     attributes of the group. A map with finer cubes has them all in groups ``level_0``,
     ``level_1``, …, the coarsest first. Integrated extinctions are arrays
     ``extinction_mean ...`` with the dimensions ``pixel distance`` (float32) and
-    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. The
-    manifest of hashes and the completion marker come last, and the store appears when
-    it is whole.
+    ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. Columns
+    are arrays ``column_z_mean …`` on the coarsest cube's other axes. The manifest of
+    hashes and the completion marker come last, and the store appears when it is whole.
 
     Raises
     ------
@@ -69,20 +77,24 @@ def write_zarr(
     if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
     attributes = _group_attributes(cube, integrated)
+    if columns:
+        attributes["columns"] = describe_columns(columns)
     for name in cube.arrays:
-        taken = name in (*AXES, *_RAY_NAMES) or name.startswith(_PREFIX)
+        taken = name in (*AXES, *_RAY_NAMES) or name.startswith((_PREFIX, PREFIX))
         if taken or not name.isidentifier():
             raise ValueError(
                 f"array name {name!r} must be an identifier other than "
-                f"{', '.join((*AXES, *_RAY_NAMES))} and {_PREFIX}..."
+                f"{', '.join((*AXES, *_RAY_NAMES))}, {_PREFIX}... and {PREFIX}..."
             )
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
         cubes = cube.levels
-        for part, level in zip(level_groups(group, len(cubes)), cubes, strict=True):
+        parts = level_groups(group, len(cubes))
+        for part, level in zip(parts, cubes, strict=True):
             _write_cube(part, level)
+        write_columns(parts[0], columns)
         if integrated is not None:
             _write_rays(group, integrated)
         consolidate(temporary)
@@ -158,6 +170,20 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
             last_star=read_array(group, "last_star"),
             unit=str(group[names[0]].attrs["units"]),
         )
+
+
+def read_columns(
+    path: str | os.PathLike[str], *, verify: bool = True
+) -> dict[str, Columns]:
+    """Read the columns of a map that :func:`write_zarr` wrote, by axis; maybe none.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_zarr`.
+    """
+    with _opened(Path(path), verify=verify) as (group, attributes):
+        return columns_of(group, level_prefixes(attributes)[0], attributes)
 
 
 def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.calibration import Calibration, calibrate
-from pipelines.figures.integrals import near_the_sun
 from pipelines.figures.sources import Source
-from pipelines.maps.columns import Columns
+from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.products import provenance
 from pipelines.run.folder import Run, read_run
@@ -86,7 +85,7 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     run = read_run(path)
     source = Source(path=path, run=run)
     cube = source.cube()
-    ends = {"y": near_the_sun(cube.y), "z": None}
+    ends = usual_ends(cube.y)
     return ReportData(
         run=run,
         cube=cube,

@@ -23,7 +23,7 @@ from pipelines.export.exporters import export_run
 from pipelines.figures.box import finest_at
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
-from pipelines.formats.zarr import read_zarr
+from pipelines.formats.zarr import read_columns, read_zarr
 from pipelines.model.observations import rays
 from pipelines.products import columns, map_cube
 from pipelines.products.reach import ray_distances
@@ -142,7 +142,9 @@ def test_others_open_it(exported):
         assert coarse.dims == fine.dims == ("z", "y", "x")
         assert float(fine.x[1] - fine.x[0]) == 35.0
         assert fine.attrs["units"] == "mag pc-1"
+        assert tree["level_0"]["column_z_std"].dims == ("y", "x")
         assert tree["extinction_mean"].dims == ("pixel", "distance")
+    assert set(read_columns(exported / "map.zarr")) == {"y", "z"}
     with fits.open(exported / "map.fits") as units:
         assert units["MEAN", 1].header["CDELT1"] == 70.0
         assert units["MEAN", 2].header["CDELT1"] == 35.0
