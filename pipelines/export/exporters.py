@@ -30,7 +30,11 @@ from pipelines.products import (
 )
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.products.provenance import convert, converted
-from pipelines.products.reach import checked_distances, checked_nside
+from pipelines.products.reach import (
+    checked_distances,
+    checked_nside,
+    ray_distances,
+)
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
@@ -46,8 +50,12 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProducts:
-    """What a run is turned into, in the band that is wanted; computed when asked."""
+    """What a run is turned into, in the band that is wanted; computed when asked.
 
+    ``wanted`` are the names of all products to be written.
+    """
+
+    wanted: frozenset[str]
     run: Run
     options: ExportOptions
     change: Conversion | None
@@ -90,9 +98,26 @@ class RunProducts:
             cube = cut_sphere(cube, options.sphere)
         return convert(cube, self.change)
 
-    def integrated(self, distances: np.ndarray | None = None) -> Integrated:
-        """Extinction along the rays of pixels, at every grid step unless given."""
-        found = integrated(self.run, nside=self.options.nside, distances=distances)
+    def integrated(self, name: str) -> Integrated:
+        """Extinction along the rays of pixels, at the distances of this product."""
+        return self._rays.at(self._distances[name])
+
+    @cached_property
+    def _distances(self) -> dict[str, np.ndarray]:
+        """Those [pc] of the stores, every grid step, and of maps of the sky."""
+        sky, found = self.options.distances, {}
+        if "zarr" in self.wanted:
+            found["zarr"] = ray_distances(self.run)
+        if "healpix" in self.wanted:
+            chosen = default_distances(self.run) if sky is None else sky
+            found["healpix"] = np.asarray(chosen, dtype=np.float64)
+        return found
+
+    @cached_property
+    def _rays(self) -> Integrated:
+        """At the distances of all products, from one pass over the sky."""
+        every = np.unique(np.concatenate([*self._distances.values()]))
+        found = integrated(self.run, nside=self.options.nside, distances=every)
         return convert(found, self.change)
 
 
@@ -124,7 +149,13 @@ def export_run(
     meta = provenance(fitted)
     change = options.change(meta)
     meta = converted(meta, change)
-    products = RunProducts(run=fitted, options=options, change=change, meta=meta)
+    products = RunProducts(
+        wanted=frozenset(name for name, paths in targets.items() if paths),
+        run=fitted,
+        options=options,
+        change=change,
+        meta=meta,
+    )
     written = []
     for name, exporter in EXPORTERS.items():
         for path in targets.get(name, ()):
@@ -135,7 +166,8 @@ def export_run(
 
 def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density, and the integrated extinction as far as it reaches."""
-    cube, found, options = products.cube, products.integrated(), products.options
+    cube, found = products.cube, products.integrated("zarr")
+    options = products.options
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
@@ -149,9 +181,7 @@ def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Integrated extinction at a few distances, with quantiles where there are any."""
-    distances = products.options.distances
-    edges = default_distances(products.run) if distances is None else distances
-    found = products.integrated(np.asarray(edges, dtype=np.float64))
+    found = products.integrated("healpix")
     write_healpix(path, SkyMaps.of(found, products.meta), overwrite=overwrite)
 
 

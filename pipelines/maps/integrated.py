@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,12 @@ class Integrated:
     def nside(self) -> int:
         """HEALPix resolution."""
         return nside_of(len(self.last_star))
+
+    def at(self, distances: np.ndarray) -> Integrated:
+        """The same at some of its distances."""
+        kept = np.searchsorted(self.distance, distances)
+        arrays = {name: values[:, kept] for name, values in self.arrays.items()}
+        return replace(self, distance=self.distance[kept], arrays=arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
