@@ -15,8 +15,8 @@ def keep_freed_memory() -> None:
     """Have freed arrays of up to 1 GiB reused instead of given back to the system.
 
     glibc gives arrays of more than 32 MiB back, and every new one costs the clearing of
-    its pages: transforms of eight fields of 128³ points took six times as long, a fit
-    of 116,000 stars 300 s in place of 377 s. Other C libraries are left as they are.
+    its pages: transforms of eight fields of 128³ points took two to six times as long.
+    Other C libraries are left as they are.
     """
     if platform.libc_ver()[0] != "glibc":
         return
