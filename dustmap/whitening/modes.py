@@ -173,7 +173,8 @@ class ModeWhitening:
 
     def _joined(self, spectra: list[Tensor]) -> Tensor:
         parts = zip(self.whitening.modes, spectra, strict=True)
-        return torch.cat([modes.packed(x) for modes, x in parts], dim=-1)
+        packed = [modes.packed(x) for modes, x in parts]
+        return packed[0] if len(packed) == 1 else torch.cat(packed, dim=-1)
 
     @property
     def _sizes(self) -> list[int]:

@@ -163,22 +163,23 @@ class TorusWhitening:
         return (scale * eps).reshape(*field.shape[:-1], -1)
 
     @cached_property
-    def _mode_root(self) -> Tensor:
-        return self._root.spectrum / self.modes[0].pairs.sqrt().to(self.dtype)
+    def _mode_roots(self) -> tuple[Tensor, Tensor]:
+        """``√D`` for modes with the factors √2: from them, and to them."""
+        factor = self.modes[0].pairs.sqrt().to(self.dtype)
+        return self._root.spectrum / factor, self._root.spectrum * factor
 
     def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
         """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`); two FFTs with refinement."""
         (modes,), (spectrum,) = self.modes, spectra
         if self.refinement == 1:
-            return modes.inverse(spectrum * self._mode_root)
+            return modes.inverse(spectrum * self._mode_roots[0])
         return self.colour(modes.white(spectrum))
 
     def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
         """``T Aᵀ g``."""
         (modes,) = self.modes
         if self.refinement == 1:
-            pairs = modes.pairs.to(self.dtype)
-            return [modes.forward(field).mul_(self._mode_root * pairs)]
+            return [modes.forward(field).mul_(self._mode_roots[1])]
         return [modes.of(self.colour_transpose(field))]
 
     def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
