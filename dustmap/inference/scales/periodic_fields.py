@@ -8,13 +8,16 @@ what is simulated varies smoothly with them.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dustmap.functionals import LineIntegrals, StepsOutwards
+from dustmap.functionals import LineIntegrals, Nodes, StepsOutwards
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Radial
+from dustmap.linalg.compiled_rows import Rows
+from dustmap.linalg.sparse import SparseMatrix
 from dustmap.models.means import Mean
 from dustmap.whitening import TorusWhitening
 
@@ -24,6 +27,8 @@ _CELLS, _TO_A_LENGTHSCALE = 128, 8
 _IMAGES = 1e-4
 # Of nodes along a ray, in lengthscales: neighbouring rays cross the same cells.
 _STEP = 1 / 32
+# Fields whose densities are held at once.
+_TOGETHER = 8
 
 
 class PeriodicFields:
@@ -53,7 +58,7 @@ class PeriodicFields:
             image_tolerance=_IMAGES,
         )
         white = (torch.randn(whitening.size, generator=generator) for _ in range(count))
-        self.fields = [whitening.colour(noise) for noise in white]
+        self.fields = torch.stack([whitening.colour(noise) for noise in white])
         # The observer's place in its cell.
         self._phase = torch.rand(3, generator=generator, dtype=torch.float64)
 
@@ -75,16 +80,27 @@ class PeriodicFields:
         lengths = torch.linalg.vector_norm(scaled, dim=1)
         stretch = torch.linalg.vector_norm(ends, dim=1) / lengths.clamp_min(1e-300)
         average = mean(nodes.points * lengthscale)
-        cells = self._cells(nodes.points)
+        sums = self._crossed(nodes, average if positive else torch.ones_like(average))
         found = []
-        for field in self.fields:
+        for fields in self.fields.split(_TOGETHER):
             # There are fewer cells than nodes of many rays.
             if positive:
-                density = average * (std * field - std**2 / 2).exp()[cells]
+                found.append(sums.matvec((std * fields - std**2 / 2).exp()))
             else:
-                density = average + std * field[cells]
-            found.append(stretch * nodes.sum_rows(density))
-        return torch.stack(found)
+                found.append(nodes.sum_rows(average) + std * sums.matvec(fields))
+        return stretch * torch.cat(found)
+
+    def _crossed(self, nodes: Nodes, factor: Float[Tensor, " p"]) -> SparseMatrix:
+        """Sums over the nodes of every ray of the cells that they lie in."""
+        ends = torch.searchsorted(nodes.rows, torch.arange(nodes.count + 1))
+        rows = Rows(
+            pointers=ends.numpy().astype(np.uint64),
+            columns=self._cells(nodes.points).numpy().astype(np.uint32),
+            values=(nodes.weights * factor).numpy().astype(np.float32),
+            first=0,
+            count=nodes.count,
+        )
+        return SparseMatrix.of_rows(rows, _CELLS**3)
 
     def _cells(self, places: Float[Tensor, "m 3"]) -> Tensor:
         """Indices of the cells at places in lengthscales."""
