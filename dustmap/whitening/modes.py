@@ -38,7 +38,7 @@ class Modes:
         if last % 2 == 0:
             pairs[-1] = 1.0
         self.pairs = pairs.to(device)
-        self._axes = tuple(range(-len(torus.shape), 0))
+        self.axes = tuple(range(-len(torus.shape), 0))
 
     @property
     def size(self) -> int:
@@ -47,21 +47,27 @@ class Modes:
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Tensor:
         """``T ε`` as a complex half spectrum."""
-        return self.forward(white).mul_(self.pairs.sqrt().to(white))
+        return self.forward(self.unflat(white)).mul_(self.pairs.sqrt().to(white))
 
     def white(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
         """``Tᵀ x``, the inverse of :meth:`of`."""
-        return self.inverse(spectrum / self.pairs.sqrt().to(spectrum.real))
+        return self.flat(self.inverse(spectrum / self.pairs.sqrt().to(spectrum.real)))
 
-    def forward(self, field: Float[Tensor, "*batch m"]) -> Tensor:
-        """The half spectrum of fields on the torus, without the factors √2."""
-        shaped = field.reshape(*field.shape[:-1], *self.torus.shape)
-        return torch.fft.rfftn(shaped, dim=self._axes, norm="ortho")
+    def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
+        """Vectors as arrays on the torus."""
+        return field.reshape(*field.shape[:-1], *self.torus.shape)
 
-    def inverse(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
-        """Fields of these half spectra, without the factors √2."""
-        field = inverse_transform(spectrum, self.torus.shape, norm="ortho")
-        return field.flatten(-len(self._axes))
+    def flat(self, field: Tensor) -> Float[Tensor, "*batch m"]:
+        """The inverse of :meth:`unflat`."""
+        return field.flatten(-len(self.axes))
+
+    def forward(self, field: Tensor) -> Tensor:
+        """The half spectrum of arrays on the torus, without the factors √2."""
+        return torch.fft.rfftn(field, dim=self.axes, norm="ortho")
+
+    def inverse(self, spectrum: Tensor) -> Tensor:
+        """Arrays on the torus of these half spectra, without the factors √2."""
+        return inverse_transform(spectrum, self.torus.shape, norm="ortho")
 
     def unpacked(self, x: Float[Tensor, "*batch p"]) -> Tensor:
         """The complex half spectrum in the same memory, with the factors √2."""
@@ -69,7 +75,7 @@ class Modes:
 
     def packed(self, spectrum: Tensor) -> Float[Tensor, "*batch p"]:
         """The inverse of :meth:`unpacked`."""
-        return torch.view_as_real(spectrum).flatten(-len(self._axes) - 1)
+        return torch.view_as_real(spectrum).flatten(-len(self.axes) - 1)
 
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
         """Places of the modes below this fraction of the Nyquist mode on every axis."""

@@ -33,7 +33,6 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
 from dustmap.levels import Levels
-from dustmap.linalg.circulant import inverse_transform
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
 from dustmap.whitening.modes import Modes
@@ -57,7 +56,6 @@ class _Level:
     Arrays of coefficients begin ``MARGIN`` points before the box.
     """
 
-    torus: Torus
     modes: Modes
     # Both roots are those of modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
@@ -66,39 +64,24 @@ class _Level:
     window: tuple[Any, ...]  # of the next box, of an array of coefficients
     finer: tuple[int, ...]  # points of the next box
 
-    def forward(self, field: Tensor) -> Tensor:
-        """The half spectrum of fields on the torus."""
-        return torch.fft.rfftn(field, dim=self._dims, norm="ortho")
-
-    def unflat(self, field: Tensor) -> Tensor:
-        """Vectors as arrays on the torus."""
-        return field.reshape(*field.shape[:-1], *self.torus.shape)
-
-    def inverse(self, modes: Tensor) -> Tensor:
-        """Fields on the torus of these half spectra."""
-        return inverse_transform(modes, self.torus.shape, norm="ortho")
-
     def gather(self, field: Tensor) -> Tensor:
         """Coefficients around the next box, from an array on the torus."""
-        shifts = (splines.MARGIN,) * len(self._dims)
-        return field.roll(shifts, dims=self._dims)[self.window]
+        axes = self.modes.axes
+        return field.roll((splines.MARGIN,) * len(axes), dims=axes)[self.window]
 
     def scatter(self, handed: Tensor) -> Tensor:
         """The transpose of :meth:`gather`."""
-        batch = handed.shape[: handed.ndim - len(self._dims)]
-        spread = handed.new_zeros(*batch, *self.torus.shape)
+        axes = self.modes.axes
+        batch = handed.shape[: handed.ndim - len(axes)]
+        spread = handed.new_zeros(*batch, *self.modes.torus.shape)
         spread[self.window] = handed
-        return spread.roll((-splines.MARGIN,) * len(self._dims), dims=self._dims)
+        return spread.roll((-splines.MARGIN,) * len(axes), dims=axes)
 
     def coefficients_like(self, handed: Tensor) -> Tensor:
         """Zeros for the coefficients of the level's own box."""
-        batch = handed.shape[: handed.ndim - len(self._dims)]
-        room = (n + 2 * splines.MARGIN for n in self.torus.grid.shape)
+        batch = handed.shape[: handed.ndim - len(self.modes.axes)]
+        room = (n + 2 * splines.MARGIN for n in self.modes.torus.grid.shape)
         return handed.new_zeros(*batch, *room)
-
-    @property
-    def _dims(self) -> tuple[int, ...]:
-        return tuple(range(-len(self.torus.shape), 0))
 
 
 def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Levels:
@@ -227,7 +210,6 @@ class LevelWhitening:
                 )
             )
         return _Level(
-            torus=torus,
             modes=modes,
             folded=folded,
             own=own,
@@ -290,14 +272,14 @@ class LevelWhitening:
         """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`): an FFT less of each torus."""
         fields: list[Tensor] = []
         low: Tensor | None = None
-        for part, modes in zip(self._parts, spectra, strict=True):
+        for part, spectrum in zip(self._parts, spectra, strict=True):
             if part.folded is not None:
-                field = part.inverse(modes * part.folded)
+                field = part.modes.inverse(spectrum * part.folded)
                 if low is not None:
                     field[part.box] += splines.values(low, self.levels.dimension)
-                fields.append(field.flatten(-self.levels.dimension))
+                fields.append(part.modes.flat(field))
             if part.own is not None:
-                handed = part.gather(part.inverse(modes * part.own))
+                handed = part.gather(part.modes.inverse(spectrum * part.own))
                 if low is not None:
                     handed += low[part.window]
                 low = splines.refine(handed, part.finer)
@@ -309,21 +291,21 @@ class LevelWhitening:
         low: Tensor | None = None
         given = list(self.levels.split(field))
         for part in reversed(self._parts):
-            modes: Tensor | None = None
+            spectrum: Tensor | None = None
             below: Tensor | None = None
             if part.folded is not None:
-                grid = part.unflat(given.pop())
-                modes = part.forward(grid) * part.folded
+                grid = part.modes.unflat(given.pop())
+                spectrum = part.modes.forward(grid) * part.folded
                 below = splines.values_transpose(grid[part.box], self.levels.dimension)
             if low is not None and part.own is not None:
                 handed = splines.refine_transpose(low, self.levels.dimension)
-                band = part.forward(part.scatter(handed)) * part.own
-                modes = band if modes is None else modes + band
+                band = part.modes.forward(part.scatter(handed)) * part.own
+                spectrum = band if spectrum is None else spectrum + band
                 if below is None:
                     below = part.coefficients_like(handed)
                 below[part.window] += handed
-            assert modes is not None
-            spectra.append(modes.mul_(part.modes.pairs.to(self.dtype)))
+            assert spectrum is not None
+            spectra.append(spectrum.mul_(part.modes.pairs.to(self.dtype)))
             low = below
         return spectra[::-1]
 

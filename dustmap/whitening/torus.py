@@ -172,14 +172,14 @@ class TorusWhitening:
         """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`); two FFTs with refinement."""
         (modes,), (spectrum,) = self.modes, spectra
         if self.refinement == 1:
-            return modes.inverse(spectrum * self._mode_roots[0])
+            return modes.flat(modes.inverse(spectrum * self._mode_roots[0]))
         return self.colour(modes.white(spectrum))
 
     def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
         """``T Aᵀ g``."""
         (modes,) = self.modes
         if self.refinement == 1:
-            return [modes.forward(field).mul_(self._mode_roots[1])]
+            return [modes.forward(modes.unflat(field)).mul_(self._mode_roots[1])]
         return [modes.of(self.colour_transpose(field))]
 
     def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:

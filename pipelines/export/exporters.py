@@ -116,7 +116,7 @@ class RunProducts:
     @cached_property
     def _rays(self) -> Integrated:
         """At the distances of all products, from one pass over the sky."""
-        every = np.unique(np.concatenate([*self._distances.values()]))
+        every = np.unique(np.concatenate(list(self._distances.values())))
         found = integrated(self.run, nside=self.options.nside, distances=every)
         return convert(found, self.change)
 

@@ -25,9 +25,9 @@ _ITERATIONS = 300
 # a sample (measured: 265 to 368, and 55 to 68); fits of samples before all are fitted.
 _MODE_ITERATIONS, _SAMPLE_ITERATIONS, _ROUGH_FITS = 330, 60, 8
 # What such an iteration takes of the time foreseen from blocks of vectors, with its
-# part of tangents and line searches. Inference of 43,000, 3,440 and 116,000 stars (one
-# grid, one grid and a std of 1.68, three nested grids) took 21, 30 and 147 s where 25,
-# 29 and 144 s are foreseen.
+# part of tangents and line searches. Fits of 43,000, 3,440 and 116,000 stars (one grid,
+# one grid and a std of 1.68, three nested grids), with the machine's speed measured
+# anew, give 25, 27 to 29 and 139 to 143 s; they had taken 21, 30 and 147 s.
 _SINGLY = 3.1
 # What an iteration takes of that in fits of samples, many of which share its passes:
 # inference of 48,000 to 125,000 stars took 28 to 66 s where 37 to 54 s are foreseen.

@@ -91,8 +91,7 @@ def cut_distance(integrated: Integrated, reach: float) -> Integrated:
             f"the cut ends {reach:g} pc away, before the first distance of the "
             f"integrated extinction ({integrated.distance[0]:g} pc)"
         )
-    arrays = {name: array[:, near] for name, array in integrated.arrays.items()}
-    return replace(integrated, distance=integrated.distance[near], arrays=arrays)
+    return integrated.at(integrated.distance[near])
 
 
 def reach_of_cube(cube: Cube) -> float:

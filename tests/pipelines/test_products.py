@@ -215,12 +215,12 @@ def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run)
 
 
 def test_a_lognormal_map_only_gains_extinction_and_doubt_along_a_ray(positive_run):
-    directions = one_cloud.directions(60)
+    directions = one_cloud.directions(240)
     edges = np.array([50.0, 100.0, 150.0, 205.0])
     mean, std = cumulative(positive_run, directions, edges)
     assert (mean[0] > 0).all() and (np.diff(mean, axis=0) > 0).all()
     # Extinction further out can only make up for extinction nearer by: not always.
-    assert (np.diff(std, axis=0) > 0).mean() > 0.85
+    assert (np.diff(std, axis=0) > 0).mean() > 0.9
     assert (std[-1] > std[0]).all()
 
 

@@ -14,8 +14,13 @@ from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import correlated_noise, fit
+from pipelines.model import engines
 from pipelines.run.folder import read_run
 from pipelines.saving.checkpoint_manager import CheckpointManager
+
+# Solves stop at a tenth of the gradient, by rounding an iteration earlier or later:
+# only steps until little is left to gain [nats per star] end at the same place.
+TO_THE_END = 1e-12
 
 
 def _settings() -> FitConfig:
@@ -31,6 +36,7 @@ def _settings() -> FitConfig:
 def _stopped_and_resumed(group: Group, folder: Path) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
     correlated_noise._LEAST_GAIN = -math.inf
+    engines._NEWTON_TOLERANCE = TO_THE_END
     source, output = folder / "stars.parquet", folder / "run"
     plain, saves = CheckpointManager._write_latest, 0
 
@@ -59,6 +65,7 @@ def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
 ) -> None:
     # One smooth cloud: neighbours hardly tell anything of one another.
     monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
+    monkeypatch.setattr(engines, "_NEWTON_TOLERANCE", TO_THE_END)
     stars = tmp_path / "stars.parquet"
     write_stars(stars, one_cloud.catalogue(400), overwrite=False)
     report = fit(stars, tmp_path / "alone", _settings())
@@ -70,7 +77,6 @@ def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     scale = float(one.posterior.samples.abs().max())
     for name in ("mean", "samples"):
         mine, other = getattr(one.posterior, name), getattr(two.posterior, name)
-        # Solves stop at a tenth of the gradient: by rounding, an iteration earlier.
-        assert float((mine - other).abs().max()) / scale < 1e-2
+        assert float((mine - other).abs().max()) / scale < 1e-4
     torch.testing.assert_close(one.support, two.support)
     assert one.summary["entries_of_W"] == two.summary["entries_of_W"]

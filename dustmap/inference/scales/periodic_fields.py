@@ -43,7 +43,8 @@ class PeriodicFields:
     kernel
         Its family; lengthscale and variance are one here.
     count
-        Number of fields S. Memory: ``4 S 128³`` bytes.
+        Number of fields S. Memory: ``4 S 128³`` bytes, and as much for the densities of
+        eight fields at a time, twice.
     """
 
     def __init__(
