@@ -32,6 +32,9 @@ class TruthConfig(Settings):
     spacing: Positive = 20.0
     """distance of the density's grid points [pc]; rounded so that they reach the box's
     faces"""
+    levels: Annotated[int, Field(ge=1, le=8)] = 1
+    """nested grids: each has half the spacing of the one around it and reaches half as
+    far from the Sun"""
 
     def conflicts(self) -> Iterator[str]:
         """Sides of under two grid steps."""
@@ -95,6 +98,9 @@ class TracerConfig(Settings):
     """faintest apparent magnitude, dust included [mag]"""
     dimming: NonNegative = 0.84
     """extinction in the survey's band per A_V"""
+    complete_within: Auto[Positive] = None
+    """distance d [pc] to which every star is observed; beyond it a share (d/r)^3, so
+    that shells from r to 2r have like numbers of stars; no limit when auto"""
 
     def conflicts(self) -> Iterator[str]:
         """An empty range of magnitudes."""

@@ -122,19 +122,35 @@ class Cube:
         -------
         Values of shape ``(...,)``; NaN beyond the outermost centres.
         """
-        array, flat = self.arrays[name], points.reshape(-1, 3)
-        index = np.empty((3, len(flat)))
-        inside = np.ones(len(flat), dtype=bool)
+        flat = points.reshape(-1, 3)
+        found, left = np.full(len(flat), np.nan), np.arange(len(flat))
+        for cube in (*reversed(self.finer), self):
+            index, inside = cube.indices(flat[left])
+            found[left[inside]] = map_coordinates(
+                cube.arrays[name],
+                index[:, inside],
+                output=float,
+                order=1,
+                mode="nearest",
+            )
+            left = left[np.isnan(found[left])]
+        return found.reshape(points.shape[:-1])
+
+    def indices(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where points ``x, y, z`` ``(n, 3)`` [pc] lie, in cells from the first centre.
+
+        Returns
+        -------
+        Fractional indices along z, y, x, shape ``(3, n)``, and whether each point lies
+        between the outermost centres.
+        """
+        index = np.empty((3, len(points)))
+        inside = np.ones(len(points), dtype=bool)
         for row, axis in enumerate((self.z, self.y, self.x)):
             step = (axis[-1] - axis[0]) / (len(axis) - 1)
-            index[row] = (flat[:, 2 - row] - axis[0]) / step
+            index[row] = (points[:, 2 - row] - axis[0]) / step
             inside &= (index[row] >= -_EDGE) & (index[row] <= len(axis) - 1 + _EDGE)
-        values = map_coordinates(array, index, output=float, order=1, mode="nearest")
-        found = np.where(inside, values, np.nan).reshape(points.shape[:-1])
-        for cube in self.finer:
-            inner = cube.sample(name, points)
-            found = np.where(np.isnan(inner), found, inner)
-        return found
+        return index, inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def truth_extinction(
 
     Each ray is cut into equal steps of at most ``step`` with two Gauss-Legendre nodes
     each: exact on every step that crosses no face of a cell, since there the
-    interpolant is a cubic.
+    interpolant is a cubic. As far as a finer cube's corners the steps are its own.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def truth_extinction(
     distance
         Where the rays end [pc], shape ``(N,)``.
     step
-        Longest step [pc]; half the smallest cell size unless given.
+        Longest step [pc]; half the smallest size of the cells there unless given.
     name
         Which of the cube's arrays.
 
@@ -65,13 +65,39 @@ def truth_extinction(
                 f"expected a cube around the observer at 0, got one that spans "
                 f"[{axis[0]:g}, {axis[-1]:g}] pc on an axis"
             )
-    step = 0.5 * min(cube.spacing) if step is None else step
-    if not step > 0:
+    if step is not None and not step > 0:
         raise ValueError(f"step must be positive, got {step}")
-    directions = unit_vectors(l, b)
-    steps = np.maximum(np.ceil(np.asarray(distance) / step), 1).astype(int)
-    total = np.empty(len(steps))
+    directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)
+    total, start = np.zeros(len(distance)), np.zeros(len(distance))
+    for level in (*reversed(cube.finer), cube):
+        end = distance if level is cube else np.minimum(distance, _furthest(level))
+        longest = 0.5 * min(level.spacing) if step is None else step
+        total += _integrals(cube, name, directions, start, end, longest)
+        start = np.maximum(start, end)
+    # The last node lies before the end, which alone may be outside.
+    ends = cube.sample(name, distance[:, None] * directions)
+    return np.where(np.isnan(ends), np.nan, total)
+
+
+def _furthest(cube: Cube) -> float:
+    """Distance of the corner of a cube that is furthest from the observer [pc]."""
+    axes = (cube.x, cube.y, cube.z)
+    return float(np.linalg.norm([max(-axis[0], axis[-1]) for axis in axes]))
+
+
+def _integrals(
+    cube: Cube,
+    name: str,
+    directions: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    step: float,
+) -> np.ndarray:
+    """Integrate along rays between two distances each [pc], in equal steps [mag]."""
+    steps = np.ceil((end - start) / step).astype(int)
+    total = np.zeros(len(steps))
     order = np.argsort(steps, kind="stable")
+    order = order[steps[order] > 0]
     while len(order):
         # The rays of a chunk share the number of steps of its longest.
         nodes = np.arange(1, len(order) + 1) * steps[order] * 2
@@ -79,9 +105,8 @@ def truth_extinction(
         chunk, order = order[:most], order[most:]
         count = int(steps[chunk[-1]])
         fractions = np.concatenate([(np.arange(count) + g) / count for g in _GAUSS])
-        reach = distance[chunk, None] * fractions
+        length = end[chunk] - start[chunk]
+        reach = start[chunk, None] + length[:, None] * fractions
         density = cube.sample(name, reach[..., None] * directions[chunk, None, :])
-        total[chunk] = density.mean(axis=1) * distance[chunk]
-    # The last node lies before the end, which alone may be outside.
-    ends = cube.sample(name, distance[:, None] * directions)
-    return np.where(np.isnan(ends), np.nan, total)
+        total[chunk] = density.mean(axis=1) * length
+    return total

@@ -168,6 +168,8 @@ def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndarray:
     """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc]."""
     truth, tracers, dust = config.truth, config.tracers, config.dust
+    if tracers.complete_within is not None:
+        return _draw_concentrated(config, tracers.complete_within, rng)
     x = rng.uniform(-truth.half_x, truth.half_x, _BATCH)
     y = rng.uniform(-truth.half_y, truth.half_y, _BATCH)
     radius = np.hypot(dust.centre_distance - x, y)
@@ -179,6 +181,32 @@ def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndar
     low, high = vertical.cdf([-truth.half_z, truth.half_z])
     z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
     return np.stack((x, y, z), axis=1)[accepted]
+
+
+def _draw_concentrated(
+    config: SimulateConfig, complete: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw from the disc's stars of which a share min(1, (complete/r)^3) is observed.
+
+    Proposals are isotropic, with distances from r^2 min(1, (complete/r)^3).
+    """
+    truth, tracers, dust = config.truth, config.tracers, config.dust
+    halves = np.array([truth.half_x, truth.half_y, truth.half_z])
+    furthest = float(np.linalg.norm(halves))
+    # The integral of the distances' density, in units of complete^3: r^3 / 3, and
+    # beyond `complete` 1/3 + ln(r / complete).
+    u = rng.random(_BATCH) * (1 / 3 + np.log(max(furthest / complete, 1.0)))
+    distance = complete * np.where(u < 1 / 3, np.cbrt(3 * u), np.exp(u - 1 / 3))
+    heading = rng.standard_normal((_BATCH, 3))
+    heading /= np.linalg.norm(heading, axis=1, keepdims=True)
+    position = distance[:, None] * heading
+    position = position[(np.abs(position) <= halves).all(axis=1)]
+    x, y, z = position.T
+    innermost = max(dust.centre_distance - truth.half_x, 0.0)
+    radius = np.hypot(dust.centre_distance - x, y) - innermost
+    height = np.abs(z + dust.sun_height)
+    disc = np.exp(-radius / tracers.scale_length - height / tracers.scale_height)
+    return position[rng.random(len(position)) < disc]
 
 
 def _draw_absolute_magnitudes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,36 +37,43 @@ def make_galaxy(config: SimulateConfig, rng: np.random.Generator) -> Galaxy:
     diffuse dust. The same generator state gives the same galaxy.
     """
     dust = config.dust
-    x, y, z = axes = _axes(config.truth)
-    disc = exponential_disc(axes, dust)
-    density = disc.copy()
+    grids = _grids(config.truth)
+    discs = [exponential_disc(axes, dust) for axes in grids]
+    densities = [disc.copy() for disc in discs]
     if dust.turbulence:
-        field = draw_turbulence(
-            disc.shape,
-            (z[1] - z[0], y[1] - y[0], x[1] - x[0]),
+        fields, variances = draw_turbulence(
+            grids,
             correlation_length=dust.correlation_length,
             slope=dust.slope,
             stirring=dust.stirring,
             rng=rng,
         )
-        density *= np.exp(dust.turbulence * field - 0.5 * dust.turbulence**2)
+        for density, field, variance in zip(densities, fields, variances, strict=True):
+            # What the next finer grid adds has the mean one, too.
+            half = 0.5 * dust.turbulence**2 * variance
+            density *= np.exp(dust.turbulence * field - half)
     clouds = draw_clouds(
-        density,
-        axes,
+        densities[0],
+        grids[0],
         count=dust.clouds,
         radius=config.cloud_radius,
         extinction=dust.cloud_extinction,
         rng=rng,
     )
     cavities = draw_cavities(
-        disc, axes, count=dust.cavities, radius=config.cavity_radius, rng=rng
+        discs[0], grids[0], count=dust.cavities, radius=config.cavity_radius, rng=rng
     )
-    for cloud in clouds:
-        add_cloud(density, axes, cloud)
-    for cavity in cavities:
-        carve(density, axes, cavity)
-    # Stars see what is stored, so the precision of the file is the truth's.
-    cube = Cube(x=x, y=y, z=z, arrays={"density": density.astype(np.float32)})
+    cubes = []
+    for density, axes in zip(densities, grids, strict=True):
+        for cloud in clouds:
+            add_cloud(density, axes, cloud)
+        for cavity in cavities:
+            carve(density, axes, cavity)
+        x, y, z = axes
+        # Stars see what is stored, so the precision of the file is the truth's.
+        arrays = {"density": density.astype(np.float32)}
+        cubes.append(Cube(x=x, y=y, z=z, arrays=arrays))
+    cube = replace(cubes[0], finer=tuple(cubes[1:]))
     return Galaxy(cube=cube, clouds=clouds, cavities=cavities)
 
 
@@ -82,10 +89,25 @@ def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
     return dust.density * vertical[:, None, None] * radial
 
 
-def _axes(truth: TruthConfig) -> Axes:
-    """Grid points [pc] from face to face, as near to the spacing as fits."""
+def _grids(truth: TruthConfig) -> list[Axes]:
+    """Grid points [pc] from face to face, as near to the spacing as fits; finer ones.
+
+    Those are between points of the grid around them, and reach half as far.
+    """
     halves = (truth.half_x, truth.half_y, truth.half_z)
     x, y, z = (
         np.linspace(-half, half, round(2 * half / truth.spacing) + 1) for half in halves
     )
-    return x, y, z
+    grids = [(x, y, z)]
+    for level in range(1, truth.levels):
+        reach = max(halves) / 2**level
+        x, y, z = (_halved(axis, reach) for axis in grids[-1])
+        grids.append((x, y, z))
+    return grids
+
+
+def _halved(axis: np.ndarray, reach: float) -> np.ndarray:
+    """The part of an axis within ``reach`` of 0, with half the spacing."""
+    edge = reach + 0.5 * (axis[1] - axis[0])
+    inner = axis[np.abs(axis) < edge]
+    return np.linspace(inner[0], inner[-1], 2 * len(inner) - 1)

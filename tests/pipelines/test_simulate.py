@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -65,6 +67,13 @@ def files(folder):
 # The dust
 
 
+def draw_one_grid(shape, spacing, **settings):
+    axes = [h * np.arange(n) for n, h in zip(shape[::-1], spacing[::-1], strict=True)]
+    (field,), variance = draw_turbulence([axes], **settings)
+    assert variance == [1.0]
+    return field
+
+
 def test_without_structure_the_dust_is_an_exponential_disc():
     config = configure("dust.sun_height=0", "dust.scale_height=80", base=PLAIN)
     cube = make_galaxy(config, np.random.default_rng(0)).cube
@@ -108,7 +117,7 @@ def test_the_turbulence_has_the_correlation_of_its_spectrum(slope):
 
     moments = []
     for seed in range(10):
-        field = draw_turbulence(
+        field = draw_one_grid(
             (64, 60, 56),
             (1.0, 1.0, 1.0),
             correlation_length=length,
@@ -130,7 +139,7 @@ def test_the_turbulence_has_the_correlation_of_its_spectrum(slope):
 def test_the_turbulence_does_not_wrap():
     faces = []
     for seed in range(60):
-        field = draw_turbulence(
+        field = draw_one_grid(
             (8, 8, 24),
             (10.0, 10.0, 10.0),
             correlation_length=30.0,
@@ -148,7 +157,7 @@ def test_the_turbulence_does_not_wrap():
 def test_every_value_of_the_turbulence_is_standard_normal(stirring):
     values = np.concatenate(
         [
-            draw_turbulence(
+            draw_one_grid(
                 (12, 30, 30),
                 (20.0, 20.0, 20.0),
                 correlation_length=50.0,
@@ -167,7 +176,7 @@ def test_every_value_of_the_turbulence_is_standard_normal(stirring):
 def test_unequal_spacings_leave_the_turbulence_isotropic():
     correlations = []
     for seed in range(12):
-        field = draw_turbulence(
+        field = draw_one_grid(
             (30, 60, 60),
             (20.0, 10.0, 10.0),
             correlation_length=60.0,
@@ -183,6 +192,78 @@ def test_unequal_spacings_leave_the_turbulence_isotropic():
         )
     along_z, along_x = np.mean(correlations, axis=0)
     assert along_z == pytest.approx(along_x, abs=0.04)
+
+
+NESTED = ("truth.spacing=40", "truth.levels=3", "truth.half_x=800", "truth.half_y=800")
+
+
+@pytest.mark.parametrize("stirring", [0.0, 0.5])
+def test_nested_turbulence_has_the_variance_and_correlation_of_its_spectrum(stirring):
+    length, lags = 40.0, np.array([0, 2, 4, 8])
+    coarse = 8.0 * np.arange(-8, 9)
+    grids = [(coarse / n,) * 3 for n in (1, 2, 4)]
+
+    def covariance(r, cut):
+        def integrand(k):
+            power = (1 + (k * length) ** 2) ** (-11 / 6) * np.exp(-((k * cut) ** 2))
+            return k**2 * np.sinc(k * r / np.pi) * power
+
+        return integrate.quad(integrand, 0, 8 / cut, limit=400)[0]
+
+    products = []
+    for seed in range(120):
+        fields, variances = draw_turbulence(
+            grids,
+            correlation_length=length,
+            slope=11 / 3,
+            stirring=stirring,
+            rng=np.random.default_rng(seed),
+        )
+        own = [np.mean(field**2) for field in fields]
+        lagged = [
+            np.mean(fields[2][:, :, : 17 - n] * fields[2][:, :, n:]) for n in lags
+        ]
+        products.append([*own, *lagged])
+    found = np.mean(products, axis=0)
+    error = np.std(products, axis=0) / np.sqrt(len(products))
+    total = covariance(0, 2.0)
+    shares = np.array([covariance(0, cut) / total for cut in (8.0, 4.0, 2.0)])
+    np.testing.assert_allclose(variances, shares, rtol=0.02)
+    assert (np.abs(found[:3] - shares) < 4 * error[:3] + 0.01).all()
+    if not stirring:
+        expected = [covariance(2.0 * lag, 2.0) / total for lag in lags]
+        assert (np.abs(found[3:] - expected) < 4 * error[3:] + 0.01).all()
+
+
+def test_a_finer_grid_adds_to_the_field_of_the_grid_around_it():
+    config = configure(*NESTED, "dust.turbulence=1", base=PLAIN)
+    cube = make_galaxy(config, np.random.default_rng(3)).cube
+    assert [level.spacing[0] for level in cube.levels] == [40.0, 20.0, 10.0]
+    assert [level.x[-1] for level in cube.levels] == [800.0, 400.0, 200.0]
+    for coarse, fine in itertools.pairwise(cube.levels):
+        inside = [
+            np.flatnonzero((axis >= inner[0] - 1) & (axis <= inner[-1] + 1))
+            for axis, inner in zip(
+                (coarse.z, coarse.y, coarse.x), (fine.z, fine.y, fine.x), strict=True
+            )
+        ]
+        known = np.log(coarse.arrays["density"][np.ix_(*inside)])
+        same = np.log(fine.arrays["density"][::2, ::2, ::2])
+        # Same places: the finer field is the coarser one and a band of its own.
+        assert np.corrcoef(known.ravel(), same.ravel())[0, 1] > 0.8
+        assert np.abs(same - known).max() > 0.1
+
+
+def test_stars_beyond_the_complete_distance_are_as_many_in_every_doubling():
+    settings = ("tracers.complete_within=30", "tracers.magnitude_limit=40")
+    flat = ("tracers.scale_height=1e5", "tracers.scale_length=1e6")
+    config = configure(*settings, *flat, "errors.parallax=1e-6", "stars=20000")
+    stars, _, _ = mock(config)
+    counts, _ = np.histogram(stars.extra["distance_true"], [0, 30, 50, 100, 200])
+    # Of r² min(1, (30 / r)³), which the box holds to 200 pc.
+    expected = np.array([1 / 3, *np.log([50 / 30, 2, 2])])
+    ratio = counts / expected
+    assert (np.abs(ratio / ratio.mean() - 1) < 4 / np.sqrt(counts)).all()
 
 
 @pytest.fixture

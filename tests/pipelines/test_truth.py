@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import erf
@@ -54,6 +56,29 @@ def test_a_trilinear_density_is_looked_up_and_integrated_exactly():
     mean = 3.0 + (x - 2 * y + 5 * z) / 2 + 1e-2 * x * y * z / 4
     np.testing.assert_allclose(
         truth_extinction(cube, l, b, distance), distance * mean, rtol=1e-10
+    )
+
+
+def test_rays_are_integrated_through_nested_grids_in_the_cells_of_each():
+    wide = make_cube(gaussian, spacing=10.0)
+    middle = make_cube(gaussian, spacing=5.0, half=(100.0, 100.0, 80.0))
+    inner = make_cube(gaussian, spacing=2.5, half=(50.0, 50.0, 50.0))
+    nested = replace(wide, finer=(middle, inner))
+    ends, l, b, distance = draw_rays()  # noqa: E741
+    found = truth_extinction(nested, l, b, distance)
+    fine = truth_extinction(nested, l, b, distance, step=0.1)
+    # Steps that cross a grid's face are off by the square of its cells.
+    np.testing.assert_allclose(found, fine, rtol=2e-4, atol=1e-6)
+    within = np.abs(ends).max(axis=1) < 50
+    np.testing.assert_array_equal(
+        truth_density(nested, ends[within]), truth_density(inner, ends[within])
+    )
+    near = distance < 50
+    assert near.any()
+    np.testing.assert_allclose(
+        found[near],
+        truth_extinction(inner, l[near], b[near], distance[near]),
+        rtol=1e-5,
     )
 
 
