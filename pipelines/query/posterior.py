@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
+from dustmap.grid import Grid
 from dustmap.keyed_noise import keyed_normals
 from dustmap.posterior import Moments
 from pipelines.base.errors import InputError
@@ -121,10 +122,18 @@ class PosteriorAnswers:
         return self._posterior.draws_from(functionals, white).numpy()
 
     def _cell_keys(self, ends: np.ndarray) -> np.ndarray:
-        """Keys ``(n, 4)`` that are equal between the same points of the grid."""
-        grid = self._plan.grid
+        """Keys ``(n, 4)`` that are equal between the same points of the finest grid."""
+        coarsest, *finer = self._plan.grids
+        keys = _keys(1, self._cells(coarsest, ends))
+        for kind, grid in enumerate(finer, start=3):
+            inside = grid.contains(torch.as_tensor(ends)).numpy()
+            keys[inside] = _keys(kind, self._cells(grid, ends[inside]))
+        return keys
+
+    def _cells(self, grid: Grid, ends: np.ndarray) -> np.ndarray:
+        """Which of a grid's (refined) cells the points lie in, ``(n, 3)``."""
         spacing = np.array(grid.spacing) / self._plan.refinement
-        return _keys(1, np.floor((ends - np.array(grid.origin)) / spacing))
+        return np.floor((ends - np.array(grid.origin)) / spacing)
 
 
 def _moment(moments: Moments, kind: Kind) -> Tensor:

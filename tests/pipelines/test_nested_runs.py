@@ -169,6 +169,25 @@ def test_an_exported_map_answers_as_the_run(run, exported):
     np.testing.assert_allclose(found, fine, rtol=1e-5)
 
 
+def test_drawn_densities_scatter_by_the_cells_of_the_finest_grid(run):
+    inner = run.plan.grids[1]
+    # Just beside a face between two fine cells of one coarse cell, and in the former.
+    face = inner.origin[0] + 7 * inner.spacing[0]
+    y, z = (inner.origin[i] + 6.5 * inner.spacing[i] for i in (1, 2))
+    x = np.array([face - 2e-6, face - 1e-6, face + 1e-6])
+    where = SkyCoord(
+        x * u.pc,
+        np.full(3, y) * u.pc,
+        np.full(3, z) * u.pc,
+        frame="galactic",
+        representation_type="cartesian",
+    )
+    drawn = dustmap.open_map(run.path).query(where, integrated=False, mode="samples")
+    same, other = np.abs(np.diff(drawn.value, axis=0)) / drawn.value.mean()
+    assert same.max() < 1e-4
+    assert np.median(other) > 1e-2
+
+
 def test_samples_are_read_as_they_were_written(run, tmp_path):
     write_samples(run, tmp_path / "all.samples")
     archive = read_samples(tmp_path / "all.samples")

@@ -211,7 +211,7 @@ def test_nested_turbulence_has_the_variance_and_correlation_of_its_spectrum(stir
         return integrate.quad(integrand, 0, 8 / cut, limit=400)[0]
 
     products = []
-    for seed in range(120):
+    for seed in range(40):
         fields, variances = draw_turbulence(
             grids,
             correlation_length=length,
