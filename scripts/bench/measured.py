@@ -27,6 +27,7 @@ def main() -> None:
         "wall": wall,
         "cpu": used.ru_utime + used.ru_stime,
         "peak": used.ru_maxrss * unit,
+        "command": command,
     }
     with open(record, "w", encoding="utf-8") as stream:
         json.dump(facts, stream)

@@ -38,18 +38,24 @@ def simulated(
     targets: int,
     seed: int,
     settings: Sequence[str] = (),
+    truth: Path | None = None,
+    keep: bool = False,
 ) -> Simulated:
     """`dustmap simulate` in the box of 4 × 4 × 2 kpc; the last ``targets`` held out.
 
-    Stars come in random order, so that the last are like the others.
+    Stars come in random order, so that the last are like the others. ``truth`` is where
+    the density goes; with ``keep`` what the same command has left stands.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mock.parquet"
     options = [w for pair in (*GALAXY, *settings) for w in ("--set", pair)]
     counts = ["--stars", str(stars + targets), "--seed", str(seed)]
+    if truth is not None:
+        counts += ["--truth", str(truth)]
     taken = dustmap(
         ["simulate", "-o", path, "--overwrite", *counts, *options],
         folder / "simulate.log",
+        keep=keep,
     )
     everything = read_stars(path)
     train = _observed(everything.select(slice(0, stars)))

@@ -35,8 +35,10 @@ class Taken:
         }
 
 
-def dustmap(arguments: Sequence[str | Path], log: Path) -> Taken:
+def dustmap(arguments: Sequence[str | Path], log: Path, *, keep: bool = False) -> Taken:
     """Run ``dustmap ARGUMENTS`` to the end.
+
+    With ``keep`` what the same command left, if it ended well, stands.
 
     Raises
     ------
@@ -45,15 +47,22 @@ def dustmap(arguments: Sequence[str | Path], log: Path) -> Taken:
     """
     record = log.with_suffix(".json")
     words = [str(word) for word in arguments]
-    print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
-    # Without site-packages: the smaller the process, the lower what it can hide.
-    command = [sys.executable, "-S", str(_MEASURED), str(record), str(log)]
-    subprocess.run([*command, *_PROGRAM, *words], check=True)
-    facts = json.loads(record.read_text(encoding="utf-8"))
+    run = [*_PROGRAM, *words]
+    if not (keep and record.is_file() and _facts(record)["command"] == run):
+        print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
+        # Without site-packages: the smaller the process, the lower what it can hide.
+        command = [sys.executable, "-S", str(_MEASURED), str(record), str(log)]
+        subprocess.run([*command, *run], check=True)
+    facts = _facts(record)
+    del facts["command"]
     if facts.pop("status"):
         lines = log.read_text(encoding="utf-8").strip().splitlines()
         raise RuntimeError(f"{(lines or ['no output'])[-1]} (see {log})")
     return Taken(**facts)
+
+
+def _facts(record: Path) -> dict[str, Any]:
+    return json.loads(record.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +100,26 @@ class Fitted:
 
 
 def fit_and_predict(
-    folder: Path, stars: Path, targets: Path, settings: Sequence[str]
+    folder: Path,
+    stars: Path,
+    targets: Path,
+    settings: Sequence[str],
+    *,
+    keep: bool = False,
 ) -> Fitted:
     """`dustmap fit` on one table and `dustmap predict` at another."""
     folder.mkdir(parents=True, exist_ok=True)
     run, predicted = folder / "run", folder / "predicted.parquet"
     options = [word for pair in settings for word in ("--set", pair)]
     fit = dustmap(
-        ["fit", stars, "-o", run, "--overwrite", *options], folder / "fit.log"
+        ["fit", stars, "-o", run, "--overwrite", *options],
+        folder / "fit.log",
+        keep=keep,
     )
     predict = dustmap(
         ["predict", run, targets, "-o", predicted, "--overwrite"],
         folder / "predict.log",
+        keep=keep,
     )
     description = json.loads((run / "run.json").read_text(encoding="utf-8"))
     columns, _, _ = read_table(predicted)

@@ -55,6 +55,18 @@ def test_merging(tmp_path):
     assert merging["cells"] == "32,80pc"
 
 
+def test_levels(tmp_path):
+    fits, stars, cubes = run("levels", tmp_path).values()
+    assert [row["map"] for row in fits] == ["nested grids", "one grid"]
+    assert [len(row["cells [pc]"].split()) for row in fits] == [2, 1]
+    # Shells of both maps are of the same stars.
+    half = len(stars) // 2
+    assert [r["judged"] for r in stars[:half]] == [r["judged"] for r in stars[half:]]
+    assert all(row["RMSE map"] > 0 for row in stars)
+    wide = [row for row in cubes if row["shell [pc]"] == "100-200"]
+    assert all(-1 <= row["r 64 pc"] <= 1 and 0 <= row["68% 64 pc"] <= 1 for row in wide)
+
+
 def dust_field(folder):
     """A slab of constant density in the layout of the real file."""
     rng = np.random.default_rng(0)
