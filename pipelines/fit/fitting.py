@@ -29,7 +29,7 @@ from pipelines.planning.selection import (
     planning_view,
     read_sample,
 )
-from pipelines.run.folder import check_output, fit_of
+from pipelines.run.folder import check_run_folder, fit_of
 from pipelines.saving.checkpoint_manager import InferenceCheckpointer
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.session import Session, opened
@@ -82,7 +82,7 @@ def fit(
         say(f"{output} is finished: nothing is left to do")
         return report_of(output)
     may_replace = overwrite or (resume and begun is not None and begun.overwrite)
-    check_output(output, overwrite=may_replace)
+    check_run_folder(output, overwrite=may_replace)
     # Before the first rank begins there.
     group.meet()
     with opened(

@@ -28,7 +28,7 @@ from pipelines.regress.options import Options
 from pipelines.regress.prediction import Prediction, Scaling, metrics, predict
 from pipelines.regress.report import Report
 from pipelines.regress.table import read_any
-from pipelines.run.folder import check_output, write_json
+from pipelines.run.folder import check_run_folder, write_json
 from pipelines.storage.atomic import atomic_directory, write_manifest
 from pipelines.storage.digests import input_digests
 
@@ -48,7 +48,7 @@ def regress(
         If the table or the options are of no use, or the output exists or cannot be
         written.
     """
-    check_output(output, overwrite=overwrite, marker=_SUMMARY)
+    check_run_folder(output, overwrite=overwrite, marker=_SUMMARY)
     clock = StageClock()
     table = read_any(source)
     data = select(table, options)

@@ -35,7 +35,7 @@ from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.run.residual import read_residual
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.atomic import check_manifest, check_writable
+from pipelines.storage.atomic import check_manifest, check_output
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 
@@ -89,7 +89,7 @@ class Run:
         return (self.support, *self.finer_support)
 
 
-def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
+def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
     """Refuse an output folder before the work rather than after it.
 
     Raises
@@ -103,15 +103,13 @@ def check_output(path: Path, *, overwrite: bool, marker: str = "run.json") -> No
             f"{path}: names that end in {SUFFIX} are those of fits that are not "
             "finished, choose another output"
         )
-    if path.exists() and not overwrite:
-        raise InputError(f"{path} exists: choose another output or pass --overwrite")
+    check_output(path, overwrite=overwrite)
     is_empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (path / marker).is_file():
         raise InputError(
             f"{path} is no run folder: --overwrite replaces only a run, choose "
             "another output"
         )
-    check_writable(path)
 
 
 def write_state(folder: Path, **tensors: Tensor) -> None:

@@ -14,7 +14,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
-from pipelines.run.folder import check_output, read_run, write_json, write_state
+from pipelines.run.folder import check_run_folder, read_run, write_json, write_state
 from pipelines.run.predict import predict_columns
 
 FILES = [
@@ -126,16 +126,16 @@ def test_exports_beside_the_run_do_not_disturb_it(cloud_run, tmp_path):
 
 
 def test_only_a_run_or_nothing_may_be_replaced(cloud_run, tmp_path):
-    check_output(tmp_path / "new", overwrite=False)
+    check_run_folder(tmp_path / "new", overwrite=False)
     (tmp_path / "empty").mkdir()
-    check_output(tmp_path / "empty", overwrite=True)
-    check_output(cloud_run.path, overwrite=True)
+    check_run_folder(tmp_path / "empty", overwrite=True)
+    check_run_folder(cloud_run.path, overwrite=True)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
     with pytest.raises(InputError, match="no run folder"):
-        check_output(tmp_path / "home", overwrite=True)
+        check_run_folder(tmp_path / "home", overwrite=True)
     with pytest.raises(InputError, match="exists"):
-        check_output(tmp_path / "empty", overwrite=False)
+        check_run_folder(tmp_path / "empty", overwrite=False)
 
 
 def test_the_engine_svi_leaves_a_run_of_the_same_shape(svi_run):
