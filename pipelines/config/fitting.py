@@ -211,7 +211,7 @@ class SviConfig(Settings):
 class BudgetConfig(Settings):
     """What the fit may spend; the grid's fineness follows where it is auto."""
 
-    minutes: Positive = 3.0
+    minutes: Positive = 5.0
     """time [min]"""
     memory_gib: Auto[Positive] = None
     """memory [GiB]; half the machine's when auto"""

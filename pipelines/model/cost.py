@@ -47,10 +47,6 @@ _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # What the precision of noise that neighbours share holds of a star [bytes]: 31 entries,
 # with the weights and the neighbours that they are made of.
 _PRECISION = 31 * 12.0 + 30 * 16.0
-# A block of vectors larger than this [bytes] no longer stays in the processor's cache,
-# and every pass over it then takes this much longer than `measure` sees: 0.74 s for an
-# iteration of 16 vectors of 784,000 points, 0.20 s for 16 of 327,000.
-_CACHE, _BEYOND_CACHE = 3 * 2**23, 1.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +176,6 @@ def seconds(work: Work, speed: Speed) -> float:
         + vectors * flop
         + 20 * transformed * speed.entry
     )
-    if min(work.block, max(work.samples, 1)) * fine * work.itemsize > _CACHE:
-        column *= _BEYOND_CACHE
     hard = max(1.0, work.std / _EASY_STD) ** 2
     if work.correlated:
         shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS * _TOGETHER
