@@ -2,11 +2,11 @@
 
 1,000,000 simulated stars, as many from each distance to its double, look through
 turbulent log-normal dust with the spectrum q^(-11/3), which is known on cells of 2 pc
-within 200 pc and twice coarser at each doubling. Both maps are fitted by `dustmap fit`
-within the same time and memory: by defaults, which choose nested grids, and on one grid
-whose cells are given. Held-out stars are judged at their true places by shells of
-distance, beside tuned neighbours and kriging; the density by shells and by scale: its
-average over random cubes of a side, of the map and of the truth.
+within 200 pc and twice coarser at each doubling. `dustmap fit` makes two maps: on six
+nested grids, with cells of 1.6 to 50 pc unless given, and on one. Held-out stars are
+judged at their true places by shells of distance, beside tuned neighbours and kriging;
+the density by shells and by scale: its average over random cubes of a side, of the map
+and of the truth.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ SHELLS = (0.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
 SCALES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 # Cubes for every shell and scale, and points along a side that are averaged.
 _CUBES, _QUICK_CUBES, _POINTS = 1000, 50, 4
+_GRIDS = ("box.spacing=50", "box.levels=6")
 # Of a smoke run: its sky, and its nested grids.
 _QUICK_SKY = ("truth.spacing=64", "truth.levels=2")
 _QUICK_GRIDS = ("box.spacing=150", "box.levels=2", "inference.learn=false")
@@ -77,7 +78,7 @@ def main() -> None:
     budget += [f"budget.memory_gib={options.memory:g}", "data.holdout=0"]
     budget.append(f"inference.samples={options.samples}")
     fits = {
-        "nested grids": list(_QUICK_GRIDS) if options.quick else [],
+        "nested grids": list(_QUICK_GRIDS if options.quick else options.nested),
         "one grid": ["box.levels=1", f"box.spacing={options.spacing:g}"],
     }
     targets = read_stars(mock.targets)
@@ -231,6 +232,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--minutes", type=float, default=60.0)
     options.add_argument("--memory", type=float, default=14.0, help="[GiB]")
     options.add_argument("--samples", type=int, default=12)
+    options.add_argument("--nested", nargs="+", default=_GRIDS, metavar="KEY=VALUE")
     options.add_argument(
         "--spacing", type=float, default=12.0, help="cells of the one grid [pc]"
     )
