@@ -172,11 +172,7 @@ def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndar
         return _draw_concentrated(config, tracers.complete_within, rng)
     x = rng.uniform(-truth.half_x, truth.half_x, _BATCH)
     y = rng.uniform(-truth.half_y, truth.half_y, _BATCH)
-    radius = np.hypot(dust.centre_distance - x, y)
-    # The innermost point of the box has the most stars.
-    innermost = max(dust.centre_distance - truth.half_x, 0.0)
-    chance = np.exp(-(radius - innermost) / tracers.scale_length)
-    accepted = rng.random(_BATCH) < chance
+    accepted = rng.random(_BATCH) < _radial_share(config, x, y)
     vertical = laplace(loc=-dust.sun_height, scale=tracers.scale_height)
     low, high = vertical.cdf([-truth.half_z, truth.half_z])
     z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
@@ -202,11 +198,17 @@ def _draw_concentrated(
     position = distance[:, None] * heading
     position = position[(np.abs(position) <= halves).all(axis=1)]
     x, y, z = position.T
-    innermost = max(dust.centre_distance - truth.half_x, 0.0)
-    radius = np.hypot(dust.centre_distance - x, y) - innermost
-    height = np.abs(z + dust.sun_height)
-    disc = np.exp(-radius / tracers.scale_length - height / tracers.scale_height)
+    disc = np.exp(-np.abs(z + dust.sun_height) / tracers.scale_height)
+    disc *= _radial_share(config, x, y)
     return position[rng.random(len(position)) < disc]
+
+
+def _radial_share(config: SimulateConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The disc's density over its largest, at the innermost point of the box."""
+    centre = config.dust.centre_distance
+    innermost = max(centre - config.truth.half_x, 0.0)
+    radius = np.hypot(centre - x, y)
+    return np.exp(-(radius - innermost) / config.tracers.scale_length)
 
 
 def _draw_absolute_magnitudes(

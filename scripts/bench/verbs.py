@@ -48,7 +48,7 @@ def dustmap(arguments: Sequence[str | Path], log: Path, *, keep: bool = False) -
     record = log.with_suffix(".json")
     words = [str(word) for word in arguments]
     run = [*_PROGRAM, *words]
-    if not (keep and record.is_file() and _facts(record)["command"] == run):
+    if not (keep and _ended_well(record, run)):
         print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
         # Without site-packages: the smaller the process, the lower what it can hide.
         command = [sys.executable, "-S", str(_MEASURED), str(record), str(log)]
@@ -63,6 +63,14 @@ def dustmap(arguments: Sequence[str | Path], log: Path, *, keep: bool = False) -
 
 def _facts(record: Path) -> dict[str, Any]:
     return json.loads(record.read_text(encoding="utf-8"))
+
+
+def _ended_well(record: Path, command: list[str]) -> bool:
+    """Whether the record is one of this command, without an error."""
+    if not record.is_file():
+        return False
+    facts = _facts(record)
+    return facts.get("command") == command and not facts["status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
