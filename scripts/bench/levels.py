@@ -175,7 +175,9 @@ def by_scale(
             where = SkyCoord(x, y, z, frame="galactic", representation_type="cartesian")
             drawn = fit.query(where, integrated=False, mode="samples")
             samples = np.asarray(drawn.value).mean(axis=1)
-            both = correlations(samples.mean(axis=1), true)
+            # Not the mean of a few samples, which scatters.
+            mean = fit.query(where, integrated=False, mode="mean")
+            both = correlations(np.asarray(mean.value).mean(axis=1), true)
             ends = np.quantile(samples, (0.16, 0.84), axis=1)
             row[f"r {side:g} pc"] = both["density_r"]
             row[f"r ln {side:g} pc"] = both["density_log_r"]
