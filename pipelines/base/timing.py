@@ -29,6 +29,11 @@ class StageClock:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
         self._last += seconds
 
+    @property
+    def total(self) -> float:
+        """Seconds until now, of all stages."""
+        return sum(self.seconds.values()) + time.perf_counter() - self._last
+
     def so_far(self, stage: str) -> dict[str, float]:
         """Seconds by stage as if the one at hand, ``stage``, ended now.
 

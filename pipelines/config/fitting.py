@@ -212,7 +212,7 @@ class BudgetConfig(Settings):
     """What the fit may spend; the grid's fineness follows where it is auto."""
 
     minutes: Positive = 5.0
-    """time [min]"""
+    """time [min]; where it runs out the fit draws fewer samples, and says so"""
     memory_gib: Auto[Positive] = None
     """memory [GiB]; half the machine's when auto"""
 

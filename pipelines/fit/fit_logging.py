@@ -62,7 +62,13 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     if work.ranks > 1:
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
-    say(f"time: about {cost.seconds(work, speed):.0f} s for the solves")
+    seconds, minutes = cost.seconds(work, speed), config.budget.minutes
+    say(f"time: about {seconds:.0f} s for the solves")
+    if seconds > 60 * minutes:
+        say(
+            f"note: the fit ends before they are done, budget.minutes = {minutes:g}: "
+            "raise it, or take a coarser grid or fewer samples"
+        )
     refuse_too_large(plan, work, config)
 
 

@@ -35,6 +35,10 @@ from pipelines.saving.fit_state import FitState
 from pipelines.saving.session import Session, opened
 from pipelines.saving.workspace import Workspace, finish, unfinished
 
+# Of the time left before a first map, what the rest of the fit needs; what comes after
+# an inference, in units of the time in which the residual was first learnt.
+_AFTER_FIRST, _AFTER_LAST = 0.7, 2.0
+
 
 def fit(
     source: Path,
@@ -254,6 +258,9 @@ def _run(
         manager.stop_if_asked()
         record(stage, step, value)
 
+    left = _seconds_left(session)
+    spent = session.manager.clock.seconds.get("residual", 0.0)
+    later = _AFTER_FIRST * left() if rough else _AFTER_LAST * spent
     problem = Problem(
         plan=plan,
         data=data_of(sample.train, config),
@@ -267,6 +274,7 @@ def _run(
         correlation=correlated_noise.correlation_of(state, sample, config),
         start=None if state.result is None else state.result.mean,
         rough=rough,
+        time_left=lambda: left() - later,
     )
     # Free the checkpoint's tensors.
     del inference
@@ -276,3 +284,14 @@ def _run(
         if not resumed or isinstance(error, InputError):
             raise
         raise InputError(f"{manager.last}: {error}") from error
+
+
+def _seconds_left(session: Session) -> Callable[[], float]:
+    """What the ranks have left of ``budget.minutes``, with earlier processes' time."""
+    budget, clock = 60 * session.config.budget.minutes, session.manager.clock
+
+    def left() -> float:
+        milliseconds = int(1000 * (budget - clock.total))
+        return min(session.group.numbers(milliseconds)) / 1000
+
+    return left

@@ -66,6 +66,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         start=problem.start,
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
+        time_left=problem.time_left,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(
@@ -74,7 +75,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result, config.inference.tolerance),
+        messages=_messages(model, result, config),
         facts={**_torus_facts(model), **_fit_facts(result)},
     )
 
@@ -97,10 +98,10 @@ def full_batch_settings(config: FitConfig, stars: int, size: int) -> FullBatch:
 
 
 def _messages(
-    model: ForwardModel, result: FullBatchResult, tolerance: float
+    model: ForwardModel, result: FullBatchResult, config: FitConfig
 ) -> tuple[str, ...]:
     """How the solves, the steps and the share ended."""
-    solution = result.mean_solution
+    solution, tolerance = result.mean_solution, config.inference.tolerance
     mean = f"mean: {solution.message}"
     if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
         mean += (
@@ -118,6 +119,13 @@ def _messages(
         )
     if result.sample_solution is not None:
         messages.append(f"samples: {result.sample_solution.message}")
+    if result.out_of_time:
+        messages.append(
+            f"the time ran out, budget.minutes = {config.budget.minutes:g}: "
+            f"{result.newton_steps} Gauss-Newton steps to the mode, "
+            f"{len(result.samples)} of {config.inference.samples} samples; raise "
+            "budget.minutes, or take a coarser grid or fewer samples"
+        )
     if not result.share_settled:
         messages.append(
             "the share of the unresolved variance still moved when its rounds ended, "

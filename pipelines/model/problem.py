@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
+from dustmap.inference.full_batch import SecondsLeft, unlimited
 from dustmap.residual.vecchia import VecchiaPrecision
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
@@ -62,7 +63,8 @@ class Problem:
 
     The ranks of ``group`` solve it together; ``checkpointer`` has the state to go on
     from. The stars' noise is independent, or has this ``correlation``; the mode is
-    sought from ``start``, and need not be accurate if ``rough``.
+    sought from ``start``, and need not be accurate if ``rough``. The engine full-batch
+    ends in the ``time_left``.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class Problem:
     correlation: VecchiaPrecision | None = None
     start: Tensor | None = None
     rough: bool = False
+    time_left: SecondsLeft = unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

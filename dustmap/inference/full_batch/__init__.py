@@ -6,6 +6,7 @@
 from dustmap.inference.full_batch.engine import infer
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision
 from dustmap.inference.full_batch.noise import Noise, NoiseState
+from dustmap.inference.full_batch.pace import SecondsLeft, unlimited
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "NoiseState",
     "OnStep",
     "Precision",
+    "SecondsLeft",
     "infer",
+    "unlimited",
 ]

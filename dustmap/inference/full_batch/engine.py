@@ -27,6 +27,7 @@ from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
 from dustmap.inference.full_batch.noise import Noise, NoiseState
+from dustmap.inference.full_batch.pace import Pace, SecondsLeft, unlimited
 from dustmap.inference.full_batch.progress import Mode, Samples
 from dustmap.inference.full_batch.randomized_map import SampleRounds, white_noise
 from dustmap.inference.full_batch.settings import FullBatch, FullBatchResult
@@ -45,6 +46,7 @@ def infer(
     start: Float[Tensor, " p"] | None = None,
     on_step: OnStep | None = None,
     checkpointer: Checkpointer | None = None,
+    time_left: SecondsLeft = unlimited,
 ) -> FullBatchResult:
     """Posterior mean (for a non-linear model the mode) and samples of ε.
 
@@ -65,6 +67,10 @@ def infer(
         threads) and ignores ``start``. A state holds the finished samples, a few
         vectors like ε and Σ, and the generator's state. Restoring costs
         ``preconditioner_rank`` products with Λ to rebuild the preconditioner.
+    time_left
+        Tells the seconds left, the same on all ranks. Steps to the mode end, fewer
+        samples are drawn and some not refined where they would take longer, if the next
+        part of each takes as long as the last one.
 
     Raises
     ------
@@ -94,6 +100,7 @@ def infer(
         generator,
         on_step=on_step or quiet,
         checkpointer=checkpointer or NoCheckpoints(),
+        time_left=time_left,
     )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     return _run(fit, eps if start is None else model.latent(start.to(eps)))
@@ -121,8 +128,7 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
         # The mode excluded the held-out observations and had other weights.
         again = find_mode(fit, mode.eps, fixed=last.total, name="mode again")
         mode = replace(again, steps=mode.steps + again.steps)
-    fits = [fit.samples[number] for number in range(fit.settings.samples)]
-    samples = Samples.of(fits)
+    samples = Samples.of([fit.samples[number] for number in sorted(fit.samples)])
     return _result(fit, mode, samples.value, last.total, samples)
 
 
@@ -134,7 +140,7 @@ def _linear_samples(
 ) -> Solution:
     """``m + Λ⁻¹ (Φᵀ Σ^{-1/2} η + ξ)`` in blocks, with white noise η and ξ.
 
-    The fit is saved after every block.
+    The fit is saved after every block; the first may be the last if time is short.
 
     Raises
     ------
@@ -149,8 +155,12 @@ def _linear_samples(
         drawn = noise.weighed(noise.coloured(eta).to(total))
         return tangent.operator.rmatvec(drawn) + fit.model.latent(xi.to(mean))
 
-    while fit.blocks is None or len(fit.blocks.value) < settings.samples:
-        first = 0 if fit.blocks is None else len(fit.blocks.value)
+    done, pace = fit.blocks, Pace(fit.time_left)
+    while done is None or len(done.value) < settings.samples:
+        if done is not None and not pace.allows():
+            fit.out_of_time = True
+            break
+        first = 0 if done is None else len(done.value)
         last = min(first + settings.block, settings.samples)
         name = f"samples {first + 1}-{last}"
         block = settings.sample_solver.solve(
@@ -160,10 +170,9 @@ def _linear_samples(
             on_step=functools.partial(fit.on_step, name),
         )
         require_finite(name, residual=block.residual)
-        if fit.blocks is not None:
-            block = Solution.joined([fit.blocks, block])
-        fit.save(blocks=block)
-    return replace(fit.blocks, value=mean + fit.blocks.value)
+        done = block if done is None else Solution.joined([done, block])
+        fit.save(blocks=done)
+    return replace(done, value=mean + done.value)
 
 
 def _result(
@@ -192,6 +201,7 @@ def _result(
         common_noise=fit.noise.common,
         subgrid_share=fit.model.subgrid_share,
         share_settled=fit.share_settled,
+        out_of_time=fit.out_of_time,
     )
 
 

@@ -20,6 +20,7 @@ from dustmap.checkpoint import (
 )
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, OnStep, Target
 from dustmap.inference.full_batch.noise import NoiseState
+from dustmap.inference.full_batch.pace import SecondsLeft, unlimited
 from dustmap.inference.full_batch.preconditioner_cache import (
     Origin,
     PreconditionerCache,
@@ -43,6 +44,7 @@ class Fit:
     the samples' white noise, negative before they begin; ``blocks`` finished samples of
     a linear model; ``round`` is that of a non-linear one, ``batch`` what it works on,
     and ``samples`` are those fitted in it or in the round before, by number.
+    ``out_of_time`` says whether a stage ended before it was done.
     """
 
     search: Iterate | None = None
@@ -52,6 +54,7 @@ class Fit:
     round: Round | None = None
     batch: Batch | None = None
     share_settled: bool = True
+    out_of_time: bool = False
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Fit:
         *,
         on_step: OnStep,
         checkpointer: Checkpointer,
+        time_left: SecondsLeft = unlimited,
     ) -> None:
         self.model = model
         self.noise = noise
@@ -76,6 +80,7 @@ class Fit:
             subspace=model.leading,
         )
         self.samples: dict[int, Fitted] = {}
+        self.time_left = time_left
         self._checkpointer = checkpointer
         state = checkpointer.restore()
         if state is not None:
@@ -125,6 +130,7 @@ class Fit:
             "generator": self.generator.get_state(),
             "share": float(self.model.subgrid_share),
             "share_settled": self.share_settled,
+            "out_of_time": self.out_of_time,
             "count": self.settings.samples,
             "seed": self.seed,
             "iterations": self.cache.iterations,
@@ -161,6 +167,7 @@ class Fit:
             self.model = self.model.with_subgrid_share(state["share"])
         self.generator.set_state(state["generator"])
         self.share_settled, self.seed = state["share_settled"], state["seed"]
+        self.out_of_time = state["out_of_time"]
         self.noise.restore(part_of(state, "noise"))
         if "origin" in found:
             self.cache.restore(self.model, found.pop("origin"))

@@ -10,6 +10,7 @@ from torch import Tensor
 from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import Step
+from dustmap.inference.full_batch.pace import Pace
 from dustmap.inference.full_batch.progress import Iterate, Mode
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
@@ -19,6 +20,8 @@ from dustmap.models.base import Linearisation
 # underestimate it by a factor of 2–3).
 _FORCING, _FINER = 0.1, 0.03
 DECREMENT_LIMIT = 5.0
+# Of the time at its beginning that a search leaves to the samples.
+_FOR_SAMPLES = 0.5
 
 
 def find_mode(
@@ -31,8 +34,9 @@ def find_mode(
 ) -> Mode:
     """Gauss–Newton steps to the mode, from ``start`` or from a restored iterate.
 
-    They end when the gradient or the gain is small, or at their limit. Σ is updated
-    between steps unless ``fixed``. ``name`` appears in errors.
+    They end when the gradient or the gain is small, at their limit, or where another
+    one would leave too little time to the samples. Σ is updated between steps unless
+    ``fixed``. ``name`` appears in errors.
 
     Raises
     ------
@@ -43,6 +47,8 @@ def find_mode(
     if at is None:
         total = fit.tangent(start)[1] if fixed is None else fixed
         at = Iterate(eps=start, total=total)
+    samples_follow = fit.mode is None and settings.samples > 0
+    pace = Pace(fit.time_left, reserve=_FOR_SAMPLES if samples_follow else 0.0)
     tangent = fit.model.linearise(at.eps)
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
     while True:
@@ -59,8 +65,10 @@ def find_mode(
         moved = bool(step.moved)
         little = fit.inexact and moved and float(step.gain) < fit.enough
         converged = reached or (little and steps > 2)
-        stuck = not moved or not solved
-        if converged or stuck or steps >= settings.newton_steps:
+        ended = converged or not moved or not solved or steps >= settings.newton_steps
+        if not ended and not pace.allows():
+            ended = fit.out_of_time = True
+        if ended:
             fit.search = None
             return Mode(
                 eps=at.eps, steps=steps, converged=converged, solution=step.solution

@@ -16,8 +16,9 @@ batches, of which one pass over W serves all members.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,7 @@ from dustmap.checkpoint import require_finite
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
+from dustmap.inference.full_batch.pace import Pace
 from dustmap.inference.full_batch.progress import Batch, Fitted, Round
 
 # Tolerances of solves relative to the gradient in the final rounds: the total cost of a
@@ -39,6 +41,9 @@ _FORCINGS = (0.3, 0.1)
 _FEW, _ROUGH = 4, 2.0
 # Limit on rough rounds, and the factor within which the share counts as unchanged.
 _ROUNDS, _STILL = 3, 1.2
+# Refining a pair of batches takes about so many times as long as fitting it (measured:
+# 1.0 and 1.25).
+_REFINING = 1.2
 
 
 class SampleRounds:
@@ -102,7 +107,9 @@ class SampleRounds:
         fit, refined = self._fit, at.number + 1 == len(_FORCINGS)
         factor = DECREMENT_LIMIT if refined else _ROUGH
         name = "refined samples" if refined else "samples"
-        self._fit_all(at, fit.settings.samples, factor * fit.enough, name)
+        # Fewer than asked for if time ran out.
+        count = len(fit.samples) if refined else fit.settings.samples
+        self._fit_all(at, count, factor * fit.enough, name)
         if refined:
             return replace(at, finished=True)
         return replace(at, number=at.number + 1, batches=0)
@@ -111,7 +118,7 @@ class SampleRounds:
         """Samples to be fitted together: a pair's second starts from its first."""
         pairs = np.arange(0, count, 2)
         parts = np.array_split(pairs, math.ceil(len(pairs) / self._fit.settings.block))
-        return [(part + side).tolist() for side in (0, 1) for part in parts]
+        return [(part + side).tolist() for part in parts for side in (0, 1)]
 
     def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
         fit, target = self._fit, self._fit.target(at.total)
@@ -125,12 +132,20 @@ class SampleRounds:
         )
 
     def _fit_all(self, at: Round, count: int, tolerance: float, name: str) -> None:
-        """Fit the first ``count`` samples, from earlier fits or from the mode."""
-        fit, done = self._fit, 0
-        for place, numbers in enumerate(self._batches(count)):
+        """Fit the first ``count`` samples, from earlier fits or from the mode.
+
+        Where time runs out the rest is left out, or left unrefined and unconverged.
+        """
+        fit, done, pace = self._fit, 0, Pace(self._fit.time_left)
+        batches = self._batches(count)
+        for place, numbers in enumerate(batches):
             first, done = done + 1, done + len(numbers)
             if place < at.batches:
                 continue
+            if not self._ends_in_time(at, place, pace):
+                fit.out_of_time = True
+                self._leave(itertools.chain(*batches[place:]))
+                return
             newton = self._newton(at, numbers, f"{name} {first}-{done}")
             if fit.batch is None:
                 fit.batch = Batch.at(self._starts(newton, numbers))
@@ -143,6 +158,24 @@ class SampleRounds:
             )
             fit.samples |= zip(numbers, fitted, strict=True)
             fit.save(batch=None, round=replace(at, batches=place + 1))
+
+    def _leave(self, numbers: Iterable[int]) -> None:
+        """Those of them that were fitted before stay as they are, unconverged."""
+        known = self._fit.samples
+        for number in known.keys() & set(numbers):
+            known[number] = replace(known[number], converged=False)
+
+    def _ends_in_time(self, at: Round, place: int, pace: Pace) -> bool:
+        """Whether a batch does, or a pair of batches with all that is to be refined.
+
+        The first pair is fitted in any case.
+        """
+        if not at.rough and at.number:
+            return pace.allows()
+        if place % 2:
+            return True
+        pairs = place // 2
+        return pace.allows(1 + _REFINING * (pairs + 1)) or not pairs
 
     def _starts(
         self, newton: GaussNewton, numbers: Sequence[int]

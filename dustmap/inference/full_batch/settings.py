@@ -77,7 +77,9 @@ class FullBatchResult:
     ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
-    learnt, ``share_settled`` says whether it converged inside the trial range.
+    learnt, ``share_settled`` says whether it converged inside the trial range. If
+    ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
+    for or not refined.
     """
 
     mean: Float[Tensor, " p"]
@@ -93,3 +95,4 @@ class FullBatchResult:
     common_noise: float = 0.0
     subgrid_share: float = 1.0
     share_settled: bool = True
+    out_of_time: bool = False
