@@ -55,8 +55,10 @@ from dustmap.projection import Interpolation, projection
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import (
     CholeskyWhitening,
+    LevelWhitening,
     ToeplitzWhitening,
     TorusWhitening,
+    nested_tori,
     padded_torus,
 )
 
@@ -160,6 +162,22 @@ def torus_whitening(device: torch.device, dtype: torch.dtype) -> float:
                 compare.add("a prior draw", found, expected)
             if there.report.dropped_modes != here.report.dropped_modes:
                 raise AssertionError("other modes are dropped than on the CPU")
+    return compare.worst
+
+
+def level_whitening(device: torch.device, dtype: torch.dtype) -> float:
+    """``A`` and ``Aᵀ`` on three nested grids, and a log-normal fit on them."""
+    compare = Comparison(TOLERANCE[dtype])
+    here, there = nested(CPU, dtype), nested(device, dtype)
+    eps = torch.randn(2, here.latent_size, generator=rng(1), dtype=dtype)
+    compare.add("ρ", there.density(eps.to(device)), here.density(eps))
+    tangents = there.linearise(eps[0].to(device)), here.linearise(eps[0])
+    compare.add("v_n", tangents[0].variance, tangents[1].variance)
+    _compare_products(compare, tangents[1].operator, tangents[0].operator)
+    modes = here.in_modes(), there.in_modes()
+    latent = modes[0].latent(eps)
+    compare.add("T ε", modes[1].latent(eps.to(device)), latent)
+    compare.add("apply", modes[1].apply(latent.to(device)), modes[0].apply(latent))
     return compare.worst
 
 
@@ -312,6 +330,7 @@ def whole_inference(device: torch.device, dtype: torch.dtype) -> float:
 
 CHECKS = (
     torus_whitening,
+    level_whitening,
     toeplitz_whitening,
     row_by_row,
     sight_lines,
@@ -333,6 +352,21 @@ def log_normal(device: torch.device, dtype: torch.dtype) -> LogNormal:
         ends, 0.05 * length, 1.05 * length, StepsOutwards(step=0.5)
     )
     return LogNormal(whitening, seen, mean=MEAN, memory_budget=0.0)
+
+
+def nested(device: torch.device, dtype: torch.dtype) -> LogNormal:
+    """A positive density on three nested grids, with sight lines in steps of each."""
+    kernel = Matern12(lengthscale=3.0, variance=0.5)
+    grids = [
+        Grid(shape=(9, 9, 9), spacing=(h,) * 3, origin=(-4 * h,) * 3)
+        for h in (1.0, 0.5, 0.25)
+    ]
+    whitening = LevelWhitening(
+        kernel, nested_tori(grids, kernel, 0.05), dtype=dtype, device=device
+    )
+    steps = StepsOutwards(step=0.5, finer=tuple(grids[1:]))
+    ends = 0.9 * stars() * torch.tensor([1.0, 1.0, 1.5], dtype=torch.float64)
+    return LogNormal(whitening, LineIntegrals(ends, steps), mean=MEAN)
 
 
 def gaussian(device: torch.device, dtype: torch.dtype) -> TorusGaussian:

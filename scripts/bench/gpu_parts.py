@@ -1,5 +1,5 @@
-"""Checks, whitening, sight lines and iterations: ``gpu_parts.py PART DEVICE SECONDS
-FOLDER``."""
+"""Checks, whitening, nested grids, sight lines and iterations: ``gpu_parts.py PART
+DEVICE SECONDS FOLDER SMALLER``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_checks import CHECKS
 from gpu_table import Row, Table, attempted, peak_memory, seconds
 from torch import Tensor
 
-from dustmap.functionals import FixedStep, LineIntegrals
+from dustmap.functionals import FixedStep, LineIntegrals, StepsOutwards
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.inference.full_batch.gauss_newton import Precision
 from dustmap.inference.full_batch.noise_covariance import Independent
@@ -24,7 +24,7 @@ from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.torus import TorusTangent
 from dustmap.projection import nodes, projection
-from dustmap.whitening import TorusWhitening
+from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori
 
 # HIP-GP on a V100: seconds for 200 observations at 10⁶ points (Wu et al. 2021).
 PUBLISHED = 1.46
@@ -34,12 +34,14 @@ PASSES = 14
 
 
 class Part:
-    """What all parts need: device, deadline, table, and how much smaller a CPU's is."""
+    """What all parts need: device, deadline, table, and by how much all is smaller."""
 
-    def __init__(self, name: str, device: str, limit: float, folder: Path) -> None:
+    def __init__(
+        self, name: str, device: str, limit: float, folder: Path, small: int
+    ) -> None:
         self.name, self.device = name, torch.device(device)
         self.table = Table(folder)
-        self.small = 1 if device == "cuda" else 100
+        self.small = small
         self._end = time.monotonic() + limit
 
     @property
@@ -105,6 +107,72 @@ def whitening(part: Part) -> bool:
 
             good &= part.attempt("A ε", measure, needs=2.0)
     return good
+
+
+def levels(part: Part) -> bool:
+    """Six nested grids: products with the prior's square root, iterations of Λ."""
+    good = True
+    for points in (10**7, 10**8):
+        count = points // part.small
+
+        def measure(count=count) -> Row:
+            grids = _nested(count)
+            start = time.perf_counter()
+            kernel = Matern12(lengthscale=4.0 * max(grids[0].spacing))
+            tori = nested_tori(grids, kernel, 0.05)
+            A = LevelWhitening(kernel, tori, dtype=torch.float32, device=part.device)
+            made = time.perf_counter() - start
+            ends = _stars_of(grids[0], count // 100)
+            return {"made in [s]": made, **_nested_products(part, A, ends)}
+
+        good &= part.attempt(f"{count} points on six grids", measure, needs=10.0)
+    return good
+
+
+def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
+    coarsest, *finer = A.levels.grids
+    steps = StepsOutwards(step=0.5 * coarsest.spacing[0], finer=tuple(finer))
+    rays = LineIntegrals(ends, steps)
+    model = LogNormal(A, rays, mean=ConstantMean(value=0.01)).in_modes()
+    place = {"dtype": torch.float32, "device": part.device}
+    eps = torch.randn(8, model.latent_size, **place)
+    noise = torch.full((len(ends),), 1e-3, device=part.device)
+    tangent = model.linearise(0.1 * eps[0]).operator
+    precision = Precision(tangent, Independent(noise))
+    one = seconds(lambda: precision.matvec(eps[:1]), part.device)
+    eight = seconds(lambda: precision.matvec(eps), part.device)
+    peak = peak_memory(part.device)
+    return {
+        "unknowns": model.latent_size,
+        "stars": len(ends),
+        "density [ms]": 1e3 * seconds(lambda: model.density(eps[0]), part.device),
+        "Λ x [ms]": 1e3 * one,
+        "each of eight [ms]": 1e3 * eight / 8,
+        "W [GB]": float(getattr(model.weights, "bytes", 0)) / 1e9,
+        "peak [GiB]": peak,
+        "bytes per unknown": peak * 2**30 / model.latent_size,
+    }
+
+
+def _nested(points: int) -> tuple[Grid, ...]:
+    """Six cubes of about so many points with their tori, each in the middle of one."""
+    quarter = max(3, round(((points / 6) ** (1 / 3) - 13) / 4))
+    count = 4 * quarter + 1
+    spacings = [2.0**-level for level in range(6)]
+    return tuple(
+        Grid(shape=(count,) * 3, spacing=(h,) * 3, origin=(-h * (count - 1) / 2,) * 3)
+        for h in spacings
+    )
+
+
+def _stars_of(grid: Grid, count: int) -> Tensor:
+    """Places in all directions, as many from each distance to its double."""
+    generator = torch.Generator().manual_seed(1)
+    far = grid.upper[0] * 2.0 ** (
+        -6 * torch.rand(count, 1, generator=generator, dtype=torch.float64)
+    )
+    places = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    return far * places / torch.linalg.vector_norm(places, dim=1, keepdim=True)
 
 
 def sight_lines(part: Part) -> bool:
@@ -284,10 +352,11 @@ def _short(dtype: torch.dtype) -> str:
 
 def main(parts: dict) -> None:
     """Run the part that the command line names."""
-    name, device, limit, folder = sys.argv[1:]
-    part = Part(name, device, float(limit), Path(folder))
+    name, device, limit, folder, small = sys.argv[1:]
+    part = Part(name, device, float(limit), Path(folder), int(small))
     sys.exit(0 if parts[name](part) else 1)
 
 
 if __name__ == "__main__":
-    main({f.__name__: f for f in (checks, whitening, sight_lines, iteration)})
+    parts = (checks, whitening, levels, sight_lines, iteration)
+    main({f.__name__: f for f in parts})

@@ -36,8 +36,9 @@ def test_every_part_is_measured_on_a_cpu(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     content = json.loads((tmp_path / "gpu.json").read_text())
     rows = content["rows"]
-    parts = ["checks", "whitening", "sight_lines", "iteration", "inference", "rows"]
-    assert list(dict.fromkeys(row["part"] for row in rows)) == [*parts, "ranks"]
+    parts = ["checks", "whitening", "levels", "sight_lines", "iteration"]
+    parts += ["inference", "rows", "ranks"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
     assert not [row for row in rows if "note" in row]
     maps = [row for row in rows if row["part"] == "inference"]
     assert all(row["converged"] for row in maps)
