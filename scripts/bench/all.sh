@@ -10,7 +10,8 @@ out=$1
 shift
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(projection cost preconditioners calibration mock \
-  against_svi real_folds semi_synthetic development levels residual peers ingest merging)
+  against_svi real_folds semi_synthetic development levels residual peers prior_roots \
+  ingest merging)
 python="$here/../../.venv/bin/python"
 [ -x "$python" ] || "$here/../install" || exit 1
 export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1

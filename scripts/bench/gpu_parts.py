@@ -116,7 +116,7 @@ def levels(part: Part) -> bool:
         count = points // part.small
 
         def measure(count=count) -> Row:
-            grids = _nested(count)
+            grids = nested_cubes(count)
             start = time.perf_counter()
             kernel = Matern12(lengthscale=4.0 * max(grids[0].spacing))
             tori = nested_tori(grids, kernel, 0.05)
@@ -154,7 +154,7 @@ def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
     }
 
 
-def _nested(points: int) -> tuple[Grid, ...]:
+def nested_cubes(points: int) -> tuple[Grid, ...]:
     """Six cubes of about so many points with their tori, each in the middle of one."""
     quarter = max(3, round(((points / 6) ** (1 / 3) - 13) / 4))
     count = 4 * quarter + 1

@@ -54,7 +54,7 @@ SKY = (
 SHELLS = (0.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
 SCALES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 # Cubes for every shell and scale, and points along a side that are averaged.
-_CUBES, _QUICK_CUBES, _POINTS = 1000, 50, 4
+_CUBES, _QUICK_CUBES, _POINTS = 300, 50, 4
 _GRIDS = ("box.spacing=50", "box.levels=6")
 # Of a smoke run: its sky, and its nested grids.
 _QUICK_SKY = ("truth.spacing=64", "truth.levels=2")

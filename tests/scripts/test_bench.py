@@ -67,6 +67,13 @@ def test_levels(tmp_path):
     assert all(-1 <= row["r 64 pc"] <= 1 and 0 <= row["68% 64 pc"] <= 1 for row in wide)
 
 
+def test_prior_roots(tmp_path):
+    (rows,) = run("prior_roots", tmp_path, figure=False).values()
+    assert [row["method"] for row in rows][::3] == ["levels", "graphgp 20"]
+    assert rows[0]["rms error"] < 1e-3 and rows[0]["largest error"] < 0.05
+    assert all("A ε [s]" in row or "graphgp" in row["note"] for row in rows)
+
+
 def dust_field(folder):
     """A slab of constant density in the layout of the real file."""
     rng = np.random.default_rng(0)
