@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -40,7 +41,7 @@ _OF_DENSITIES = 0.5
 _DARKEST = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ResidualField:
     """Residuals of the fitted stars from every sample, and their covariance.
 
@@ -180,16 +181,21 @@ class ResidualField:
 
         Cubes and maps of the sky have many places of one star.
         """
-        stars = self.rays.coordinates(self.stretch)
-        index = RowIndex.of(stars, stars.new_ones(1))
+        index = self._index
         own = index.nearest(places.coordinates(self.stretch), 1)[:, 0]
         found, blocks = own.unique(return_inverse=True)
-        near = index.nearest(stars[found], count)
+        near = index.nearest(self.rays[found].coordinates(self.stretch), count)
         return predict_rays(
             *(self.form, self.weights, self.rays, self.noise + self.nugget),
             *(self.residuals, places, near, blocks),
             points=points,
         )
+
+    @cached_property
+    def _index(self) -> RowIndex:
+        """The stars' places; queries ask for them again and again."""
+        stars = self.rays.coordinates(self.stretch)
+        return RowIndex.of(stars, stars.new_ones(1))
 
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
         """Places from their neighbours among the stars."""
