@@ -66,8 +66,8 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     say(f"time: about {seconds:.0f} s for the solves")
     if seconds > 60 * minutes:
         say(
-            f"note: the fit ends before they are done, budget.minutes = {minutes:g}: "
-            "raise it, or take a coarser grid or fewer samples"
+            f"note: budget.minutes = {minutes:g} is less than that, and the fit will "
+            "end early: raise it, or take a coarser grid or fewer samples"
         )
     refuse_too_large(plan, work, config)
 
