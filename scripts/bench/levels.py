@@ -178,7 +178,7 @@ def by_scale(
             # Not the mean of a few samples, which scatters.
             mean = fit.query(where, integrated=False, mode="mean")
             both = correlations(np.asarray(mean.value).mean(axis=1), true)
-            ends = np.quantile(samples, (0.16, 0.84), axis=1)
+            ends = np.quantile(samples, (0.16, 0.84), axis=1, method="weibull")
             row[f"r {side:g} pc"] = both["density_r"]
             row[f"r ln {side:g} pc"] = both["density_log_r"]
             row[f"68% {side:g} pc"] = float(
