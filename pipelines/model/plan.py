@@ -30,9 +30,9 @@ from pipelines.model import cost
 CENTRE_DISTANCE = 8178.0
 # Scale length of the dust disc where none is given (Li et al. 2018, ApJ 858, 75) [pc].
 SCALE_LENGTH = 3200.0
-# The window of lengthscale over spacing in which the grid resolves the field without
-# making its covariance nearly singular.
-RESOLVED, WASTEFUL = 1.5, 5.0
+# Least lengthscale over spacing with which the grid resolves the field; above the other
+# its covariance, which the published engine solves with, is nearly singular.
+RESOLVED, SOLVABLE = 1.5, 5.0
 # Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.
 _OF_DEVICE = 0.8
 # Fraction of the memory that W may take before it is recomputed instead.
@@ -337,7 +337,7 @@ def resolution_notes(plan: Plan) -> list[str]:
             f"the lengthscale is only {min(ratios):.2g} grid steps long: interpolation "
             "is poor below 1.5; use a finer grid or a longer prior.lengthscale"
         ]
-    if max(ratios) > WASTEFUL:
+    if max(ratios) > SOLVABLE and not plan.is_full_batch:
         return [
             f"the lengthscale is {max(ratios):.2g} grid steps long: above 5 the prior "
             "covariance is nearly singular; a coarser grid is as good and cheaper"

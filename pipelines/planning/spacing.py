@@ -12,11 +12,18 @@ from dustmap.kernels import Radial
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import make_grid, memory_limit, shares_noise, work_of
+from pipelines.model.plan import (
+    SOLVABLE,
+    make_grid,
+    memory_limit,
+    shares_noise,
+    work_of,
+)
 
-# A grid is at most this many times finer than the lengthscale: on cells of 35 and 38
-# instead of 49 pc the errors of a rough field's extinctions were 4% and 6% smaller.
-_FINEST = 5.0
+# A grid is at most this many times finer than the lengthscale: with 7 instead of 5
+# errors of extinctions in a simulated galaxy were 0.0271 instead of 0.0282 mag, and
+# densities correlated by 0.921 instead of 0.913.
+_FINEST = 7.0
 # A grid need not have more points than this for every star.
 _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 # The same where neighbouring stars share what a cell hides. Errors of extinctions on
@@ -80,7 +87,8 @@ def finest_grids(
         return cost.foreseen(work) <= memory and cost.seconds(work, speed) <= seconds
 
     levels = 1 if config.levels is None else config.levels
-    spacing = float(kernel.lengthscale.min()) / _FINEST
+    full_batch = config.inference.engine == "full-batch"
+    spacing = float(kernel.lengthscale.min()) / (_FINEST if full_batch else SOLVABLE)
     while not fits(grids_of(spacing, levels)):
         if spacing > (upper - lower).max() / 4:
             raise InputError(
@@ -89,7 +97,7 @@ def finest_grids(
                 "budget.minutes or budget.memory_gib, or lower inference.samples"
             )
         spacing *= _STEP
-    if config.inference.engine != "full-batch":
+    if not full_batch:
         spacing = max(spacing, svi_spacing(lower, upper, len(distances), config))
     best = grids_of(round_spacing(spacing), levels)
     if config.levels is None:
