@@ -208,21 +208,24 @@ def places(
 
 
 def draw(figure: Figure, rows: list[Row]) -> None:
-    """Correlation of the density by scale, a panel for each shell."""
+    """Correlation of the logarithmic density by scale, a panel for each shell.
+
+    That of the density follows the few cubes with most dust.
+    """
     shells = list(dict.fromkeys(row["shell [pc]"] for row in rows))
     panels = figure.subplots(2, (len(shells) + 1) // 2, sharex=True, sharey=True)
     for axes, shell in zip(panels.flat, shells, strict=False):
         for row in rows:
             if row["shell [pc]"] == shell:
-                known = [side for side in SCALES if f"r {side:g} pc" in row]
-                values = [row[f"r {side:g} pc"] for side in known]
+                known = [side for side in SCALES if f"r ln {side:g} pc" in row]
+                values = [row[f"r ln {side:g} pc"] for side in known]
                 axes.semilogx(known, values, "o-", markersize=3, label=row["map"])
         axes.set_title(f"{shell} pc", fontsize="medium")
         axes.set_xticks(SCALES, [f"{side:g}" for side in SCALES])
         axes.minorticks_off()
     panels.flat[0].legend(frameon=False)
     figure.supxlabel("side of the cubes [pc]")
-    figure.supylabel("correlation of the density with the truth")
+    figure.supylabel("correlation of ln density with the truth")
 
 
 def arguments() -> argparse.Namespace:
