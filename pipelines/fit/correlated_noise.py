@@ -1,9 +1,10 @@
 """What neighbouring stars share in a fit: learnt on a first map, part of the last one.
 
-A first map has independent noise and no samples. Its residuals teach the covariance of
-what the grid cannot resolve; with that for noise the map and its samples are inferred,
-and the covariance is learnt once more about them. Where neighbours tell nothing of one
-another the noise stays independent, and the covariance is learnt about its map alone.
+A first map has independent noise, and samples if stars are few. Its residuals teach
+the covariance of what the grid cannot resolve; with that for noise the map and its
+samples are inferred, and the covariance is learnt once more about them. Where
+neighbours tell nothing of one another the noise stays independent, and the covariance
+is learnt about its map alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ from pipelines.saving.fit_state import FitState
 # less than the last one does, and residuals seem larger than they are: errors of
 # extinctions were 5% larger in a simulated sky.
 _FIRST_SHARE = 0.1
+# Where stars are sparse, the mode lies far below the mean density, and stars seem to
+# share several times of it. With samples of the first map errors of 4,135 clusters were
+# 0.562 and 0.578 mag with two seeds; without 0.573 and 0.636.
+_FEW_STARS, _FIRST_SAMPLES = 20_000, 8
 # Of held-out stars' log score by a residual that counts [nats]: a few weights fit as
 # much by chance.
 _LEAST_GAIN = 5.0
@@ -46,11 +51,14 @@ def is_wanted(sample: Sample, config: FitConfig) -> bool:
     return shares_noise(config) and len(sample.validation) >= FEWEST_VALIDATION
 
 
-def first_map(plan: Plan, config: FitConfig) -> tuple[Plan, FitConfig]:
+def first_map(plan: Plan, config: FitConfig, stars: int) -> tuple[Plan, FitConfig]:
     """Plan and configuration of the map whose residuals teach the covariance."""
-    inference = config.inference.model_copy(update={"samples": 0})
+    few = min(_FIRST_SAMPLES, config.inference.samples)
+    samples = few if stars <= _FEW_STARS else 0
+    inference = config.inference.model_copy(update={"samples": samples})
     share = config.model.subgrid_share or _FIRST_SHARE
-    config = config.model_copy(update={"inference": inference})
+    model = config.model.model_copy(update={"subgrid_share": share})
+    config = config.model_copy(update={"inference": inference, "model": model})
     return replace(plan, subgrid_share=share), config
 
 

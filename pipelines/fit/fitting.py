@@ -225,7 +225,8 @@ def _mapped(
 ) -> FitState:
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
-    plan, settings = correlated_noise.first_map(state.plan, config)
+    count = len(sample.train)
+    plan, settings = correlated_noise.first_map(state.plan, config, count)
     result = _run(session, state, sample, record, plan, settings, rough=True)
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
@@ -257,7 +258,7 @@ def _run(
 
     def on_step(stage: str, step: int, value: float) -> None:
         manager.stop_if_asked()
-        record(stage, step, value)
+        record(f"first {stage}" if rough and "samples" in stage else stage, step, value)
 
     left = _seconds_left(session)
     spent = session.manager.clock.seconds.get("residual", 0.0)
