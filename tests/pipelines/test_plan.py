@@ -187,7 +187,9 @@ def test_several_processes_afford_a_finer_grid_than_one():
 
 def test_no_grid_is_finer_than_the_lengthscale_calls_for():
     ample = {"minutes": 1e6, "gib": 1e6}
-    assert spacing_for(**ample, lengthscale=210.0) == pytest.approx(30.0)
+    assert spacing_for(**ample, lengthscale=210.0) == pytest.approx(42.0)
+    many = spacing_for(**ample, lengthscale=210.0, stars=30_000)
+    assert many == pytest.approx(30.0)
 
 
 def test_the_chosen_grid_keeps_the_budget_it_was_given():
