@@ -229,6 +229,8 @@ def _mapped(
     plan, settings = correlated_noise.first_map(state.plan, config, count)
     result = _run(session, state, sample, record, plan, settings, rough=True)
     session.manager.clock.lap("inference")
+    if result.facts["out_of_time"]:
+        say("note: the first map ended early, as budget.minutes calls for")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
     state = replace(

@@ -137,7 +137,10 @@ def _messages(
 
 def _fit_facts(result: FullBatchResult) -> dict[str, Any]:
     """Steps of the fit, and stars that count less."""
-    facts: dict[str, Any] = {"newton_steps": result.newton_steps}
+    facts: dict[str, Any] = {
+        "newton_steps": result.newton_steps,
+        "out_of_time": result.out_of_time,
+    }
     if result.degrees is not None:
         facts["student_degrees"] = result.degrees
         facts["stars_weighed_down"] = int((result.weights < 0.3).sum())

@@ -166,7 +166,7 @@ def torus_whitening(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def level_whitening(device: torch.device, dtype: torch.dtype) -> float:
-    """``A`` and ``Aᵀ`` on three nested grids, and a log-normal fit on them."""
+    """Products, predictions and tangents of a log-normal density on three grids."""
     compare = Comparison(TOLERANCE[dtype])
     here, there = nested(CPU, dtype), nested(device, dtype)
     eps = torch.randn(2, here.latent_size, generator=rng(1), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Six nested grids beside one grid of the same cost, on a sky known from 2 pc to 3 kpc.
+"""Six nested grids beside one that fits into the memory, on a sky known from 2 pc on.
 
 1,000,000 simulated stars, as many from each distance to its double, look through
 turbulent log-normal dust with the spectrum q^(-11/3), which is known on cells of 2 pc
