@@ -61,7 +61,7 @@ def _kinds() -> list[str]:
     type=click.FloatRange(min=0, min_open=True),
     metavar="PC",
     help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc. "
-    "slice: show what lies so near the Sun.",
+    "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
 )
 @click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
 @click.option("--distance", "distances", multiple=True, type=float, metavar="PC",

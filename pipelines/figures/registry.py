@@ -53,7 +53,8 @@ class PlotOptions:
         Logarithmic colours; if ``None`` only where the edge-on view needs them.
     within
         How far the edge-on view looks on either side of the Sun [pc]; the whole box,
-        or 500 pc where that is wide, if ``None``. How far from the Sun a slice shows.
+        or 500 pc where that is wide, if ``None``. How far from the Sun a slice shows,
+        and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
     dpi
         Dots per inch of what is no line or letter.
     """
@@ -78,6 +79,15 @@ def _look(options: PlotOptions) -> dict[str, Any]:
 
 def _face_on(source: Source, options: PlotOptions) -> Figure:
     return face_on(source.cube(), source.columns("z"), **_look(options))
+
+
+def _near(source: Source, options: PlotOptions) -> Figure:
+    cube = source.cube()
+    if not cube.finer:
+        raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
+    level = cube.level_within(options.within)
+    columns = source.columns("z", level=level)
+    return face_on(cube.levels[level], columns, **_look(options))
 
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
@@ -129,6 +139,7 @@ def _convergence(source: Source, options: PlotOptions) -> Figure:
 # Name on the command line: name of the file, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
+    "near": ("near", _near),
     "edge-on": ("edge_on", _edge_on),
     "sky": ("sky", _sky),
     "los": ("lines_of_sight", _lines),
@@ -183,4 +194,5 @@ def plot(
         save_figure(figure, paths[-1], dpi=options.dpi)
     if options.other is None:
         left_out.pop("compare", None)
+    left_out.pop("near", None)
     return paths, left_out

@@ -96,11 +96,14 @@ class Source:
         return self._stored
 
     def columns(
-        self, along: str, between: tuple[float, float] | None = None
+        self, along: str, between: tuple[float, float] | None = None, *, level: int = 0
     ) -> Columns | None:
-        """The integral through the box with its std; ``None`` without samples."""
+        """The integral through a level's box with its std; ``None`` without samples."""
         from pipelines.products import columns
 
+        if level:
+            run = self.run
+            return None if run is None else columns(run, along, between, level=level)
         centres = getattr(self.cube(), along)
         stored = self._exported_columns.get(along)
         ends = between or (float(centres[0]), float(centres[-1]))

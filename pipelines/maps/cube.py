@@ -102,6 +102,24 @@ class Cube:
         """This cube alone and the finer ones, the coarsest first."""
         return (replace(self, finer=()), *self.finer)
 
+    def level_within(self, reach: float | None = None) -> int:
+        """Number of the finest level that holds all within a distance of the Sun [pc].
+
+        Along x and y, to a cell: boxes may be flatter. Of an eighth of this box's reach
+        if ``None``.
+        """
+        if reach is None:
+            reach = float(max(np.abs(self.x).max(), np.abs(self.y).max())) / 8
+        holding = [
+            number
+            for number, cube in enumerate(self.levels)
+            if all(
+                min(-axis[0], axis[-1]) >= reach - step
+                for axis, step in zip((cube.x, cube.y), cube.spacing)
+            )
+        ]
+        return max(holding, default=0)
+
     def each(self, change: Callable[[Cube], Cube | None]) -> Cube:
         """The same change of every level; finer ones that it leaves out go."""
         coarsest, *finer = (change(cube) for cube in self.levels)

@@ -62,7 +62,7 @@ def map_and_columns(
     ``between`` has the ends [pc] of the columns by axis, ``None`` for the whole box.
     """
     if _is_corrected(run):
-        moments, found = _swept(run, between)
+        moments, found = _swept(run, run.plan.grid, between)
     else:
         moments = _moments_on(run, run.plan.grid)
         found = {along: columns(run, along, ends) for along, ends in between.items()}
@@ -126,17 +126,22 @@ def _axes(
 
 
 def columns(
-    run: Run, along: str = "z", between: tuple[float, float] | None = None
+    run: Run,
+    along: str = "z",
+    between: tuple[float, float] | None = None,
+    *,
+    level: int = 0,
 ) -> Columns:
     """The density integrated along an axis, from the first grid point to the last.
 
-    ``between`` [pc] are other ends, within these.
+    ``between`` [pc] are other ends, within these; ``level`` is which of nested grids,
+    the coarsest first.
 
     Every posterior sample is integrated before moments are taken, since errors of
     cells in one column are correlated: a sum of the cells' variances would be wrong
     either way. Cost: the samples are coloured once per four million nodes.
     """
-    grid, axis = run.plan.grid, AXES.index(along)
+    grid, axis = run.plan.grids[level], AXES.index(along)
     across, up = (i for i in range(3) if i != axis)
     low, high = between or (grid.lower[axis], grid.upper[axis])
     if not grid.lower[axis] <= low < high <= grid.upper[axis]:
@@ -145,22 +150,24 @@ def columns(
             f"{grid.upper[axis]:g} pc, got {low:g} to {high:g} pc"
         )
     if _is_corrected(run):
-        return _swept(run, {along: (low, high)})[1][along]
+        return _swept(run, grid, {along: (low, high)})[1][along]
     shape = (grid.shape[up], grid.shape[across])
     start = torch.zeros(*shape, 3, dtype=torch.float64)
     start[..., up] = grid.axis(up)[:, None]
     start[..., across] = grid.axis(across)
     start[..., axis] = low
-    found = _line_moments(run, start, axis, high)
+    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
+    found = _line_moments(run, start, axis, high, step)
     arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
     return Columns(along=along, low=low, high=high, arrays=arrays)
 
 
-def _line_moments(run: Run, start: Tensor, axis: int, high: float) -> Moments:
-    """Of integrals along an axis from ``start`` to ``high`` [pc]."""
+def _line_moments(
+    run: Run, start: Tensor, axis: int, high: float, step: float
+) -> Moments:
+    """Of integrals along an axis from ``start`` to ``high`` [pc], by such steps."""
     end = start.clone()
     end[..., axis] = high
-    step = run.plan.ray_step * run.plan.grid.spacing[axis] / run.plan.refinement
     rows = max(1, int(_NODES * step / float((end - start)[..., axis].max())))
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
@@ -174,14 +181,14 @@ def _is_corrected(run: Run) -> bool:
 
 
 def _swept(
-    run: Run, between: Mapping[str, tuple[float, float] | None]
+    run: Run, grid: Grid, between: Mapping[str, tuple[float, float] | None]
 ) -> tuple[Moments, dict[str, Columns]]:
-    """Moments of the corrected density at the grid's points, and of its integrals.
+    """Moments of the corrected density at a grid's points, and of its integrals.
 
     A sample's density is linear between the points. What is unresolved at them counts
     as independent.
     """
-    grid, posterior = run.plan.grid, run.posterior
+    posterior = run.posterior
     positive, points = posterior.model.positive, grid.points().reshape(*grid.shape, 3)
     ends = {
         along: given or (grid.lower[AXES.index(along)], grid.upper[AXES.index(along)])

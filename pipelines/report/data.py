@@ -23,7 +23,8 @@ from pipelines.storage.metrics import Record, read_metrics
 class ReportData:
     """A run, its products, and its held-out stars.
 
-    ``columns`` are extinctions through the box by the axis they are integrated along.
+    ``columns`` are extinctions through the box by the axis they are integrated along;
+    ``near``, of nested grids, those along z through the grid shown around the Sun.
     """
 
     run: Run
@@ -86,11 +87,14 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     source = Source(path=path, run=run)
     cube = source.cube()
     ends = usual_ends(cube.y)
+    through = {along: source.columns(along, two) for along, two in ends.items()}
+    if cube.finer:
+        through["near"] = source.columns("z", level=cube.level_within())
     return ReportData(
         run=run,
         cube=cube,
         sky=source.skymaps(None, nside),
-        columns={along: source.columns(along, two) for along, two in ends.items()},
+        columns=through,
         lines=source.lines(None),
         records=read_metrics(run.path / "metrics.jsonl"),
         origin=provenance(run),

@@ -52,6 +52,16 @@ def maps(data: ReportData) -> Section:
             "l = 0° in the middle and growing to the left.",
         ),
     )
+    if cube.finer:
+        level = cube.level_within()
+        near = (
+            face_on(cube.levels[level], data.columns["near"]),
+            "Map of the extinction through a finer grid around the Sun, seen from the "
+            "north Galactic pole",
+            "Near the Sun: extinction through a finer grid alone, between the heights "
+            "that the picture names, and its standard deviation.",
+        )
+        pictures = (pictures[0], near, *pictures[1:])
     drawn = (picture(one, alt=alt, caption=caption) for one, alt, caption in pictures)
     return Section(key="maps", title="Maps", blocks=(Text((text,)), *drawn))
 

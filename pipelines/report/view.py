@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from astropy import units as u
@@ -19,6 +20,11 @@ _POINTS = 320_000
 # Fractions of the seen cells, by density, below the levels on offer.
 _LEVELS = (0.50, 0.70, 0.80, 0.88, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998)
 _FIRST = 4
+_HOW = (
+    "Drag to turn, scroll or pinch to come near, point at a surface for place and "
+    "density. The outer surface has the density below, the inner ones 2.5 and 4 times "
+    "that."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +44,21 @@ class Thinned:
 
 
 def view(cube: Cube) -> View:
-    """What ``view.js`` draws, and what to know of it."""
-    thin = thinned(cube)
+    """What ``view.js`` draws, and what to know of it: of nested cubes two."""
+    shown = {"the whole box": cube}
+    if cube.finer:
+        shown["near the Sun"] = cube.levels[cube.level_within()]
+    thin = {name: thinned(one) for name, one in shown.items()}
+    about = [_about(shown[name], name, one) for name, one in thin.items()]
+    data = [_drawn(name, one) for name, one in thin.items()]
+    return View(data=json.dumps(data), about=(*about, _HOW))
+
+
+def _drawn(name: str, thin: Thinned) -> dict[str, Any]:
+    """A box as ``view.js`` takes it."""
     levels = iso_levels(thin)
-    data = {
+    return {
+        "name": name,
         "x": thin.x.tolist(),
         "y": thin.y.tolist(),
         "z": thin.z.tolist(),
@@ -50,7 +67,6 @@ def view(cube: Cube) -> View:
         "levels": [float(f"{level:.3g}") for level in levels],
         "first": min(_FIRST, len(levels) - 1),
     }
-    return View(data=json.dumps(data), about=_about(cube, thin))
 
 
 def thinned(cube: Cube, points: int | None = None) -> Thinned:
@@ -100,7 +116,7 @@ def _encoded(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
 
 
-def _about(cube: Cube, thin: Thinned) -> tuple[str, ...]:
+def _about(cube: Cube, name: str, thin: Thinned) -> str:
     shape = by(thin.density.shape[::-1], 6)
     what = "median" if "p50" in cube.arrays else "mean"
     if thin.factor == 1:
@@ -113,8 +129,6 @@ def _about(cube: Cube, thin: Thinned) -> tuple[str, ...]:
             f"{thin.factor} times as fine"
         )
     return (
-        f"Surfaces of equal {what} density, from {how}. Drag to turn, scroll or pinch "
-        "to come near, point at a surface for place and density.",
-        "The outer surface has the density below, the inner ones 2.5 and 4 times that; "
-        f"the densest block has {significant(float(thin.density.max()))} mag/kpc.",
+        f"Surfaces of equal {what} density in {name}, from {how}. The densest block "
+        f"has {significant(float(thin.density.max()))} mag/kpc."
     )

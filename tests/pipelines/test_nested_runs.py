@@ -21,6 +21,7 @@ from pipelines.compare import compare
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
 from pipelines.figures.box import finest_at
+from pipelines.figures.integrals import integral
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_columns, read_zarr
@@ -251,3 +252,19 @@ def test_a_slice_is_cut_to_what_is_near(run, exported, tmp_path, command):
         figures = tmp_path / str(number)
         done = command(f"plot {source} -o {figures} --kind slice --within 140")
         assert done.exit_code == 0 and (figures / "slice.png").exists()
+
+
+def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
+    run, exported, tmp_path, command
+):
+    cube, (inner,) = map_cube(run), run.plan.finer_grids
+    assert cube.level_within() == cube.level_within(INNER - 35.0) == 1
+    assert cube.level_within(600.0) == 0
+    through = columns(run, "z", level=1)
+    assert (through.low, through.high) == (inner.lower[2], inner.upper[2])
+    # A column's mean is the integral of its cells' means.
+    expected = integral(cube.finer[0], "mean", "z")
+    np.testing.assert_allclose(through.arrays["mean"], expected, rtol=0.1)
+    for number, source in enumerate((run.path, exported / "map.zarr")):
+        done = command(f"plot {source} -o {tmp_path / str(number)} --kind near")
+        assert done.exit_code == 0 and (tmp_path / str(number) / "near.png").exists()

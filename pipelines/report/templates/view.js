@@ -4,6 +4,7 @@
   const fault = document.getElementById("view-fault");
   const level = document.getElementById("view-level");
   const levelText = document.getElementById("view-level-text");
+  const which = document.getElementById("view-box");
   const seenOnly = document.getElementById("view-seen");
 
   function fail(error) {
@@ -19,19 +20,23 @@
     return found;
   }
 
-  const data = JSON.parse(document.getElementById("view-data").textContent);
-  const density = new Float32Array(bytes(data.density).buffer);
-  const bits = bytes(data.seen);
-  const seen = density.map((value, i) => (bits[i >> 3] >> (i & 7)) & 1 ? value : 0);
-  const [nx, ny, nz] = [data.x.length, data.y.length, data.z.length];
-  const place = { x: new Float32Array(density.length), y: new Float32Array(density.length), z: new Float32Array(density.length) };
-  for (let k = 0, i = 0; k < nz; k++)
-    for (let j = 0; j < ny; j++)
-      for (let l = 0; l < nx; l++, i++) {
-        place.x[i] = data.x[l];
-        place.y[i] = data.y[j];
-        place.z[i] = data.z[k];
-      }
+  // One map, or nested ones: whole box first.
+  const boxes = JSON.parse(document.getElementById("view-data").textContent).map(unpacked);
+  let data = boxes[0];
+
+  function unpacked(box) {
+    const density = new Float32Array(bytes(box.density).buffer);
+    const bits = bytes(box.seen);
+    const seen = density.map((value, i) => (bits[i >> 3] >> (i & 7)) & 1 ? value : 0);
+    const place = { x: new Float32Array(density.length), y: new Float32Array(density.length), z: new Float32Array(density.length) };
+    let i = 0;
+    for (const z of box.z) for (const y of box.y) for (const x of box.x) {
+      place.x[i] = x;
+      place.y[i] = y;
+      place.z[i++] = z;
+    }
+    return { ...box, density, seen, place };
+  }
 
   // Of the level on the slider: surfaces are evenly spaced in between.
   const FACTORS = [1, 2.5, 4];
@@ -39,10 +44,8 @@
   const hover = "x %{x:.0f} pc<br>y %{y:.0f} pc<br>z %{z:.0f} pc<br>";
   const far = target.clientWidth < 500 ? 1.5 : 1.05;
   const above = { eye: { x: -0.4 * far, y: -1.6 * far, z: 1.4 * far }, center: { x: 0, y: 0, z: -0.15 }, up: { x: 0, y: 0, z: 1 } };
-  const sides = [data.x, data.y, data.z].map((axis) => axis[axis.length - 1] - axis[0]);
-  const longest = Math.max(...sides);
 
-  function values() { return seenOnly.checked ? seen : density; }
+  function values() { return seenOnly.checked ? data.seen : data.density; }
   function bounds() {
     const low = data.levels[level.value];
     return { isomin: low, isomax: FACTORS[2] * low };
@@ -53,7 +56,7 @@
   function traces() {
     return [
       {
-        type: "isosurface", x: place.x, y: place.y, z: place.z, value: values(), ...bounds(),
+        type: "isosurface", ...data.place, value: values(), ...bounds(),
         surface: { count: 3 }, caps: { x: { show: false }, y: { show: false }, z: { show: false } },
         opacity: 0.45, colorscale: COLOURS, cmin: bounds().isomin, cmax: bounds().isomax,
         colorbar: {
@@ -73,17 +76,19 @@
   function axis(text, values) {
     return { title: { text: text }, range: [values[0], values[values.length - 1]], backgroundcolor: "#fafafa", gridcolor: "#ddd" };
   }
-  const layout = {
-    margin: { l: 0, r: 0, t: 0, b: 0 }, paper_bgcolor: "white", uirevision: "kept",
-    scene: {
-      xaxis: axis("x [pc], to l = 0°", data.x),
-      yaxis: axis("y [pc], to l = 90°", data.y),
-      zaxis: axis("z [pc], to b = +90°", data.z),
-      aspectmode: "manual",
-      aspectratio: { x: 1.5 * sides[0] / longest, y: 1.5 * sides[1] / longest, z: 1.5 * sides[2] / longest },
-      camera: above,
-    },
-  };
+  function layout() {
+    const sides = [data.x, data.y, data.z].map((axis) => axis[axis.length - 1] - axis[0]);
+    const [x, y, z] = sides.map((side) => 1.5 * side / Math.max(...sides));
+    return {
+      margin: { l: 0, r: 0, t: 0, b: 0 }, paper_bgcolor: "white", uirevision: data.name,
+      scene: {
+        xaxis: axis("x [pc], to l = 0°", data.x),
+        yaxis: axis("y [pc], to l = 90°", data.y),
+        zaxis: axis("z [pc], to b = +90°", data.z),
+        aspectmode: "manual", aspectratio: { x, y, z }, camera: above, uirevision: data.name,
+      },
+    };
+  }
   // No button that would send the map anywhere.
   const settings = {
     responsive: true, displaylogo: false, plotlyServerURL: "",
@@ -93,7 +98,13 @@
   function redraw() {
     tell();
     target.dataset.state = "waiting";
-    Plotly.react(target, traces(), layout, settings).then(drawn, fail);
+    Plotly.react(target, traces(), layout(), settings).then(drawn, fail);
+  }
+  function show(box) {
+    data = box;
+    level.max = data.levels.length - 1;
+    level.value = data.first;
+    redraw();
   }
   function drawn() {
     target.dataset.state = target.querySelector("canvas") ? "drawn" : "failed";
@@ -101,13 +112,14 @@
   }
 
   try {
-    level.max = data.levels.length - 1;
-    level.value = data.first;
+    for (const box of boxes) which.add(new Option(box.name));
+    which.parentElement.hidden = boxes.length < 2;
+    which.addEventListener("change", () => show(boxes[which.selectedIndex]));
     level.addEventListener("input", tell);
     level.addEventListener("change", redraw);
     seenOnly.addEventListener("change", redraw);
     document.getElementById("view-home").addEventListener("click", () => Plotly.relayout(target, { "scene.camera": above }));
-    redraw();
+    show(data);
   } catch (error) {
     fail(error);
   }

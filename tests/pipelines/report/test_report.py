@@ -208,7 +208,7 @@ def test_a_missing_package_is_named_before_the_work(tmp_path, monkeypatch):
 
 def test_the_view_holds_the_cube(html, material):
     found = re.search(r'id="view-data">(.*?)</script>', html, re.S)
-    data = json.loads(found[1])
+    (data,) = json.loads(found[1])
     cube = material.cube
     assert data["x"] == cube.x.tolist()
     assert len(data["z"]) == len(cube.z)

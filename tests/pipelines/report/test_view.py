@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,13 +64,30 @@ def test_levels_are_positive_and_of_seen_cells():
 
 def test_what_the_page_reads_is_what_was_thinned():
     drawn = view(cube())
-    data = json.loads(drawn.data)
+    (data,) = json.loads(drawn.data)
     found = thinned(cube())
     density = decoded(data["density"], "<f4").reshape(3, 4, 5)
     np.testing.assert_allclose(density, found.density, rtol=1e-6)
     bits = np.unpackbits(decoded(data["seen"], np.uint8), bitorder="little")
     np.testing.assert_array_equal(bits[:60].reshape(3, 4, 5), found.seen)
     assert "60 grid points (5 × 4 × 3)" in drawn.about[0]
+
+
+def test_nested_cubes_are_shown_whole_and_near_the_sun():
+    whole = Cube(
+        x=np.arange(-400.0, 401, 100),
+        y=np.arange(-400.0, 401, 100),
+        z=np.array([-100.0, 0.0, 100.0]),
+        arrays={"mean": np.ones((3, 9, 9)), "support": np.ones((3, 9, 9))},
+    )
+    axis = np.arange(-50.0, 51, 25)
+    inner = {"mean": np.full((5, 5, 5), 2.0), "support": np.ones((5, 5, 5))}
+    near = Cube(x=axis, y=axis, z=axis, arrays=inner)
+    drawn = view(replace(whole, finer=(near,)))
+    first, second = json.loads(drawn.data)
+    assert (first["x"][0], second["x"][0]) == (-400.0, -50.0)
+    np.testing.assert_allclose(decoded(second["density"], "<f4"), 2000.0)
+    assert "near the Sun" in drawn.about[1]
 
 
 def test_the_page_says_how_much_coarser_the_view_is(monkeypatch):
