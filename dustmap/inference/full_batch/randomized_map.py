@@ -96,7 +96,13 @@ class SampleRounds:
         if last and learnt:
             total = fit.noise.include_all(fit.model, eps)
         require_finite("samples, rough round", noise_variance=total)
-        return Round(total=total, rough=not last, number=0 if last else number)
+        enough = not fit.settings.refine and few == fit.settings.samples
+        return Round(
+            total=total,
+            rough=not last,
+            number=0 if last else number,
+            finished=last and enough,
+        )
 
     def _final(self, at: Round) -> Round:
         """All samples, by rough solves; then a step or more of finer ones.
@@ -110,7 +116,7 @@ class SampleRounds:
         # Fewer than asked for if time ran out.
         count = len(fit.samples) if refined else fit.settings.samples
         self._fit_all(at, count, factor * fit.enough, name)
-        if refined:
+        if refined or not fit.settings.refine:
             return replace(at, finished=True)
         return replace(at, number=at.number + 1, batches=0)
 

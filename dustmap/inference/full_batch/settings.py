@@ -40,8 +40,9 @@ class FullBatch:
         Samples need less accuracy than the mean, since they scatter. For a non-linear
         model, ``newton_tolerance`` applies instead.
     refine
-        Whether an accurate solve decides on the mode of a non-linear model without
-        samples. A mode that residuals are only learnt from does not merit one.
+        Whether samples of a non-linear model, or its mode where there are none, are
+        refined by accurate solves. A map that residuals are only learnt from does not
+        merit them.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
