@@ -89,6 +89,7 @@ class NeighbourLikelihood:
         neighbours: int = _NEIGHBOURS,
     ) -> None:
         self.ends, self.noise, self.positive = ends, noise, positive
+        self._kernel, self._count = kernel, neighbours
         self._unit = kernel(lengthscale=1.0)
         self.distances = torch.linalg.vector_norm(ends, dim=1)
         self._nodes = LineIntegrals(ends, GaussLegendre(count=_NODES)).nodes()
@@ -98,6 +99,16 @@ class NeighbourLikelihood:
     def __len__(self) -> int:
         """Stars with a density: all but the first, which are neighbours only."""
         return len(self.neighbours)
+
+    def of_first(self, count: int) -> NeighbourLikelihood:
+        """That of so many of the stars alone."""
+        return NeighbourLikelihood(
+            self.ends[:count],
+            self.noise[:count],
+            kernel=self._kernel,
+            positive=self.positive,
+            neighbours=self._count,
+        )
 
     def conditionals(self, scales: PriorScales) -> Conditionals:
         """The densities at some scales. Cost: ``n k³/3`` and ``n k²/2`` covariances.

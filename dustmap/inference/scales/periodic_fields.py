@@ -8,6 +8,8 @@ what is simulated varies smoothly with them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -62,6 +64,7 @@ class PeriodicFields:
         self.fields = torch.stack([whitening.colour(noise) for noise in white])
         # The observer's place in its cell.
         self._phase = torch.rand(3, generator=generator, dtype=torch.float64)
+        self._crossed: _Crossed | None = None
 
     def extinctions(
         self,
@@ -77,11 +80,12 @@ class PeriodicFields:
         ``mean`` is that of the density, ``std`` that of its logarithm if ``positive``.
         """
         scaled = ends / lengthscale
-        nodes = LineIntegrals(scaled, StepsOutwards(step=_STEP)).nodes()
+        nodes, cells = self._along(scaled)
         lengths = torch.linalg.vector_norm(scaled, dim=1)
         stretch = torch.linalg.vector_norm(ends, dim=1) / lengths.clamp_min(1e-300)
         average = mean(nodes.points * lengthscale)
-        sums = self._crossed(nodes, average if positive else torch.ones_like(average))
+        factor = average if positive else torch.ones_like(average)
+        sums = _sums(nodes, cells, factor)
         found = []
         for fields in self.fields.split(_TOGETHER):
             # There are fewer cells than nodes of many rays.
@@ -91,20 +95,41 @@ class PeriodicFields:
                 found.append(nodes.sum_rows(average) + std * sums.matvec(fields))
         return stretch * torch.cat(found)
 
-    def _crossed(self, nodes: Nodes, factor: Float[Tensor, " p"]) -> SparseMatrix:
-        """Sums over the nodes of every ray of the cells that they lie in."""
-        ends = torch.searchsorted(nodes.rows, torch.arange(nodes.count + 1))
-        rows = Rows(
-            pointers=ends.numpy().astype(np.uint64),
-            columns=self._cells(nodes.points).numpy().astype(np.uint32),
-            values=(nodes.weights * factor).numpy().astype(np.float32),
-            first=0,
-            count=nodes.count,
-        )
-        return SparseMatrix.of_rows(rows, _CELLS**3)
+    def _along(self, scaled: Float[Tensor, "n 3"]) -> tuple[Nodes, np.ndarray]:
+        """Nodes of the rays, and the cells that they lie in; the last ones are kept.
+
+        Other scales of the prior than lengths do not change them.
+        """
+        known = self._crossed
+        if known is None or not torch.equal(known.scaled, scaled):
+            nodes = LineIntegrals(scaled, StepsOutwards(step=_STEP)).nodes()
+            cells = self._cells(nodes.points).numpy().astype(np.uint32)
+            self._crossed = known = _Crossed(scaled, nodes, cells)
+        return known.nodes, known.cells
 
     def _cells(self, places: Float[Tensor, "m 3"]) -> Tensor:
         """Indices of the cells at places in lengthscales."""
         x, y, z = torch.floor(_TO_A_LENGTHSCALE * places + self._phase).long().T
         x, y, z = (axis.remainder(_CELLS) for axis in (x, y, z))
         return (x * _CELLS + y) * _CELLS + z
+
+
+class _Crossed(NamedTuple):
+    """Rays in lengthscales, their nodes, and the nodes' cells."""
+
+    scaled: Float[Tensor, "n 3"]
+    nodes: Nodes
+    cells: np.ndarray
+
+
+def _sums(nodes: Nodes, cells: np.ndarray, factor: Float[Tensor, " p"]) -> SparseMatrix:
+    """Sums over the nodes of every ray of the cells that they lie in."""
+    ends = torch.searchsorted(nodes.rows, torch.arange(nodes.count + 1))
+    rows = Rows(
+        pointers=ends.numpy().astype(np.uint64),
+        columns=cells,
+        values=(nodes.weights * factor).numpy().astype(np.float32),
+        first=0,
+        count=nodes.count,
+    )
+    return SparseMatrix.of_rows(rows, _CELLS**3)
