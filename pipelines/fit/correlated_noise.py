@@ -1,10 +1,11 @@
 """What neighbouring stars share in a fit: learnt on a first map, part of the last one.
 
-A first map has independent noise, and samples if stars are few. Its residuals teach
-the covariance of what the grid cannot resolve; with that for noise the map and its
-samples are inferred, and the covariance is learnt once more about them. Where
-neighbours tell nothing of one another the noise stays independent, and the covariance
-is learnt about its map alone.
+A first map has independent noise. Its power by wavelength tells whether the prior's
+scales suit; where they do not there is another. If stars are few it has samples. Its
+residuals teach the covariance of what the grid cannot resolve; with that for noise the
+map and its samples are inferred, and the covariance is learnt once more about them.
+Where neighbours tell nothing of one another the noise stays independent, and the
+covariance is learnt about its map alone.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ def is_wanted(sample: Sample, config: FitConfig) -> bool:
     return shares_noise(config) and len(sample.validation) >= FEWEST_VALIDATION
 
 
-def first_map(plan: Plan, config: FitConfig, stars: int) -> tuple[Plan, FitConfig]:
-    """Plan and configuration of the map whose residuals teach the covariance."""
+def first_samples(config: FitConfig, stars: int) -> int:
+    """How many the map has whose residuals teach the covariance."""
     few = min(_FIRST_SAMPLES, config.inference.samples)
-    samples = few if stars <= _FEW_STARS else 0
+    return few if stars <= _FEW_STARS else 0
+
+
+def first_map(plan: Plan, config: FitConfig, samples: int) -> tuple[Plan, FitConfig]:
+    """Plan and configuration of a map with independent noise."""
     inference = config.inference.model_copy(update={"samples": samples})
     share = config.model.subgrid_share or _FIRST_SHARE
     model = config.model.model_copy(update={"subgrid_share": share})

@@ -9,19 +9,27 @@ from pathlib import Path
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.inference.scales.band_power import BandPower
 from pipelines.base.allocation import keep_freed_memory
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress, say
 from pipelines.config import FitConfig
 from pipelines.fit import correlated_noise
-from pipelines.fit.fit_logging import announce, expected, recorder, refuse_too_large
+from pipelines.fit.fit_logging import (
+    Expected,
+    announce,
+    expected,
+    recorder,
+    refuse_too_large,
+)
 from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
-from pipelines.planning.learning import learn_plan
+from pipelines.planning.learning import ChooseGrid, learn_plan
 from pipelines.planning.planner import grid_chooser, make_plan
+from pipelines.planning.revision import revised_plan
 from pipelines.planning.selection import (
     Sample,
     data_of,
@@ -151,7 +159,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with the scales that the stars tell."""
     manager, data = session.manager, data_of(sample.train, session.config)
-    generator, group = session.place["generator"], session.group
+    generator = session.place["generator"]
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
@@ -167,40 +175,34 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
                 session.config,
                 generator=generator,
                 on_step=on_step,
-                choose_grid=grid_chooser(
-                    state.plan,
-                    sample.train.distance,
-                    session.config,
-                    state.speed,
-                    ranks=group.size,
-                    here=group.here,
-                ),
+                choose_grid=_chooser(session, state, sample),
             )
         made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
             return made
         return replace(made, plan=learned.plan, learning=learned.facts)
 
-    state = made_by_first(group, generator, make)
+    state = made_by_first(session.group, generator, make)
     session.reached(state, "scales")
     return state
 
 
+def _chooser(session: Session, state: FitState, sample: Sample) -> ChooseGrid | None:
+    """What chooses another grid for other scales."""
+    return grid_chooser(
+        state.plan,
+        sample.train.distance,
+        session.config,
+        state.speed,
+        ranks=session.group.size,
+        here=session.group.here,
+    )
+
+
 def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     """The posterior; the diagnostics of learning are among its facts."""
-    config, plan, group = session.config, state.plan, session.group
-    data = data_of(sample.train, config)
-    work = work_of(
-        plan.grids,
-        plan.build_kernel(),
-        sample.train.distance,
-        config,
-        std=plan.std,
-    )
-    work = work.shared_out(group.size, group.here)
-    announce(plan, work, state.speed, config)
-    blurred = data.distance_error is not None
-    known = expected(plan, work, state.speed, config, blurred=blurred)
+    config = session.config
+    known = _announced(session, state, sample)
     if known is not None:
         spent = session.manager.clock.seconds.get("inference", 0.0)
         known = replace(known, seconds=max(known.seconds - spent, 0.0))
@@ -220,17 +222,35 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     return state
 
 
+def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
+    """Say what was planned, and what it will cost."""
+    config, plan, group = session.config, state.plan, session.group
+    distances = sample.train.distance
+    work = work_of(plan.grids, plan.build_kernel(), distances, config, std=plan.std)
+    work = work.shared_out(group.size, group.here)
+    announce(plan, work, state.speed, config)
+    blurred = data_of(sample.train, config).distance_error is not None
+    return expected(plan, work, state.speed, config, blurred=blurred)
+
+
 def _mapped(
     session: Session, state: FitState, sample: Sample, record: Callable[..., None]
 ) -> FitState:
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
-    count = len(sample.train)
-    plan, settings = correlated_noise.first_map(state.plan, config, count)
-    result = _run(session, state, sample, record, plan, settings, rough=True)
+    while state.result is None:
+        result = _first_map(session, state, sample, record, 0)
+        revised = _revised(session, state, sample, result)
+        if revised is None:
+            state = replace(state, result=result)
+        else:
+            state = revised
+            session.reached(state, "inference")
+            _announced(session, state, sample)
+    result = state.result
+    if samples := correlated_noise.first_samples(config, len(sample.train)):
+        result = _first_map(session, state, sample, record, samples)
     session.manager.clock.lap("inference")
-    if result.facts["out_of_time"]:
-        say("note: the first map ended early, as budget.minutes calls for")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
     state = replace(
@@ -242,6 +262,44 @@ def _mapped(
     )
     session.reached(state, "residual")
     return state
+
+
+def _first_map(
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    record: Callable[..., None],
+    samples: int,
+) -> Inference:
+    """A map with independent noise, from the last one if there is any."""
+    plan, settings = correlated_noise.first_map(state.plan, session.config, samples)
+    result = _run(session, state, sample, record, plan, settings, rough=True)
+    if result.facts["out_of_time"]:
+        say("note: the first map ended early, as budget.minutes calls for")
+    return result
+
+
+def _revised(
+    session: Session, state: FitState, sample: Sample, result: Inference
+) -> FitState | None:
+    """With scales that suit a first map, where it calls for others."""
+    bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
+    choose = _chooser(session, state, sample)
+    found = revised_plan(state.plan, bands, state.learning, session.config, choose)
+    if found is None:
+        return None
+    plan, learning = found
+    gain = learning["revisions"][-1]["gain"]
+    say(
+        f"the first map calls for other scales (its log evidence gains {gain:.0f} "
+        "nats); another follows:"
+    )
+    return replace(
+        state,
+        plan=plan,
+        learning=learning,
+        generator=session.place["generator"].get_state(),
+    )
 
 
 def _run(

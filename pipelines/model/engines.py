@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
+from dustmap.inference.scales.band_power import band_powers, spectral_slope
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
-from dustmap.whitening import TorusWhitening
+from dustmap.whitening import ModeWhitening, TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import (
@@ -31,6 +32,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
+# Solves that tell the density's spectrum.
+_PROBES = 4
 
 
 def run_engine(problem: Problem) -> Inference:
@@ -76,7 +79,11 @@ def _run_full_batch(problem: Problem) -> Inference:
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
         messages=_messages(model, result, config),
-        facts={**_torus_facts(model), **_fit_facts(result)},
+        facts={
+            **_torus_facts(model),
+            **_fit_facts(result),
+            **_spectrum_facts(model, result),
+        },
     )
 
 
@@ -94,6 +101,7 @@ def full_batch_settings(config: FitConfig, stars: int, size: int) -> FullBatch:
         preconditioner_rank=min(rank, size),
         newton_steps=_NEWTON_STEPS,
         newton_tolerance=_NEWTON_TOLERANCE,
+        probes=_PROBES if config.density == "lognormal" else 0,
     )
 
 
@@ -145,6 +153,21 @@ def _fit_facts(result: FullBatchResult) -> dict[str, Any]:
         facts["student_degrees"] = result.degrees
         facts["stars_weighed_down"] = int((result.weights < 0.3).sum())
     return facts
+
+
+def _spectrum_facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
+    """The power of ln density over the prior's, by octaves of wavelength [pc]."""
+    if result.determined is None or not isinstance(model, LogNormal):
+        return {}
+    modes = model.in_modes()
+    assert isinstance(modes.whitening, ModeWhitening)
+    mean = modes.latent(result.mean)
+    bands = band_powers(modes.whitening, mean, result.determined)
+    slope = spectral_slope(model.kernel, bands)
+    return {
+        "spectrum": [asdict(band) for band in bands],
+        "spectral_slope": None if slope is None else asdict(slope),
+    }
 
 
 def _torus_facts(model: ForwardModel) -> dict[str, Any]:

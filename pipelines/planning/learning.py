@@ -103,10 +103,14 @@ def learn_plan(
         generator,
         lambda stage, step, value: on_step(f"scales {stage}", step, value),
     )
+    grids = plan.grids
     if choose_grid is not None:
-        grids = _chosen_grids(plan, found.scales, names, choose_grid)
-    else:
-        grids = plan.grids
+        lengthscale, std = list(plan.lengthscale), plan.std
+        if "lengthscale" in names:
+            lengthscale = found.scales.lengthscale.tolist()
+        if "variance" in names:
+            std = found.scales.std
+        grids = chosen_grids(plan, lengthscale, std, choose_grid)
     changed, notes = _changed(plan, grids, found, names, config)
     return Learned(
         plan=replace(changed, notes=(*plan.notes, *notes)),
@@ -157,17 +161,12 @@ def _noise(start: PriorScales, data: Data) -> Tensor:
     return data.variance + (start.mean(data.ends) * data.placing_error) ** 2
 
 
-def _chosen_grids(
-    plan: Plan, scales: PriorScales, names: tuple[str, ...], choose_grid: ChooseGrid
+def chosen_grids(
+    plan: Plan, lengthscale: list[float], std: float, choose_grid: ChooseGrid
 ) -> tuple[Grid, ...]:
-    """The grids for the scales found, then for the std that the first leaves."""
-    lengthscale, std = list(plan.lengthscale), plan.std
-    if "lengthscale" in names:
-        lengthscale = scales.lengthscale.tolist()
-    if "variance" in names:
-        std = scales.std
+    """The grids for these scales, then for the std that the first leaves."""
     first = replace(plan, grid=choose_grid(lengthscale, std)[0])
-    raised, _ = _resolved(lengthscale, first)
+    raised, _ = resolved(lengthscale, first)
     return choose_grid(lengthscale, resolved_std(std, lengthscale, raised, first))
 
 
@@ -184,7 +183,7 @@ def _changed(
     lengthscale, std, notes = plan.lengthscale, scales.std, ()
     if "lengthscale" in names:
         found_scales = scales.lengthscale.tolist()
-        lengthscale, notes = _resolved(found_scales, plan)
+        lengthscale, notes = resolved(found_scales, plan)
         if "variance" in names:
             std = resolved_std(std, found_scales, lengthscale, plan)
     means = {name: float(value) for name, value in scales.mean.parameters().items()}
@@ -215,7 +214,7 @@ def _common_noise(plan: Plan, scales: PriorScales) -> float:
     return plan.common_noise if plan.is_lognormal else math.sqrt(scales.common_noise)
 
 
-def _resolved(
+def resolved(
     scale: list[float], plan: Plan
 ) -> tuple[tuple[float, ...], tuple[str, ...]]:
     """Lengthscales that the grid resolves, and a note where they were raised to it."""

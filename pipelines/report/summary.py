@@ -40,6 +40,7 @@ def summary(data: ReportData) -> Section:
         facts("The map", _map_rows(data)),
         facts("Stars", counts),
         _learnt_table(run),
+        *_spectrum(run),
     ]
     every = (*run.summary.get("messages", ()), *run.plan.notes)
     if said := tuple(line for line in every if line not in warnings):
@@ -169,6 +170,29 @@ def _learnt_table(run: Run) -> Table:
         header=("scale", "value", "relative standard error"),
         rows=tuple((name, text, _error(errors, key)) for name, key, text in rows),
     )
+
+
+def _spectrum(run: Run) -> list[Block]:
+    """What the map tells of the power spectrum of ln density."""
+    bands = run.summary.get("spectrum")
+    if not bands:
+        return []
+    rows = tuple(
+        (
+            f"{significant(band['longest'])} to {significant(band['shortest'])} pc",
+            f"{band['ratio']:.2f} ± {band['error']:.2f}",
+            count(round(band["determined"])),
+        )
+        for band in bands
+    )
+    caption = "Power of ln density over the prior's, by wavelength"
+    if slope := run.summary.get("spectral_slope"):
+        caption += (
+            "; below the prior's turn it falls as "
+            f"q^({slope['exponent']:.2f} ± {slope['error']:.2f})"
+        )
+    header = ("wavelengths", "power over the prior's", "numbers that stars determine")
+    return [Table(caption=caption, header=header, rows=rows)]
 
 
 def _error(errors: dict[str, float | None], key: str) -> str:

@@ -35,6 +35,10 @@ from dustmap.inference.full_batch.subgrid_share import FEWEST, hold_out
 from dustmap.linalg.cg import Solution
 from dustmap.models.base import ForwardModel, Linearisation
 
+# Numbers of the probes' white noise, beyond those of all samples, and the relative
+# residual of their solves.
+_PROBES, _PROBE_RTOL = 2**40, 0.03
+
 
 def infer(
     model: ForwardModel,
@@ -112,13 +116,13 @@ def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
         fit.save(mode=find_mode(fit, start))
     assert fit.mode is not None
     mode = fit.mode
+    if fit.seed < 0:
+        fit.seed = int(torch.randint(2**62, (1,), generator=fit.generator))
     if not fit.settings.samples:
         if fit.settings.refine and not fit.model.linear:
             mode = refined_mode(fit, mode)
         total = fit.tangent(mode.eps)[1]
         return _result(fit, mode, mode.eps.new_zeros(0, len(mode.eps)), total, None)
-    if fit.seed < 0:
-        fit.seed = int(torch.randint(2**62, (1,), generator=fit.generator))
     if fit.model.linear:
         tangent, total = fit.tangent(mode.eps)
         solved = _linear_samples(fit, tangent, total, mode.eps)
@@ -175,6 +179,25 @@ def _linear_samples(
     return replace(done, value=mean + done.value)
 
 
+def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
+    """``(1 − Λ⁻¹)_ii`` at the mode by ``ξ (ξ − Λ⁻¹ ξ)`` of white ξ (Hutchinson)."""
+    model, count = fit.model, fit.settings.probes
+    if not count or model.linear or fit.out_of_time:
+        return None
+    tangent, total = fit.tangent(mode.eps)
+    numbers = range(_PROBES, _PROBES + count)
+    white = (white_noise(fit.seed, n, 0, model.white_size)[1] for n in numbers)
+    probe = torch.stack([model.latent(xi.to(mode.eps)) for xi in white])
+    solved = Precision(tangent.operator, fit.noise.covariance(total)).solve(
+        probe,
+        replace(fit.settings.solver, rtol=_PROBE_RTOL),
+        preconditioner=fit.cache.preconditioner,
+        on_step=functools.partial(fit.on_step, "spectrum"),
+    )
+    require_finite("probes of the spectrum", residual=solved.residual)
+    return (probe * (probe - solved.value)).mean(dim=0)
+
+
 def _result(
     fit: Fit,
     mode: Mode,
@@ -183,6 +206,7 @@ def _result(
     solved: Solution | Samples | None,
 ) -> FullBatchResult:
     sampled = solved is None or bool(solved.converged.all())
+    determined = _determined(fit, mode)
     # One by one: samples are most of the memory.
     white, model = samples.new_empty(len(samples), fit.model.white_size), fit.model
     for row, eps in zip(white, samples, strict=True):
@@ -202,6 +226,7 @@ def _result(
         subgrid_share=fit.model.subgrid_share,
         share_settled=fit.share_settled,
         out_of_time=fit.out_of_time,
+        determined=determined,
     )
 
 

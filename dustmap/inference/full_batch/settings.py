@@ -43,6 +43,9 @@ class FullBatch:
         Whether samples of a non-linear model, or its mode where there are none, are
         refined by accurate solves. A map that residuals are only learnt from does not
         merit them.
+    probes
+        Solves at the mode of a non-linear model that tell how much of each latent
+        number observations determine; 0 for none.
     """
 
     solver: ConjugateGradients = field(default_factory=ConjugateGradients)
@@ -54,6 +57,7 @@ class FullBatch:
     block: int = 8
     sample_rtol: float | None = None
     refine: bool = True
+    probes: int = 0
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.preconditioner_rank < 0:
@@ -80,7 +84,9 @@ class FullBatchResult:
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
     learnt, ``share_settled`` says whether it converged inside the trial range. If
     ``out_of_time``, the steps to the mode ended early, or samples are fewer than asked
-    for or not refined.
+    for or not refined. ``determined`` estimates ``(1 − Λ⁻¹)_ii`` of the latent numbers
+    (Fourier modes of ε where the model has them), if there were probes: of large groups
+    of them it tells the sum.
     """
 
     mean: Float[Tensor, " p"]
@@ -97,3 +103,4 @@ class FullBatchResult:
     subgrid_share: float = 1.0
     share_settled: bool = True
     out_of_time: bool = False
+    determined: Float[Tensor, " l"] | None = None

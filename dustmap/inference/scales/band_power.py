@@ -1,0 +1,190 @@
+r"""The field's power spectrum as observations tell it, by octaves of wavenumber.
+
+White noise :math:`\epsilon` in Fourier space has modes of all wavenumbers q, and the
+amplitude :math:`\alpha_b` of the prior's power in a band b is where the evidence of
+Laplace's approximation is stationary (MacKay 1992, Neural Comput. 4, 415),
+
+.. math::
+   \alpha_b = \frac{|m_b|^2}{\gamma_b} , \qquad
+   \gamma_b = p_b - \operatorname{tr} S_b ,
+
+with the posterior's mean :math:`m_b` and covariance :math:`S_b` of the band's
+:math:`p_b` numbers. :math:`\gamma_b` counts those that observations determine, and
+:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. Nothing here changes
+the posterior: a band far from one says that the prior has too little or too much power
+at these lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.kernels import Kernel, Radial
+from dustmap.whitening import ModeWhitening
+from dustmap.whitening.modes import Modes
+
+# Bands tell nothing that have a smaller part of their numbers determined (solves are
+# as exact as that), or fewer of them.
+_LEAST_PART, _LEAST = 0.02, 10.0
+# Logarithms of factors on scales that are tried, at most.
+_FURTHEST = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandPower:
+    r"""An octave of wavelengths :math:`2\pi/q` [length of the grid].
+
+    ``determined`` is :math:`\gamma_b`, ``ratio`` the power over that of the prior and
+    ``error`` its standard error.
+    """
+
+    longest: float
+    shortest: float
+    determined: float
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slope:
+    r"""The exponent of :math:`P \propto q^{s}` across bands, and its standard error."""
+
+    exponent: float
+    error: float
+
+
+def band_powers(
+    whitening: ModeWhitening,
+    mean: Float[Tensor, " p"],
+    determined: Float[Tensor, " p"],
+) -> list[BandPower]:
+    """Bands that observations tell something of, from the longest wavelengths on.
+
+    Parameters
+    ----------
+    whitening
+        Of the field, with the kernel of its prior.
+    mean
+        Posterior mean, or mode, of the Fourier modes of ε.
+    determined
+        How much of each number observations determine, on average over probes
+        (:attr:`dustmap.inference.full_batch.FullBatchResult.determined`).
+    """
+    scale = _lengthscale(whitening.kernel)
+    waves, counts = (
+        torch.cat(parts) for parts in zip(*map(_numbers, whitening.whitening.modes))
+    )
+    band = torch.floor(torch.log2(waves * scale))
+    found = []
+    # The mean over a torus has no wavelength.
+    for number in band[torch.isfinite(band)].unique().tolist():
+        inside = band == number
+        parts = (counts, mean.cpu() ** 2, determined.cpu())
+        sums = [float(part[inside].to(torch.float64).sum()) for part in parts]
+        found.append(_band(*sums, longest=2 * math.pi * scale / 2.0**number))
+    return [one for one in found if one is not None]
+
+
+def spectral_slope(kernel: Radial, bands: Sequence[BandPower]) -> Slope | None:
+    """That of the power in three dimensions; ``None`` of fewer than two bands.
+
+    Least squares of ln P against ln q, of bands that are shorter than the turn of the
+    prior's spectrum at one over its lengthscale.
+    """
+    if kernel.smoothness is None:
+        return None
+    scale = _lengthscale(kernel)
+    used = [band for band in bands if band.longest <= 2 * math.pi * scale * 1.01]
+    if len(used) < 2:
+        return None
+    waves, determined, ratio = _columns(used)
+    y = _log_spectrum(kernel, waves, scale) + np.log(ratio)
+    x = np.log(waves) - np.average(np.log(waves), weights=determined)
+    information = float(determined / 2 @ x**2)
+    exponent = float(determined / 2 @ (x * y)) / information
+    return Slope(exponent=exponent, error=information**-0.5)
+
+
+def fitted_scales(
+    kernel: Radial, bands: Sequence[BandPower], errors: tuple[float, float]
+) -> tuple[float, float, float]:
+    r"""Factors on lengthscale and std that suit the bands, and the gain [nats].
+
+    They maximise :math:`-\frac12 \sum_b \gamma_b (\ln a_b + \alpha_b / a_b)`, where
+    :math:`a_b` is the prior's power over that of the kernel, with normal priors of the
+    factors' logarithms with these standard ``errors``.
+    """
+    scale = _lengthscale(kernel)
+    waves, determined, ratio = _columns(bands)
+    before = _log_spectrum(kernel, waves, scale)
+
+    def loss(theta: np.ndarray) -> float:
+        stretched = _log_spectrum(kernel, waves, scale * math.exp(theta[0]))
+        power = stretched - before + 2 * theta[1]
+        data = float(determined @ (power + ratio * np.exp(-power)))
+        return (data + float(np.sum((theta / errors) ** 2))) / 2
+
+    start = np.zeros(2)
+    found = scipy.optimize.minimize(loss, start, bounds=[(-_FURTHEST, _FURTHEST)] * 2)
+    lengthscale, std = np.exp(found.x).tolist()
+    return lengthscale, std, loss(start) - float(found.fun)
+
+
+def _columns(bands: Sequence[BandPower]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Wavenumbers at the middle, determined numbers and ratios."""
+    middle = [math.sqrt(band.longest * band.shortest) for band in bands]
+    determined = np.array([band.determined for band in bands])
+    ratio = np.array([band.ratio for band in bands])
+    return 2 * math.pi / np.array(middle), determined, ratio
+
+
+def _log_spectrum(kernel: Radial, waves: np.ndarray, scale: float) -> np.ndarray:
+    """Of a Matérn covariance in three dimensions, up to a constant."""
+    if kernel.smoothness is None:
+        raise ValueError(f"a {kernel.title} covariance has no power law")
+    twice = 2 * kernel.smoothness
+    return 3 * np.log(scale) - (twice + 3) / 2 * np.log(twice + (waves * scale) ** 2)
+
+
+def _lengthscale(kernel: Kernel) -> float:
+    """The mean over axes."""
+    assert isinstance(kernel, Radial)
+    return float(kernel.lengthscale.detach().double().log().mean().exp())
+
+
+def _numbers(modes: Modes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
+    """Wavenumbers of a torus' numbers, and for how many of ε each one stands."""
+    *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
+    axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]
+    axes.append(torch.fft.rfftfreq(last[0], d=last[1], dtype=torch.float64))
+    total = torch.zeros((), dtype=torch.float64)
+    for axis in axes:
+        total = total[..., None] + (2 * math.pi * axis) ** 2
+    counts = modes.pairs.cpu().expand(total.shape) / 2
+    # Real and imaginary parts lie beside each other.
+    waves, counts = (x.flatten().repeat_interleave(2) for x in (total.sqrt(), counts))
+    return waves, counts
+
+
+def _band(
+    count: float, power: float, determined: float, *, longest: float
+) -> BandPower | None:
+    """An octave, if it tells something."""
+    if determined < max(_LEAST, _LEAST_PART * count):
+        return None
+    ratio = power / determined
+    return BandPower(
+        longest=longest,
+        shortest=longest / 2,
+        determined=determined,
+        ratio=ratio,
+        error=ratio * math.sqrt(2 / determined),
+    )

@@ -1,0 +1,136 @@
+"""Bands of the power spectrum, and scales that suit them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dustmap.functionals import PointValues
+from dustmap.grid import Grid, Torus
+from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.scales.band_power import (
+    BandPower,
+    band_powers,
+    fitted_scales,
+    spectral_slope,
+)
+from dustmap.kernels import Matern12, SquaredExponential
+from dustmap.models.lognormal import LogNormal
+from dustmap.models.means import ConstantMean
+from dustmap.whitening import ModeWhitening, TorusWhitening
+
+SHAPE, STEP = (12, 10, 8), 5.0
+
+
+def whitening(lengthscale: float = 15.0, variance: float = 0.04) -> TorusWhitening:
+    grid = Grid(shape=SHAPE, spacing=(STEP,) * 3, origin=(0.0,) * 3)
+    kernel = Matern12(lengthscale=lengthscale, variance=variance)
+    return TorusWhitening(kernel, Torus(grid=grid, shape=SHAPE))
+
+
+def model_of(root: TorusWhitening, count: int = 500) -> LogNormal:
+    """Values at points: with little variance it is nearly linear."""
+    rng = np.random.default_rng(0)
+    points = torch.from_numpy(rng.uniform(0, 35, (count, 3)))
+    return LogNormal(root, PointValues(points), mean=ConstantMean(value=1.0))
+
+
+def test_probes_count_what_a_dense_solve_does():
+    root = whitening()
+    model, noise = model_of(root), torch.full((500,), 1e-3, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(root.size, generator=generator, dtype=torch.float64)
+    data = model.apply(truth)
+    settings = FullBatch(samples=0, subgrid_noise=False, probes=200)
+    found = infer(model, data, Noise(variance=noise), settings=settings,
+                  generator=generator)  # fmt: skip
+    tangent = model.linearise(found.mean).operator
+    phi = tangent.matvec(torch.eye(root.size, dtype=torch.float64)).T
+    precision = torch.eye(root.size) + phi.T @ (phi / noise[:, None])
+    covariance = torch.linalg.inv(precision)
+    # By octaves: the basis of modes is an isometry, so that traces are those of modes.
+    modes = ModeWhitening(root)
+    basis = modes.modes(torch.eye(root.size, dtype=torch.float64))
+    exact = ((basis - covariance @ basis) * basis).sum(dim=0)
+    mean = modes.modes(found.mean)
+    assert found.determined is not None
+    bands = band_powers(modes, mean, found.determined)
+    expected = band_powers(modes, mean, exact)
+    assert len(bands) == len(expected) >= 2
+    for one, other in zip(bands, expected, strict=True):
+        assert one.determined == pytest.approx(other.determined, rel=0.1)
+        assert one.longest == pytest.approx(2 * one.shortest)
+        assert one.error == pytest.approx(one.ratio * math.sqrt(2 / one.determined))
+    total = sum(band.determined for band in expected)
+    assert total < float(torch.trace(torch.eye(root.size) - covariance))
+
+
+def test_a_prior_with_the_power_of_the_field_has_ratios_of_one():
+    """Averaged over fields of the prior; with half of its power they are two."""
+    ratios = []
+    for seed in range(6):
+        for factor in (1.0, 0.5):
+            root = whitening(variance=0.04 * factor)
+            generator = torch.Generator().manual_seed(seed)
+            model = model_of(root)
+            white = torch.randn(root.size, generator=generator, dtype=torch.float64)
+            field = whitening().colour(white)
+            noise = torch.full((500,), 1e-3, dtype=torch.float64)
+            data = model.weights.matvec(field.exp())
+            data += noise.sqrt() * torch.randn(500, generator=generator).double()
+            settings = FullBatch(samples=0, subgrid_noise=False, probes=8)
+            found = infer(model, data, Noise(variance=noise), settings=settings,
+                          generator=generator)  # fmt: skip
+            modes = ModeWhitening(root)
+            assert found.determined is not None
+            bands = band_powers(modes, modes.modes(found.mean), found.determined)
+            power = sum(band.ratio * band.determined for band in bands)
+            ratios.append(power / sum(band.determined for band in bands))
+    one, two = np.array(ratios).reshape(-1, 2).mean(axis=0)
+    assert one == pytest.approx(1.0, abs=0.15)
+    assert two / one == pytest.approx(2.0, abs=0.35)
+
+
+def band(wave: float, ratio: float, determined: float = 1e4) -> BandPower:
+    middle = 2 * math.pi / wave
+    return BandPower(
+        longest=middle * math.sqrt(2),
+        shortest=middle / math.sqrt(2),
+        determined=determined,
+        ratio=ratio,
+        error=ratio * math.sqrt(2 / determined),
+    )
+
+
+def spectrum(wave: float, lengthscale: float, variance: float) -> float:
+    return variance * lengthscale**3 / (1 + (wave * lengthscale) ** 2) ** 2
+
+
+def test_scales_are_those_whose_spectrum_the_bands_have():
+    kernel = Matern12(lengthscale=50.0, variance=1.0)
+    waves = [0.005 * 2**n for n in range(5)]
+    bands = [band(q, spectrum(q, 80.0, 1.44) / spectrum(q, 50.0, 1.0)) for q in waves]
+    stretch, factor, gain = fitted_scales(kernel, bands, (1.0, 1.0))
+    assert stretch == pytest.approx(1.6, rel=1e-2)
+    assert factor == pytest.approx(1.2, rel=1e-2)
+    assert gain > 100
+    even = [band(q, 1.0) for q in waves]
+    assert fitted_scales(kernel, even, (1.0, 1.0)) == pytest.approx((1, 1, 0), abs=1e-3)
+    held = fitted_scales(kernel, bands, (1e-4, 1e-4))
+    assert held[:2] == pytest.approx((1.0, 1.0), abs=1e-2)
+
+
+def test_the_slope_is_that_of_prior_times_ratio():
+    kernel = Matern12(lengthscale=50.0, variance=1.0)
+    waves = [0.04 * 2**n for n in range(4)]
+    bands = [band(q, q ** (-11 / 3) / spectrum(q, 50.0, 1.0)) for q in waves]
+    slope = spectral_slope(kernel, bands)
+    assert slope is not None
+    assert slope.exponent == pytest.approx(-11 / 3, abs=1e-6)
+    assert 0 < slope.error < 0.02
+    assert spectral_slope(kernel, bands[:1]) is None
+    smooth = SquaredExponential(lengthscale=50.0, variance=1.0)
+    assert spectral_slope(smooth, bands) is None
+    with pytest.raises(ValueError, match="power law"):
+        fitted_scales(smooth, bands, (1.0, 1.0))
