@@ -238,18 +238,18 @@ def _mapped(
 ) -> FitState:
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
-    while state.result is None:
-        result = _first_map(session, state, sample, record, 0)
+    samples = correlated_noise.first_samples(config, len(sample.train))
+    while True:
+        plan, settings = correlated_noise.first_map(state.plan, config, samples)
+        result = _run(session, state, sample, record, plan, settings, rough=True)
+        if result.facts["out_of_time"]:
+            say("note: the first map ended early, as budget.minutes calls for")
         revised = _revised(session, state, sample, result)
         if revised is None:
-            state = replace(state, result=result)
-        else:
-            state = revised
-            session.reached(state, "inference")
-            _announced(session, state, sample)
-    result = state.result
-    if samples := correlated_noise.first_samples(config, len(sample.train)):
-        result = _first_map(session, state, sample, record, samples)
+            break
+        state = revised
+        session.reached(state, "inference")
+        _announced(session, state, sample)
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
@@ -262,21 +262,6 @@ def _mapped(
     )
     session.reached(state, "residual")
     return state
-
-
-def _first_map(
-    session: Session,
-    state: FitState,
-    sample: Sample,
-    record: Callable[..., None],
-    samples: int,
-) -> Inference:
-    """A map with independent noise, from the last one if there is any."""
-    plan, settings = correlated_noise.first_map(state.plan, session.config, samples)
-    result = _run(session, state, sample, record, plan, settings, rough=True)
-    if result.facts["out_of_time"]:
-        say("note: the first map ended early, as budget.minutes calls for")
-    return result
 
 
 def _revised(

@@ -162,8 +162,11 @@ def _observed(mean: MeanPlan, rays: LineIntegrals) -> np.ndarray | None:
 
 
 def _lengthscale_candidates(catalogue: Catalogue) -> list[float]:
-    """Six steps of a factor 1.7 up to the median distance of the stars."""
-    longest = float(np.median(catalogue.distances))
+    """Six steps of a factor 1.7 up to the mean distance of the stars.
+
+    The median may be short: many stars near the observer do not make short scales.
+    """
+    longest = float(np.mean(catalogue.distances))
     return [longest / 1.7**power for power in range(6, 0, -1)]
 
 
