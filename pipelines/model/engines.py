@@ -32,8 +32,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
-# Solves that tell the spectrum of a map with independent noise, and how many stars it has
-# at least. The mode of a density that few stars see lies far below its mean, which
+# Solves that tell the spectrum of a map with independent noise, and the stars that this
+# takes. The mode of a density that few stars see lies far below its mean, which
 # passes for power at long wavelengths: with scales from there the log score of 1,022
 # clusters fell from -0.581 to -0.595.
 _PROBES, _PROBED = 2, 20_000
