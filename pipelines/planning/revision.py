@@ -23,8 +23,9 @@ from pipelines.planning.learning import (
     resolved_std,
 )
 
-# Gain of the evidence that is worth a map [nats].
-_WORTH = 40.0
+# Gain of the evidence [nats] and change of a scale that are worth a map: where scales
+# changed by less errors of extinctions stayed.
+_WORTH, _CHANGE = 40.0, 1.4
 # Maps that are made at most.
 _MOST = 2
 # Standard errors of learnt logarithms, at most.
@@ -52,7 +53,8 @@ def revised_plan(
     ]
     factors = fitted_scales(plan.build_kernel(), bands, (errors[0], errors[1] / 2))
     lengthscale, std, gain = factors
-    if gain < _WORTH or len(before) == _MOST:
+    change = max(abs(math.log(lengthscale)), abs(math.log(std)))
+    if gain < _WORTH or change < math.log(_CHANGE) or len(before) == _MOST:
         return None
     found = _rescaled(plan, lengthscale, std, config, choose_grid)
     once = {

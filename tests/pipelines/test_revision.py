@@ -74,6 +74,7 @@ def test_a_shorter_lengthscale_is_one_that_the_grid_resolves():
     ("given", "learning", "asked"),
     [
         ((1.1, 1.0, 0.95), LEARNING, {}),
+        ((1.5, 1.5, 1.5), {"errors": {"lengthscale": 0.01, "variance": 0.4}}, {}),
         ((), LEARNING, {}),
         ((5.0, 2.0, 1.0), None, {}),
         ((5.0, 2.0, 1.0), {**LEARNING, "revisions": [{}, {}]}, {}),
