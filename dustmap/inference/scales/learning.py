@@ -44,8 +44,7 @@ _CLIMB_STEPS, _MATCH_STEPS, _HALVINGS = 15, 12, 6
 # Steps in a row that come no closer to the root, after which the search ends.
 _FAILURES = 7
 # The part of the stars from whose maximum that of all is sought, and how many these are
-# at least: most steps then cost a part of the time. Where noise hides the scales few
-# stars lead astray: with 660 of HIP-GP's sample errors grew by a third.
+# at least: most steps then cost a part of the time.
 _FIRST, _FEWEST_FIRST = 4, 1000
 # Expected gain [nats] at which climbing ends: simulations correct for more.
 _STILL = 0.5
