@@ -23,8 +23,8 @@ from pipelines.planning.learning import (
     resolved_std,
 )
 
-# Gain of the evidence [nats] and change of a scale that are worth a map: with 97 nats and
-# a change by 1.2 errors of extinctions stayed.
+# Gain of the evidence [nats] and change of a scale that are worth a map: with 97 nats
+# and a change by 1.2 errors of extinctions stayed.
 _WORTH, _CHANGE = 40.0, 1.4
 # Maps that are made at most.
 _MOST = 2
@@ -44,15 +44,16 @@ def revised_plan(
     None where the scales are given, were revised as often as is worth it, or suit.
     """
     learnt = {"lengthscale", "variance"} <= set(open_names(plan, config))
-    if learning is None or not learnt or not bands:
+    kernel = plan.build_kernel()
+    if learning is None or not learnt or not bands or kernel.smoothness is None:
         return None
     before = tuple(learning.get("revisions", ()))
-    told = learning.get("errors", {})
-    errors = [
-        min(told.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
-    ]
-    factors = fitted_scales(plan.build_kernel(), bands, (errors[0], errors[1] / 2))
-    lengthscale, std, gain = factors
+    known = learning.get("errors", {})
+    length, variance = (
+        min(known.get(name) or _LOOSE, _LOOSE) for name in ("lengthscale", "variance")
+    )
+    # The variance's logarithm is twice that of the std.
+    lengthscale, std, gain = fitted_scales(kernel, bands, (length, variance / 2))
     change = max(abs(math.log(lengthscale)), abs(math.log(std)))
     if gain < _WORTH or change < math.log(_CHANGE) or len(before) == _MOST:
         return None

@@ -45,9 +45,9 @@ class Thinned:
 
 def view(cube: Cube) -> View:
     """What ``view.js`` draws, and what to know of it: of nested cubes two."""
-    shown = {"the whole box": cube}
+    shown = {"Whole box": cube}
     if cube.finer:
-        shown["near the Sun"] = cube.levels[cube.level_within()]
+        shown["Near the Sun"] = cube.levels[cube.level_within()]
     thin = {name: thinned(one) for name, one in shown.items()}
     about = [_about(shown[name], name, one) for name, one in thin.items()]
     data = [_drawn(name, one) for name, one in thin.items()]
@@ -117,7 +117,7 @@ def _encoded(values: np.ndarray) -> str:
 
 
 def _about(cube: Cube, name: str, thin: Thinned) -> str:
-    shape = by(thin.density.shape[::-1], 6)
+    shape = " × ".join(map(str, thin.density.shape[::-1]))
     what = "median" if "p50" in cube.arrays else "mean"
     if thin.factor == 1:
         how = f"every one of the {count(thin.density.size)} grid points ({shape})"
@@ -129,6 +129,6 @@ def _about(cube: Cube, name: str, thin: Thinned) -> str:
             f"{thin.factor} times as fine"
         )
     return (
-        f"Surfaces of equal {what} density in {name}, from {how}. The densest block "
-        f"has {significant(float(thin.density.max()))} mag/kpc."
+        f"{name}: surfaces of equal {what} density, from {how}. The densest block has "
+        f"{significant(float(thin.density.max()))} mag/kpc."
     )

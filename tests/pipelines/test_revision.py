@@ -1,6 +1,7 @@
 """Scales of the prior that a first map calls for."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -84,3 +85,9 @@ def test_a_shorter_lengthscale_is_one_that_the_grid_resolves():
 )
 def test_scales_stay_that_suit_or_are_given(given, learning, asked):
     assert revised_plan(plan(), bands(*given), learning, config(**asked), None) is None
+
+
+def test_a_kernel_without_a_power_law_is_not_revised():
+    smooth = replace(plan(), kernel="squared-exponential")
+    found = revised_plan(smooth, bands(5.0, 2.0, 1.0), LEARNING, config(), None)
+    assert found is None

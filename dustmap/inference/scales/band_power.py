@@ -10,9 +10,8 @@ Laplace's approximation is stationary (MacKay 1992, Neural Comput. 4, 415),
 
 with the posterior's mean :math:`m_b` and covariance :math:`S_b` of the band's
 :math:`p_b` numbers. :math:`\gamma_b` counts those that observations determine, and
-:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. Nothing here changes
-the posterior: a band far from one says that the prior has too little or too much power
-at these lengths.
+:math:`\alpha_b` has the relative error :math:`\sqrt{2/\gamma_b}`. A band far from
+one says that the prior has too little or too much power at these lengths.
 """
 
 from __future__ import annotations
@@ -79,9 +78,8 @@ def band_powers(
         (:attr:`dustmap.inference.full_batch.FullBatchResult.determined`).
     """
     scale = _lengthscale(whitening.kernel)
-    waves, counts = (
-        torch.cat(parts) for parts in zip(*map(_numbers, whitening.whitening.modes))
-    )
+    tori = map(_numbers, whitening.whitening.modes)
+    waves, counts = (torch.cat(parts) for parts in zip(*tori, strict=True))
     band = torch.floor(torch.log2(waves * scale))
     found = []
     # The mean over a torus has no wavelength.

@@ -78,7 +78,8 @@
   }
   function layout() {
     const sides = [data.x, data.y, data.z].map((axis) => axis[axis.length - 1] - axis[0]);
-    const [x, y, z] = sides.map((side) => 1.5 * side / Math.max(...sides));
+    // Flat boxes and cubes fill the view alike.
+    const [x, y, z] = sides.map((side) => 2.2 * side / Math.hypot(...sides));
     return {
       margin: { l: 0, r: 0, t: 0, b: 0 }, paper_bgcolor: "white", uirevision: data.name,
       scene: {
