@@ -7,6 +7,7 @@ fails because another rank has ended raises :class:`PeerError` in those that are
 
 from __future__ import annotations
 
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from torch import Tensor
 # Seconds after which a rank that does not answer counts as lost.
 TIMEOUT = 60.0
 # What the others wait while one rank works alone (it is watched by its connection).
-PATIENCE = 7 * 24 * 3600.0
+_PATIENT = timedelta(days=7)
 
 
 class PeerError(RuntimeError):
@@ -74,11 +75,43 @@ class Group:
         self.here = self.size if here is None else here
         self.traffic = Traffic()
         self._timeout = timeout
+        self._name = f"rank {self.rank} of {self.size}"
+        # Of torch.distributed: all processes where it is None.
+        self._members: Any = None
         self._patient: Any = None
         if self.size > 1:
-            self._patient = dist.new_group(
-                backend="gloo", timeout=timedelta(seconds=PATIENCE)
-            )
+            self._patient = dist.new_group(backend="gloo", timeout=_PATIENT)
+
+    def split(self, teams: int) -> tuple[Group, Group]:
+        """This rank's team, of neighbouring ranks, and its counterparts in all teams.
+
+        In the second group a rank is the number of its team. All ranks of the program
+        split their group together.
+
+        Raises
+        ------
+        ValueError
+            If teams of one size are impossible.
+        """
+        if teams < 1 or self.size % teams:
+            raise ValueError(f"{self.size} ranks cannot make {teams} teams of one size")
+        ranks = torch.arange(self.size).reshape(teams, -1)
+        return self._among(ranks.tolist()), self._among(ranks.T.tolist())
+
+    def _among(self, parts: list[list[int]]) -> Group:
+        """The group of those of these ranks that include this one."""
+        own = next(part for part in parts if self.rank in part)
+        if len(own) == self.size:
+            return self
+        group = Group(timeout=self._timeout, here=self.here)
+        group.rank, group.size = own.index(self.rank), len(own)
+        group.traffic, group._name = self.traffic, self._name
+        if group.size > 1:
+            subgroups = dist.new_subgroups_by_enumeration
+            limit = timedelta(seconds=self._timeout)
+            group._members, _ = subgroups(parts, timeout=limit)
+            group._patient, _ = subgroups(parts, timeout=_PATIENT, backend="gloo")
+        return group
 
     @property
     def first(self) -> bool:
@@ -91,7 +124,7 @@ class Group:
             return x
         total = x.detach().clone(memory_format=torch.contiguous_format)
         with self._collective("all-reduce", total):
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self._members)
         return total
 
     def gather(self, x: Tensor, counts: Sequence[int], *, dim: int = -1) -> Tensor:
@@ -107,9 +140,15 @@ class Group:
         sent[: len(own)] = own
         received = [torch.empty_like(sent) for _ in counts]
         with self._collective("all-gather", sent):
-            dist.all_gather(received, sent)
+            dist.all_gather(received, sent, group=self._members)
         parts = [part[:count] for part, count in zip(received, counts, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
+
+    def share(self, count: int) -> tuple[slice, list[int]]:
+        """This rank's run of ``count`` things, and how many every rank has."""
+        cuts = even_cuts(count, self.size)
+        counts = [b - a for a, b in itertools.pairwise(cuts)]
+        return slice(cuts[self.rank], cuts[self.rank + 1]), counts
 
     def agree(self, flag: bool) -> bool:
         """Whether the flag is set on any rank: the same answer everywhere."""
@@ -166,11 +205,9 @@ class Group:
         finally:
             # Also if it failed: the others would wait for ever.
             with self._collective("waiting", None):
-                dist.broadcast_object_list(made, 0, group=self._patient)
+                dist.broadcast_object_list(made, group=self._patient, group_src=0)
         if made[0] is None:
-            raise PeerError(
-                f"rank {self.rank} of {self.size}: rank 0 failed, see its message"
-            )
+            raise PeerError(f"{self._name}: rank 0 failed, see its message")
         return made[0]
 
     @contextmanager
@@ -181,9 +218,14 @@ class Group:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()
             raise PeerError(
-                f"rank {self.rank} of {self.size}: another process ended or did not "
+                f"{self._name}: another process ended or did not "
                 f"answer within {self._timeout:.0f} s (in a collective, {kind}: "
                 f"{reason[0] if reason else type(error).__name__})"
             ) from error
         size = 0 if sent is None else sent.numel() * sent.element_size()
         self.traffic.add(kind, size, time.perf_counter() - start)
+
+
+def even_cuts(count: int, size: int) -> list[int]:
+    """Where to cut rows into ``size`` runs of equal length."""
+    return [count * rank // size for rank in range(size + 1)]

@@ -77,8 +77,3 @@ def row_cuts(functionals: Functionals, size: int) -> list[int]:
     goals = np.linspace(0.0, total[-1], size + 1)[1:-1]
     inner = np.rint(np.interp(goals, total, edges)).astype(np.int64)
     return [0, *inner.tolist(), count]
-
-
-def even_cuts(count: int, size: int) -> list[int]:
-    """Where to cut rows into ``size`` runs of equal length."""
-    return [count * rank // size for rank in range(size + 1)]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -31,7 +30,6 @@ from dustmap.covariance import (
     inducing_covariance,
 )
 from dustmap.distributed.group import Group
-from dustmap.distributed.rows import even_cuts
 from dustmap.functionals import Functionals, PointValues
 from dustmap.kernels import Kernel
 from dustmap.models.base import ForwardModel, Linearisation
@@ -193,11 +191,9 @@ class RowwiseGaussian(ForwardModel):
         """
         if self.group.size == 1:
             return solve(index)
-        cuts = even_cuts(len(index), self.group.size)
-        counts = [b - a for a, b in pairwise(cuts)]
+        own, counts = self.group.share(len(index))
         before, self.report = self.report, RowReport()
-        own = index[cuts[self.group.rank] : cuts[self.group.rank + 1]]
-        parts = solve(own)
+        parts = solve(index[own])
         self.report = before.joined(self.report.of_all(self.group))
         return tuple(self.group.gather(part, counts, dim=0) for part in parts)
 

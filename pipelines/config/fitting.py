@@ -158,6 +158,9 @@ class InferenceConfig(Settings):
     """precision of the products; spectra and reductions are float64"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to compute; auto takes CUDA where there is one"""
+    teams: Count = 1
+    """groups of processes (torchrun) that share out the samples; the processes of a
+    group share out the stars"""
     seed: Seed = 0
     """seed of every random draw"""
     search: bool = True
@@ -169,12 +172,14 @@ class InferenceConfig(Settings):
     """learn one lengthscale per axis"""
 
     def conflicts(self) -> Iterator[str]:
-        """A single sample."""
+        """A single sample, and teams without samples to share out."""
         if self.samples == 1:
             yield (
                 "samples = 1 gives no standard deviation: take at least 2, or 0 for "
                 "the mean alone"
             )
+        if self.teams > 1 and self.engine == "svi":
+            yield f"teams = {self.teams}: the engine svi has none, leave it out"
 
 
 class SviConfig(Settings):

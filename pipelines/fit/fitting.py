@@ -302,7 +302,9 @@ def _run(
     resumed, session.inference = inference is not None, None
 
     def on_step(stage: str, step: int, value: float) -> None:
-        manager.stop_if_asked()
+        # Each team makes its steps to samples on its own: all stop between them.
+        if session.teams.size == 1 or "samples" not in stage:
+            manager.stop_if_asked()
         record(f"first {stage}" if rough and "samples" in stage else stage, step, value)
 
     left = _seconds_left(session)
@@ -318,7 +320,8 @@ def _run(
         checkpointer=InferenceCheckpointer(
             manager=manager, state=state, inference=inference
         ),
-        group=session.group,
+        group=session.team,
+        teams=session.teams,
         correlation=correlated_noise.correlation_of(state, sample, config),
         start=None if state.result is None else state.result.mean,
         rough=rough,

@@ -68,11 +68,11 @@ class Work:
     """The size of a fit: points of the torus, stars, mean ray length in cells.
 
     ``transformed`` are the points of all transforms of a lognormal field, one after
-    another: those of the torus, if ``None``; of nested ones more.
-    ``ranks`` processes share out the stars' rows of W, ``here`` of them on this
-    machine. ``on_cuda`` each has a device of its own, which keeps the transpose of W as
-    well. ``std`` is the prior's, of the logarithm of a lognormal density; its noise may
-    be ``correlated``.
+    another: those of the torus, if ``None``; of nested ones more. Of ``ranks``
+    processes ``here`` are on this machine. They make ``teams`` that share out the
+    samples; those of a team share out the stars' rows of W. ``on_cuda`` each has a
+    device of its own, which keeps the transpose of W as well. ``std`` is the prior's,
+    of the logarithm of a lognormal density; its noise may be ``correlated``.
     """
 
     torus_points: int
@@ -93,6 +93,7 @@ class Work:
     std: float = 1.0
     ranks: int = 1
     here: int = 1
+    teams: int = 1
     on_cuda: bool = False
 
     def shared_out(self, ranks: int, here: int) -> Work:
@@ -104,6 +105,11 @@ class Work:
         """Entries of W, of all ranks."""
         cells = self.ray_cells * self.refinement
         return self.stars * (cells + 1) * _ENTRIES_PER_CELL[self.interpolation]
+
+    @property
+    def sharing(self) -> float:
+        """Processes that share out the rows of W."""
+        return self.ranks / self.teams
 
 
 def measure(dtype: torch.dtype, device: torch.device) -> Speed:
@@ -172,21 +178,23 @@ def seconds(work: Work, speed: Speed) -> float:
             transforms = transformed
     column = (
         transforms * math.log2(fine) * speed.fft
-        + 2 * work.entries / work.ranks * speed.entry
+        + 2 * work.entries / work.sharing * speed.entry
         + vectors * flop
         + 20 * transformed * speed.entry
     )
     hard = max(1.0, work.std / _EASY_STD) ** 2
     if work.correlated:
-        shared = _SHARED_MODE + work.samples * _SHARED_ITERATIONS * _TOGETHER
+        samples = work.samples / work.teams
+        shared = _SHARED_MODE + samples * _SHARED_ITERATIONS * _TOGETHER
         iterations = _MODE_ITERATIONS + _SHARED * shared
         return hard * _SINGLY * iterations * column + _PER_ROW * work.stars
     if work.lognormal:
         fits = work.samples + _ROUGH_FITS if work.samples else 0
-        iterations = _MODE_ITERATIONS + fits * _SAMPLE_ITERATIONS * _TOGETHER
+        each = _SAMPLE_ITERATIONS * _TOGETHER / work.teams
+        iterations = _MODE_ITERATIONS + fits * each
         return hard * _SINGLY * iterations * column
     steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
-    columns = work.samples + 1 + work.rank / steps
+    columns = work.samples / work.teams + 1 + work.rank / steps
     residual = points * work.residual_refinement**3
     draw = 2 * residual * math.log2(residual) * speed.fft
     return steps * columns * column + work.residual_count * draw
@@ -199,7 +207,7 @@ def memory(work: Work) -> dict[str, float]:
     """
     item, points = work.itemsize, work.torus_points
     fine = points * work.refinement**3
-    weights = work.entries / work.ranks * (2 if work.on_cuda else 1) * (4 + item)
+    weights = work.entries / work.sharing * (2 if work.on_cuda else 1) * (4 + item)
     # Of the pairs of a lognormal fit's samples one half after the other.
     together = work.samples // 2 + 2 if work.lognormal else max(work.samples, 1)
     columns = min(work.block, together)

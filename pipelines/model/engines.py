@@ -42,7 +42,8 @@ _PROBES, _PROBED = 2, 20_000
 def run_engine(problem: Problem) -> Inference:
     """The posterior by the engine the plan names; all ranks have it."""
     generator = problem.place["generator"]
-    problem.group.require_alike("the random generator", generator.get_state())
+    for group in (problem.group, problem.teams):
+        group.require_alike("the random generator", generator.get_state())
     if problem.plan.is_full_batch:
         return _run_full_batch(problem)
     return run_svi(problem)
@@ -77,6 +78,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
         time_left=problem.time_left,
+        teams=problem.teams,
     )
     common = math.sqrt(plan.common_noise**2 + result.common_noise)
     return Inference(

@@ -289,6 +289,7 @@ def work_of(
         lognormal=config.density == "lognormal",
         correlated=shares_noise(config),
         std=std,
+        teams=config.inference.teams,
         on_cuda=uses_cuda(config),
     )
 

@@ -61,7 +61,8 @@ def place_of(config: FitConfig) -> Place:
 class Problem:
     """What an engine is to infer, where it computes, and to whom it reports.
 
-    The ranks of ``group`` solve it together; ``checkpointer`` has the state to go on
+    The ranks of ``group`` share out the stars, ``teams`` the samples (`Group.split`);
+    ``checkpointer`` has the state to go on
     from. The stars' noise is independent, or has this ``correlation``; the mode is
     sought from ``start``, and need not be accurate if ``rough``. The engine full-batch
     ends in the ``time_left``.
@@ -74,6 +75,7 @@ class Problem:
     on_step: OnStep
     checkpointer: Checkpointer | None = None
     group: Group = field(default_factory=Group)
+    teams: Group = field(default_factory=Group)
     correlation: VecchiaPrecision | None = None
     start: Tensor | None = None
     rough: bool = False

@@ -14,8 +14,9 @@ import dustmap
 from pipelines.config import FitConfig
 from pipelines.storage.digests import digest_of, input_digests
 
-# When checkpoints are written changes nothing in what is computed.
-_WITHOUT_EFFECT = "checkpoint."
+# When checkpoints are written, and how processes share the work, changes nothing but
+# rounding in what is computed.
+_WITHOUT_EFFECT = ("checkpoint.", "inference.teams")
 _SHOWN = 20
 _PARENT = Path(str(dustmap.__file__)).parent.parent
 

@@ -41,8 +41,9 @@ _NEXT = {
 class Session:
     """What the stages of one fit share.
 
-    ``state`` is where an earlier process left it, without the ``inference`` that was
-    under way; ``None`` at its beginning.
+    The ranks of ``team`` share out the stars, ``teams`` the samples. ``state`` is where
+    an earlier process left it, without the ``inference`` that was under way; ``None``
+    at its beginning.
     """
 
     source: Path
@@ -50,6 +51,8 @@ class Session:
     config: FitConfig
     place: Place
     manager: CheckpointManager
+    team: Group
+    teams: Group
     state: FitState | None = None
     inference: State | None = None
 
@@ -108,6 +111,7 @@ def opened(
         configuration, catalogue or code.
     """
     place = place_of(config)
+    team, teams = _teams(group, config)
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         if group.first:
@@ -135,7 +139,13 @@ def opened(
         # The first rank writes the next checkpoint only after all have read this one.
         group.meet()
         session = Session(
-            source=source, output=output, config=config, place=place, manager=manager
+            source=source,
+            output=output,
+            config=config,
+            place=place,
+            manager=manager,
+            team=team,
+            teams=teams,
         )
         session.begin_from(found)
         # The session has its tensors, and lets them go.
@@ -144,6 +154,17 @@ def opened(
             yield session
         if group.first:
             finish(work)
+
+
+def _teams(group: Group, config: FitConfig) -> tuple[Group, Group]:
+    """A team of this rank's, and its counterparts in all teams."""
+    try:
+        return group.split(config.inference.teams)
+    except ValueError as error:
+        raise InputError(
+            f"inference.teams = {config.inference.teams}: {error}; start as many "
+            "processes as that divides (torchrun --nproc-per-node)"
+        ) from error
 
 
 def _metrics(

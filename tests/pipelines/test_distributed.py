@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,17 @@ def _linear(engine: str) -> FitConfig:
     return FitConfig.model_validate(plain)
 
 
-@pytest.mark.parametrize("engine", ["full-batch", "svi"])
-def test_two_ranks_write_the_run_of_one(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "teams"), [("full-batch", 1), ("svi", 1), ("full-batch", 2)]
+)
+def test_two_ranks_write_the_run_of_one(
+    tmp_path: Path, engine: str, teams: int
+) -> None:
     folder, config = _catalogue(tmp_path), _linear(engine)
     fit(folder / "stars.parquet", folder / "alone", config)
-    sent = on_ranks(_fit, 2, folder, config, seconds=300.0)
+    inference = config.inference.model_copy(update={"teams": teams})
+    shared = config.model_copy(update={"inference": inference})
+    sent = on_ranks(_fit, 2, folder, shared, seconds=300.0)
     one, two = read_run(folder / "alone"), read_run(folder / "run")
     assert one.plan == two.plan
     assert one.summary["counts"] == two.summary["counts"]
@@ -143,6 +150,12 @@ def test_two_ranks_write_the_run_of_one(tmp_path: Path, engine: str) -> None:
         assert error < 1e-8
     torch.testing.assert_close(one.support, two.support)
     assert sent[0] == sent[1] > 0
+
+
+def test_teams_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    config = FitConfig.model_validate({"inference": {"teams": 3}})
+    with pytest.raises(InputError, match=r"inference\.teams = 3"):
+        fit(_catalogue(tmp_path) / "stars.parquet", tmp_path / "run", config)
 
 
 def _endless() -> FitConfig:
@@ -185,6 +198,10 @@ def test_memory_of_a_rank_falls_with_its_share_of_w() -> None:
     assert one["projection W"] > 10 * one["solver vectors"]
     speed = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
     assert cost.seconds(work.shared_out(4, 2), speed) < cost.seconds(work, speed)
+    teams = replace(work, teams=2)
+    halves = cost.memory(teams.shared_out(4, 2))
+    assert halves["projection W"] == pytest.approx(one["projection W"] / 2)
+    assert cost.seconds(teams.shared_out(2, 2), speed) < cost.seconds(work, speed)
 
 
 def test_threads_are_shared_unless_they_are_set(

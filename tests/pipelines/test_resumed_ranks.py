@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import one_cloud
+import pytest
 import torch
 from ranks import on_ranks
 
@@ -23,21 +24,23 @@ from pipelines.saving.checkpoint_manager import CheckpointManager
 TO_THE_END = 1e-12
 
 
-def _settings() -> FitConfig:
+def _settings(teams: int, samples: int) -> FitConfig:
     plain = one_cloud.positive_settings(
-        samples=2, dtype="float64", tolerance=1e-11, max_iterations=2000
+        samples=samples, dtype="float64", tolerance=1e-11, max_iterations=2000
     )
     plain["box"]["spacing"] = 140.0
     plain["checkpoint"] = {"iterations": 3}
+    plain["inference"]["teams"] = teams
     plain["data"], plain["model"]["residual"] = {"validation": 0.3}, True
     return FitConfig.model_validate(plain)
 
 
-def _stopped_and_resumed(group: Group, folder: Path) -> str:
+def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
     correlated_noise._LEAST_GAIN = -math.inf
     engines._NEWTON_TOLERANCE = TO_THE_END
     source, output = folder / "stars.parquet", folder / "run"
+    config = _settings(teams, samples=2 * teams)
     plain, saves = CheckpointManager._write_latest, 0
 
     def write(self: CheckpointManager) -> None:
@@ -50,28 +53,29 @@ def _stopped_and_resumed(group: Group, folder: Path) -> str:
     CheckpointManager._write_latest = write
     ended = ""
     try:
-        fit(source, output, _settings(), group=group)
+        fit(source, output, config, group=group)
     except Stopped as reason:
         ended = str(reason)
     CheckpointManager._write_latest = plain
     # The first rank was the last to write.
     group.meet()
-    fit(source, output, _settings(), resume=True, group=group)
+    fit(source, output, config, resume=True, group=group)
     return ended
 
 
+@pytest.mark.parametrize("teams", [1, 2])
 def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teams: int
 ) -> None:
     # One smooth cloud: neighbours hardly tell anything of one another.
     monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
     monkeypatch.setattr(engines, "_NEWTON_TOLERANCE", TO_THE_END)
     stars = tmp_path / "stars.parquet"
     write_stars(stars, one_cloud.catalogue(400), overwrite=False)
-    report = fit(stars, tmp_path / "alone", _settings())
+    report = fit(stars, tmp_path / "alone", _settings(1, samples=2 * teams))
     assert any(m.startswith("residual: along") for m in report.messages)
     assert not any("no part of the noise" in m for m in report.messages)
-    ended = on_ranks(_stopped_and_resumed, 2, tmp_path, seconds=300.0)
+    ended = on_ranks(_stopped_and_resumed, 2, tmp_path, teams, seconds=300.0)
     assert ended == ["stopped by the test"] * 2
     one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run")
     scale = float(one.posterior.samples.abs().max())

@@ -16,13 +16,14 @@ exact.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, NoCheckpoints, require_finite
+from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
@@ -52,6 +53,7 @@ def infer(
     on_step: OnStep | None = None,
     checkpointer: Checkpointer | None = None,
     time_left: SecondsLeft = unlimited,
+    teams: Group | None = None,
 ) -> FullBatchResult:
     """Posterior mean (for a non-linear model the mode) and samples of ε.
 
@@ -76,6 +78,10 @@ def infer(
         Tells the seconds left, the same on all ranks. Steps to the mode end, fewer
         samples are drawn and some not refined where they would take longer, if the next
         part of each takes as long as the last one.
+    teams
+        Share out the samples: the counterparts of this rank (`Group.split`), while the
+        team that it belongs to shares out the rows of the model. Within stages of
+        samples ``on_step`` is called by every team on its own.
 
     Raises
     ------
@@ -106,6 +112,7 @@ def infer(
         on_step=on_step or quiet,
         checkpointer=checkpointer or NoCheckpoints(),
         time_left=time_left,
+        teams=teams,
     )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
     return _run(fit, eps if start is None else model.latent(start.to(eps)))
@@ -166,15 +173,21 @@ def _linear_samples(
             fit.out_of_time = True
             break
         first = 0 if done is None else len(done.value)
-        last = min(first + settings.block, settings.samples)
+        last = min(first + settings.block * fit.teams.size, settings.samples)
         name = f"samples {first + 1}-{last}"
+        share, counts = fit.teams.share(last - first)
+        sides = [right_side(number) for number in range(first, last)[share]]
         block = settings.sample_solver.solve(
             precision.matvec,
-            torch.stack([right_side(number) for number in range(first, last)]),
+            torch.stack(sides) if sides else mean.new_zeros(0, len(mean)),
             preconditioner=fit.cache.preconditioner,
             on_step=functools.partial(fit.on_step, name),
         )
         require_finite(name, residual=block.residual)
+        each = {item.name: getattr(block, item.name) for item in fields(block)}
+        block = Solution(
+            **{n: fit.teams.gather(x, counts, dim=0) for n, x in each.items()}
+        )
         done = block if done is None else Solution.joined([done, block])
         fit.save(blocks=done)
     return replace(done, value=mean + done.value)

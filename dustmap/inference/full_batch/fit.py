@@ -18,6 +18,7 @@ from dustmap.checkpoint import (
     schema_of,
     scoped,
 )
+from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, OnStep, Target
 from dustmap.inference.full_batch.noise import NoiseState
 from dustmap.inference.full_batch.pace import SecondsLeft, unlimited
@@ -66,6 +67,7 @@ class Fit:
         on_step: OnStep,
         checkpointer: Checkpointer,
         time_left: SecondsLeft = unlimited,
+        teams: Group | None = None,
     ) -> None:
         self.model = model
         self.noise = noise
@@ -81,6 +83,7 @@ class Fit:
         )
         self.samples: dict[int, Fitted] = {}
         self.time_left = time_left
+        self.teams = Group() if teams is None else teams
         self._checkpointer = checkpointer
         state = checkpointer.restore()
         if state is not None:

@@ -161,8 +161,8 @@ class GaussNewton:
     on_step: OnStep = quiet
     stage: str = "mean"
 
-    def select(self, members: Bool[Tensor, "*b"]) -> GaussNewton:
-        """The steps of some members of the batch."""
+    def select(self, members: Tensor) -> GaussNewton:
+        """The steps of some members of the batch (as of `Target.select`)."""
         return replace(self, target=self.target.select(members))
 
     def step(

@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
+from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.fit import Fit
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
@@ -123,7 +124,8 @@ class SampleRounds:
     def _batches(self, count: int) -> list[list[int]]:
         """Samples to be fitted together: a pair's second starts from its first."""
         pairs = np.arange(0, count, 2)
-        parts = np.array_split(pairs, math.ceil(len(pairs) / self._fit.settings.block))
+        together = self._fit.settings.block * self._fit.teams.size
+        parts = np.array_split(pairs, math.ceil(len(pairs) / together))
         return [(part + side).tolist() for part in parts for side in (0, 1)]
 
     def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
@@ -161,6 +163,7 @@ class SampleRounds:
                 steps=fit.settings.newton_steps,
                 tolerance=tolerance,
                 save=lambda batch: fit.save(batch=batch),
+                teams=fit.teams,
             )
             fit.samples |= zip(numbers, fitted, strict=True)
             fit.save(batch=None, round=replace(at, batches=place + 1))
@@ -220,31 +223,44 @@ def fit_samples(
     steps: int,
     tolerance: float,
     save: Callable[[Batch], None] | None = None,
+    teams: Group | None = None,
 ) -> list[Fitted]:
     """At most ``steps`` until the expected decreases are below ``tolerance`` [nats].
 
     A tolerance in nats does not depend on the size of the signal, as a relative
-    residual would. The solver only limits the number of iterations. ``save`` is called
-    between two steps.
+    residual would. The solver only limits the number of iterations. Each of the
+    ``teams`` makes the steps of its share of the samples. ``save`` is called between
+    two steps.
 
     Raises
     ------
     FloatingPointError
         If a prediction, the objective or a solve is not finite.
     """
-    going, tangent = at.going, None
+    going, tangent, teams = at.going, None, teams or Group()
     while True:
-        where, eps = f"{newton.stage}, step {at.steps}", at.eps[going]
-        if tangent is None:
-            tangent = newton.model.linearise(eps)
-        require_finite(where, prediction=tangent.prediction)
-        step = newton.select(going).step(tangent, eps, where)
+        where, members = f"{newton.stage}, step {at.steps}", torch.nonzero(going)[:, 0]
+        share, counts = teams.share(len(members))
+        own = members[share]
+        eps, decrease, count = (
+            at.eps[own],
+            at.expected_decrease[own],
+            at.iterations[own],
+        )
+        moved = torch.ones_like(own, dtype=torch.bool)
+        if len(own):
+            if tangent is None:
+                tangent = newton.model.linearise(eps)
+            require_finite(where, prediction=tangent.prediction)
+            step = newton.select(own).step(tangent, eps, where)
+            eps, decrease, moved = step.eps, step.expected_decrease, step.moved
+            count, tangent = count + step.solution.iterations, step.tangent
+        found = [teams.gather(x, counts, dim=0) for x in (eps, decrease, count, moved)]
         every, left, iterations = (
             x.clone() for x in (at.eps, at.expected_decrease, at.iterations)
         )
-        every[going], left[going] = step.eps, step.expected_decrease
-        iterations[going] += step.solution.iterations
-        ended = (step.expected_decrease < tolerance) | ~step.moved
+        every[members], left[members], iterations[members] = found[:3]
+        ended = (found[1] < tolerance) | ~found[3]
         going = going.clone()
         going[at.going] = ~ended
         at = Batch(
@@ -257,7 +273,7 @@ def fit_samples(
         if not bool(going.any()) or at.steps >= steps:
             return at.fitted(tolerance)
         # Made anew where samples have left the batch, as it is after a restart.
-        tangent = None if bool(ended.any()) else step.tangent
+        tangent = None if bool(ended.any()) else tangent
         if save is not None:
             save(at)
 

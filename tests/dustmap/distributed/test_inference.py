@@ -1,4 +1,4 @@
-"""One, two and four ranks: the same posterior means, and the same samples by a seed."""
+"""One, two and four ranks, as one team or several: the same means and samples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _observed(model: ForwardModel, outliers: bool) -> tuple[Tensor, Tensor]:
     return y, torch.full_like(y, (0.8 * size) ** 2)
 
 
-def lognormal(group: Group) -> FullBatchResult:
+def lognormal(group: Group, teams: Group) -> FullBatchResult:
     """Averaged sight lines, and every feature of the noise learnt."""
     ends = _ends()
     lines = DistanceMarginalizedIntegrals(
@@ -85,10 +85,10 @@ def lognormal(group: Group) -> FullBatchResult:
         neighbours=near,
     )
     settings = FullBatch(solver=TIGHT, samples=4, preconditioner_rank=8, **TO_THE_END)
-    return infer(model, y, noise, settings=settings, generator=rng(9))
+    return infer(model, y, noise, settings=settings, generator=rng(9), teams=teams)
 
 
-def gaussian(group: Group) -> FullBatchResult:
+def gaussian(group: Group, teams: Group) -> FullBatchResult:
     """A refined grid with sub-grid noise, samples in blocks, outliers."""
     model = TorusGaussian(
         TorusWhitening(Matern32(lengthscale=1.2, variance=0.5), TORUS),
@@ -103,7 +103,7 @@ def gaussian(group: Group) -> FullBatchResult:
         solver=TIGHT, samples=5, block=2, preconditioner_rank=8, **TO_THE_END
     )
     noise = Noise(variance=variance, degrees=4.0)
-    return infer(model, y, noise, settings=settings, generator=rng(7))
+    return infer(model, y, noise, settings=settings, generator=rng(7), teams=teams)
 
 
 def minibatches(group: Group, rate: float) -> dict[str, Any]:
@@ -148,10 +148,17 @@ def _numbers(result: FullBatchResult) -> dict[str, Any]:
     }
 
 
+def _full_batch(group: Group, count: int) -> dict[str, dict[str, Any]]:
+    team, teams = group.split(count)
+    return {
+        "lognormal": _numbers(lognormal(team, teams)),
+        "gaussian": _numbers(gaussian(team, teams)),
+    }
+
+
 def _all(group: Group) -> dict[str, dict[str, Any]]:
     return {
-        "lognormal": _numbers(lognormal(group)),
-        "gaussian": _numbers(gaussian(group)),
+        **_full_batch(group, 1),
         "svi": minibatches(group, 0.0),
         "svi, learning": minibatches(group, 0.05),
     }
@@ -170,6 +177,31 @@ def ranks(request: pytest.FixtureRequest) -> list[dict[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("engine", ["lognormal", "gaussian", "svi", "svi, learning"])
 def test_any_number_of_ranks_finds_the_same(
+    alone: dict[str, dict[str, Any]],
+    ranks: list[dict[str, dict[str, Any]]],
+    engine: str,
+) -> None:
+    _compare(alone, ranks, engine)
+
+
+# Two teams of one rank; of four ranks, two teams of two and four of one.
+@pytest.mark.parametrize(
+    ("size", "teams"),
+    [
+        (2, 2),
+        pytest.param(4, 2, marks=pytest.mark.slow),
+        pytest.param(4, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_teams_that_share_out_samples_find_the_same(
+    alone: dict[str, dict[str, Any]], size: int, teams: int
+) -> None:
+    found = on_ranks(_full_batch, size, teams, seconds=400.0)
+    for engine in found[0]:
+        _compare(alone, found, engine)
+
+
+def _compare(
     alone: dict[str, dict[str, Any]],
     ranks: list[dict[str, dict[str, Any]]],
     engine: str,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from dustmap.distributed.group import Group
-from dustmap.distributed.rows import ShardedRows, even_cuts, row_cuts
+from dustmap.distributed.group import Group, even_cuts
+from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import (
     Derivatives,
     DistanceMarginalizedIntegrals,
