@@ -9,6 +9,8 @@ import numpy as np
 
 # In cells: a point on a face may land a rounding error beyond it.
 _EDGE = 1e-6
+# That tell which part of the sky a sphere has in common with a box.
+_DIRECTIONS = 20_000
 
 
 def unit_vectors(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
@@ -51,6 +53,15 @@ class Box:
         reach = np.where(flat, np.inf, face / np.where(flat, 1.0, directions))
         # On a face itself a position may come out a rounding error beyond it.
         return reach.min(axis=-1) * (1 - 1e-9)
+
+    def outside(self, distance: float) -> float:
+        """The part of the sky on which this distance [pc] lies outside the box."""
+        # A Fibonacci lattice: as many directions in all parts of the sky.
+        number = np.arange(_DIRECTIONS)
+        sine = 1 - (2 * number + 1) / _DIRECTIONS
+        longitude = 180 * (1 + 5**0.5) * number
+        directions = unit_vectors(longitude, np.rad2deg(np.arcsin(sine)))
+        return float((self.exits(directions) < distance * (1 - 1e-6)).mean())
 
 
 def nearest_cells(

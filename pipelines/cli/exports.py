@@ -70,6 +70,8 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
     for path in done.paths:
         click.echo(str(path))
 

@@ -116,6 +116,7 @@ def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
         dust, targets, wanted, output, overwrite=options["overwrite"]
     )
     rows = counts.pop("rows")
+    counts["outside the map"] = rows - counts["inside"]
     said = ", ".join(f"{number} {name}" for name, number in counts.items())
     click.echo(f"{rows} rows ({said}), in {output}")
 

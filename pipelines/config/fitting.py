@@ -25,6 +25,7 @@ DensityKind = Literal["lognormal", "gaussian"]
 MeanKind = Literal["constant", "exponential-disc", "zero"]
 Interpolation = Literal["linear", "cubic"]
 EngineName = Literal["full-batch", "svi"]
+Cover = Literal["stars", "cylinder", "sphere"]
 Quadrature = Literal["monte-carlo", "gauss-legendre"]
 
 
@@ -41,6 +42,11 @@ class BoxConfig(Settings):
     """[min, max] along y [pc]"""
     z: Auto[Interval] = None
     """[min, max] along z [pc]"""
+    cover: Auto[Cover] = None
+    """what the box holds on axes that are not given: the stars, the sphere around the
+    observer to data.max_distance or the furthest star, or its cylinder, with z as the
+    stars have it; auto takes, with data.max_distance, the sphere or else the cylinder
+    if its volume is at most twice that of the stars' box"""
     spacing: Auto[PerAxis] = None
     """distance of grid points, one number or [x, y, z] [pc]"""
     shape: Auto[Counts] = None
@@ -61,6 +67,8 @@ class BoxConfig(Settings):
                     f"{name} = {list(interval)} leaves out the observer at 0: choose "
                     "min <= 0 <= max"
                 )
+        if self.cover is not None and None not in (self.x, self.y, self.z):
+            yield f"cover = {self.cover} has no axis left: leave out one of x, y, z"
         if self.spacing is not None and self.shape is not None:
             yield "spacing and shape are both given: leave one out"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pipelines.formats.healpix import write_healpix, write_shells
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, SkyMaps
-from pipelines.maps.integrated import Integrated
+from pipelines.maps.integrated import Integrated, sky_outside
 from pipelines.products import (
     default_distances,
     integrated,
@@ -41,18 +41,20 @@ from pipelines.run.folder import Run, read_run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, in which band, and what it was converted by."""
+    """What was written, in which band, what it was converted by, and what to know."""
 
     paths: list[Path]
     band: str
     change: Conversion | None
+    notes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunProducts:
     """What a run is turned into, in the band that is wanted; computed when asked.
 
-    ``wanted`` are the names of all products to be written.
+    ``wanted`` are the names of all products to be written; those who write them add
+    ``notes`` for the user.
     """
 
     wanted: frozenset[str]
@@ -60,6 +62,7 @@ class RunProducts:
     options: ExportOptions
     change: Conversion | None
     meta: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def _whole(self) -> tuple[Cube, dict[str, Columns]]:
@@ -101,6 +104,14 @@ class RunProducts:
     def integrated(self, name: str) -> Integrated:
         """Extinction along the rays of pixels, at the distances of this product."""
         return self._rays.at(self._distances[name])
+
+    def tell_what_is_outside(
+        self, path: Path, maps: np.ndarray, distances: np.ndarray
+    ) -> None:
+        """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
+        parts = sky_outside(maps, distances)
+        if parts:
+            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
     @cached_property
     def _distances(self) -> dict[str, np.ndarray]:
@@ -161,7 +172,12 @@ def export_run(
         for path in targets.get(name, ()):
             pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
             written.append(path)
-    return Exported(paths=written, band=meta["extinction_band"], change=change)
+    return Exported(
+        paths=written,
+        band=meta["extinction_band"],
+        change=change,
+        notes=products.notes,
+    )
 
 
 def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -181,8 +197,9 @@ def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Integrated extinction at a few distances, with quantiles where there are any."""
-    found = products.integrated("healpix")
-    write_healpix(path, SkyMaps.of(found, products.meta), overwrite=overwrite)
+    maps = SkyMaps.of(products.integrated("healpix"), products.meta)
+    write_healpix(path, maps, overwrite=overwrite)
+    products.tell_what_is_outside(path, maps.mean, maps.distances)
 
 
 def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -191,6 +208,7 @@ def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
     write_shells(path, convert(found, products.change), overwrite=overwrite)
+    products.tell_what_is_outside(path, found.arrays["mean"], found.edges[1:])
 
 
 def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:

@@ -10,6 +10,7 @@ from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.skypanels import Sky, SkyPanel, healpix_sky, sky_panels
 from pipelines.figures.style import band_of, extinction_label, length_text
 from pipelines.maps.cube import SkyMaps
+from pipelines.maps.integrated import sky_outside
 
 _DISTANCES = 3
 
@@ -64,8 +65,9 @@ def sky(
         if np.isfinite(array[index]).any()
     ]
     notes = []
-    if not np.isfinite(value[chosen]).all():
-        notes.append("grey: the map ends before that")
+    outside = sky_outside(value[chosen], skymaps.distances[chosen])
+    if outside:
+        notes.append(f"grey: outside the map, {', '.join(outside)}")
     if any(panel.seen is not None for panel in panels):
         notes.append("pale, hatched: no sight line reaches that far, only the prior")
     return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)

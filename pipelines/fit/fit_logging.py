@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from dustmap.grid import Grid
 from dustmap.models.certificate import certify
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, say
 from pipelines.base.timing import TimeLeft
 from pipelines.config import FitConfig
@@ -32,6 +34,8 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
         f"box {box} pc"
     )
+    if config.data.max_distance is not None:
+        _say_what_is_outside(grid, config.data.max_distance)
     for inner in plan.finer_grids:
         say(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
@@ -70,6 +74,16 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
             "end early: raise it, or take a coarser grid or fewer samples"
         )
     refuse_too_large(plan, work, config)
+
+
+def _say_what_is_outside(grid: Grid, radius: float) -> None:
+    """How much of the sphere of the stars that were asked for the box leaves out."""
+    missing = Box(lower=grid.lower, upper=grid.upper).outside(radius)
+    if missing:
+        say(
+            f"note: {100 * missing:.2g}% of the sky at data.max_distance = "
+            f"{radius:g} pc lies outside the box (box.cover = sphere holds all of it)"
+        )
 
 
 def _by(numbers: Iterable[float]) -> str:

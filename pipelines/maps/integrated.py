@@ -83,3 +83,12 @@ class ShellMaps:
     def nside(self) -> int:
         """HEALPix resolution."""
         return nside_of(self.arrays["mean"].shape[1])
+
+
+def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
+    """Which part of the sky a map leaves out at each distance [pc], where it does.
+
+    ``maps``, shape ``(n, npix)``, are NaN there.
+    """
+    parts = zip(np.isnan(maps).mean(axis=1), distances, strict=True)
+    return [f"{100 * part:.2g}% of the sky at {at:g} pc" for part, at in parts if part]

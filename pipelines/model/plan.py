@@ -37,6 +37,8 @@ RESOLVED, SOLVABLE = 1.5, 5.0
 _OF_DEVICE = 0.8
 # Fraction of the memory that W may take before it is recomputed instead.
 WEIGHTS_SHARE = 0.5
+# How much larger than the stars' box one may be that holds the sphere around the Sun.
+_WIDER = 2.0
 # Vectors of a log-normal fit's preconditioner, and how many for every star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
 
@@ -191,8 +193,9 @@ def choose_box(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Lower and upper corner [pc] of the box, with the observer inside.
 
-    Axes that are not given span the stars; where the furthest 1% of them would make
-    the box more than half as large again, they are left out.
+    Axes that are not given span the stars, or what ``box.cover`` says; where the
+    furthest 1% of the stars would make the box more than half as large again, they are
+    left out.
     """
     notes = []
     given = [getattr(config.box, name) for name in "xyz"]
@@ -205,6 +208,7 @@ def choose_box(
     for axis, interval in enumerate(given):
         if interval is not None:
             box[:, axis] = interval
+    box = _covering(box, positions, config)
     extent = box[1] - box[0]
     # A box thinner than this in one axis would have no cell to put the dust in.
     least = 0.02 * extent.max()
@@ -213,6 +217,28 @@ def choose_box(
             box[:, axis] += np.array([-0.5, 0.5]) * least
             notes.append(f"box: {'xyz'[axis]} widened to 2% of the longest side")
     return box[0], box[1], notes
+
+
+def _covering(box: np.ndarray, positions: np.ndarray, config: FitConfig) -> np.ndarray:
+    """The stars' box, or one that holds the sphere or the cylinder around the observer.
+
+    Unless asked for, these are taken with ``data.max_distance`` alone, and if they do
+    not cost much more.
+    """
+    asked, radius = config.box.cover, config.data.max_distance
+    if asked == "stars" or (asked is None and radius is None):
+        return box
+    if radius is None:
+        inside = ((positions >= box[0]) & (positions <= box[1])).all(axis=1)
+        radius = float(np.linalg.norm(positions[inside], axis=1).max())
+    for cover, axes in (("sphere", "xyz"), ("cylinder", "xy")):
+        wide = box.copy()
+        for axis, name in enumerate("xyz"):
+            if name in axes and getattr(config.box, name) is None:
+                wide[:, axis] = -radius, radius
+        if asked == cover or (not asked and _volume(wide) <= _WIDER * _volume(box)):
+            return wide
+    return box
 
 
 def _with_observer(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:

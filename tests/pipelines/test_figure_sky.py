@@ -56,7 +56,8 @@ def test_grey_is_explained_where_there_is_some():
     maps = replace(make_maps(), last_star=None)
     assert not sky(maps, dpi=40).texts
     maps.median[1, :5] = np.nan
-    assert "grey" in sky(maps, dpi=40).texts[0].get_text()
+    note = sky(maps, dpi=40).texts[0].get_text()
+    assert "grey" in note and "0.65% of the sky at 200 pc" in note
 
 
 def test_a_smooth_map_is_bilinear_but_beside_pixels_without_value():

@@ -16,6 +16,7 @@ from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model import cost
 from pipelines.model.plan import (
@@ -107,6 +108,49 @@ def test_a_few_stars_far_away_do_not_stretch_the_box():
     lower, upper, notes = choose_box(positions, config())
     assert upper[0] < 2000 and lower[2] > -1000
     assert any("left out" in note for note in notes)
+
+
+def covering(sections, positions=None):
+    positions = cloud_of_stars() if positions is None else positions
+    lower, upper, _ = choose_box(positions, config(**sections))
+    return lower, upper
+
+
+def test_the_box_holds_the_sphere_asked_for_where_that_is_cheap():
+    cube = np.random.default_rng(2).uniform(-900.0, 900.0, size=(400, 3))
+    lower, upper = covering({"data": {"max_distance": 1000.0}}, cube)
+    assert [*lower, *upper] == [-1000.0] * 3 + [1000.0] * 3
+    # A flat cloud fills a fifth of that: the cylinder costs less.
+    flat = np.abs(cloud_of_stars()).max()
+    lower, upper = covering({"data": {"max_distance": flat}})
+    assert upper[0] == upper[1] == flat and upper[2] < 0.5 * flat
+    # And both cost much more than stars in one direction.
+    beam = cloud_of_stars() * [1, 0.1, 0.3] + [900.0, 0.0, 0.0]
+    lower, upper = covering({"data": {"max_distance": 2000.0}}, beam)
+    assert lower[0] == 0.0 and upper[1] < 200.0
+
+
+def test_what_the_box_covers_is_chosen_by_hand():
+    data = {"max_distance": 2000.0}
+    cylinder = covering({"data": data, "box": {"cover": "cylinder"}})
+    assert cylinder[1][0] == 2000.0 and cylinder[1][2] < 400.0
+    sphere = covering({"data": data, "box": {"cover": "sphere", "z": [-50.0, 70.0]}})
+    assert sphere[1].tolist() == [2000.0, 2000.0, 70.0]
+    stars = covering({"data": data, "box": {"cover": "stars"}})
+    assert stars[1].max() < 1500.0
+    lower, upper = covering({"box": {"cover": "sphere"}})
+    furthest = np.linalg.norm(cloud_of_stars(), axis=1).max()
+    assert 0.8 * furthest < upper[2] == -lower[2] <= furthest
+    whole = {axis: [-1.0, 1.0] for axis in "xyz"}
+    with pytest.raises(ValidationError, match="cover"):
+        config(box={"cover": "sphere", **whole})
+
+
+def test_the_part_of_the_sky_outside_a_box():
+    slab = Box(lower=(-1e4, -1e4, -30.0), upper=(1e4, 1e4, 60.0))
+    assert slab.outside(100.0) == pytest.approx((0.4 + 0.7) / 2, abs=1e-3)
+    assert slab.outside(30.0) == 0.0
+    assert slab.outside(2e4) == 1.0
 
 
 def test_axes_that_are_given_are_kept():

@@ -68,6 +68,20 @@ def test_every_file_holds_the_same_map(plain):
     assert np.nanmedian(np.abs(whole / maps.mean[2] - 1)) < 0.02
 
 
+def test_maps_of_the_sky_say_where_the_box_ends(positive_run, tmp_path):
+    box = positive_run.box
+    inner = min(map(abs, (*box.lower, *box.upper)))
+    targets = {"healpix": [tmp_path / "sky.fits"], "shells": [tmp_path / "d.fits"]}
+    options = ExportOptions(
+        nside=8, distances=(inner, 1.2 * inner), shell_edges=(0.0, 1.2 * inner)
+    )
+    found = export_run(positive_run.path, targets, options).notes
+    unseen = healpy.read_map(tmp_path / "sky.fits", field=1) == healpy.UNSEEN
+    part = f"outside the map is {100 * unseen.mean():.2g}% of the sky at"
+    assert unseen.any() and len(found) == 2
+    assert all(part in note and f"{1.2 * inner:g} pc" in note for note in found)
+
+
 def test_one_direction_is_the_same_in_every_file(plain):
     lon, lat = 18.0, -9.0  # near the cloud, off every axis
     maps = healpy.read_map(plain / "sky.fits", field=None)
