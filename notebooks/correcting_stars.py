@@ -224,8 +224,8 @@ for row in zip(middle, low, high, strict=True):
 # ## The distance of an extinction
 #
 # For a star of known colour excess and unknown distance, or a cloud in front of stars: the
-# distance at which a sight line reaches an extinction, with its interval; infinite if the
-# map ends before.
+# distance at which a sight line reaches an extinction, with its interval; NaN if the map
+# ends before, and then the lower end is how far the map goes.
 
 # %%
 DIRECTIONS = np.array([20.0, 80.0, 270.0, 330.0])
@@ -249,7 +249,8 @@ for k, panel in enumerate(axes):
     panel.axhline(WANTED, color=ORANGE, lw=0.8)
     ends = crossing.lower[k].value, crossing.upper[k].value
     if np.isfinite(crossing.distance[k]):
-        panel.axvspan(ends[0], min(ends[1], 600), color=ORANGE, alpha=0.2, lw=0)
+        end = ends[1] if np.isfinite(ends[1]) else 600
+        panel.axvspan(ends[0], end, color=ORANGE, alpha=0.2, lw=0)
         panel.axvline(crossing.distance[k].value, color=ORANGE, lw=1)
     panel.set_title(f"l = {DIRECTIONS[k]:.0f}°", fontsize=8)
     panel.set_xlabel("distance [pc]")

@@ -10,6 +10,7 @@ from pipelines.bands.conversion import (
 )
 from pipelines.bands.passbands import WAVELENGTHS, parse_band
 from pipelines.bands.source import source_band
+from pipelines.bands.wanted import wanted_conversion
 
 __all__ = [
     "CURVE",
@@ -21,4 +22,5 @@ __all__ = [
     "factor",
     "parse_band",
     "source_band",
+    "wanted_conversion",
 ]

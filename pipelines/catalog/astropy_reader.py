@@ -38,7 +38,8 @@ class _AstropySource(Source):
         columns: Mapping[str, Any] = self._table.columns
         for name, column in columns.items():
             unit = str(column.unit or "").strip() or None
-            yield name, ColumnInfo(unit=unit, width=_width(column))
+            text = column.description or None
+            yield name, ColumnInfo(unit=unit, width=_width(column), description=text)
 
     def _read(self, kinds: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
         # It is let go after the last row, since it may be as large as the file.

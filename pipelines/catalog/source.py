@@ -23,12 +23,13 @@ _SHOWN = 30
 class ColumnInfo:
     """A column as the file describes it.
 
-    ``unit`` as written there or None; ``width`` the values per row of a
-    two-dimensional column, None for one.
+    ``unit`` and ``description`` as written there or None; ``width`` the values per
+    row of a two-dimensional column, None for one.
     """
 
     unit: str | None = None
     width: int | None = None
+    description: str | None = None
 
 
 class Source(ABC):

@@ -43,8 +43,17 @@ class TextSource(Source):
                 f"{self.path}: the ECSV header describes {list(self._types)} but the "
                 f"columns are {names}"
             )
-        units = {item["name"]: item.get("unit") for item in fields}
-        return [(name, ColumnInfo(unit=units.get(name))) for name in names]
+        told = {item["name"]: item for item in fields}
+        return [
+            (
+                name,
+                ColumnInfo(
+                    unit=told.get(name, {}).get("unit"),
+                    description=told.get(name, {}).get("description"),
+                ),
+            )
+            for name in names
+        ]
 
     def _header(self) -> tuple[int, str, list[dict[str, str]]]:
         """Lines of comments, the delimiter, and what ECSV tells of the columns."""

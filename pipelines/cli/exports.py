@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
 from pipelines.export.registry import EXPORTERS, usual_targets
 
 
@@ -28,10 +28,7 @@ def _products(command: Any) -> Any:
 )
 @click.option("--shell-edges", metavar="PC,PC,...", help="Edges of the shells [pc].")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
-@click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ...")
-@click.option("--from-band", help="The catalogue's band, where it is not known.")
-@click.option("--curve", help="Extinction curve of dust_extinction.  [default: G23]")
-@click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]")
+@band_options
 @click.option(
     "--box",
     metavar="x=LO:HI,y=...",

@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.queries import change_of, tell_answers
+from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
 
 
 @click.command()
 @click.argument("run", type=OUT)
-@click.argument("stars", type=OUT)
-@click.option("-o", "--output", required=True, type=OUT, help="Parquet table to make.")
+@click.argument("table", type=OUT)
+@click.option(
+    "--map",
+    "mappings",
+    multiple=True,
+    metavar="CANONICAL=COLUMN[:UNIT]",
+    help="Which column of TABLE is l, b (or ra, dec), distance.",
+)
+@click.option("--prefix", default="", help="Put before the names of answers.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=OUT,
+    help="Table to make: .parquet, .csv, .ecsv, .fits or .vot.",
+)
+@band_options
 @OVERWRITE
 @reporting
-def predict(run: Path, stars: Path, output: Path, overwrite: bool) -> None:
-    """Extinction and density, with std, at the place of every row of STARS.
+def predict(
+    run: Path,
+    table: Path,
+    mappings: tuple[str, ...],
+    prefix: str,
+    output: Path,
+    overwrite: bool,
+    **bands: Any,
+) -> None:
+    """Extinction and density, with std and quantiles, at the rows of TABLE.
 
-    One row per row of the input, in its order; stars outside the map get NaN and
-    inside = false.
+    Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
     """
-    from pipelines.run.predict import predict as predict_
+    from pipelines.query import open_map
+    from pipelines.query.table import QueryOptions
+    from pipelines.query.targets import TargetTable
+    from pipelines.run.folder import read_run
 
-    _, rows, inside = predict_(run, stars, output, overwrite=overwrite)
-    click.echo(f"{rows} rows, {inside} inside the map, in {output}")
+    # A run, not a map store.
+    read_run(run)
+    dust = open_map(run)
+    wanted = QueryOptions(change=change_of(dust, bands), prefix=prefix)
+    targets = TargetTable(table, mappings)
+    tell_answers(dust, targets, wanted, output, overwrite=overwrite)

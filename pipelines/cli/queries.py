@@ -9,13 +9,15 @@ import click
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
 
 if TYPE_CHECKING:
     from astropy.coordinates import SkyCoord
 
+    from pipelines.bands import Conversion
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
+    from pipelines.query.targets import TargetTable
 
 
 @click.command()
@@ -49,9 +51,16 @@ if TYPE_CHECKING:
     "mappings",
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Which column of TABLE is l, b (or ra, dec), distance, source_id.",
+    help="Which column of TABLE is l, b (or ra, dec), distance.",
 )
-@click.option("-o", "--output", type=OUT, help="Table to make: .parquet or .csv.")
+@click.option("--prefix", default="", help="Put before the names of answers.")
+@click.option(
+    "-o",
+    "--output",
+    type=OUT,
+    help="Table to make: .parquet, .csv, .ecsv, .fits or .vot.",
+)
+@band_options
 @OVERWRITE
 @reporting
 def query(map_: Path, **options: Any) -> None:
@@ -62,20 +71,21 @@ def query(map_: Path, **options: Any) -> None:
     dustmap query map.zarr --ra 83.8 --dec -5.4 --at-extinction 0.5
     dustmap query map.zarr stars.parquet -o answers.parquet --integrated
 
-    Without a mode: mean, std, and the 16%, 50% and 84% quantiles. In a table every
-    row is kept: what is outside the map, and what has no distance, is NaN, with flags.
+    Without a mode: mean, std, and quantiles from 2.5% to 97.5%. Every row of TABLE is
+    kept, with all of its columns: what is outside the map, and what has no position or
+    distance, is NaN, with flags.
     """
     from pipelines.query import open_map
 
-    wanted = _wanted(options)
     dust = open_map(map_, samples=options["samples"])
+    wanted = _wanted(options, dust)
     if options["table"] is None:
         _one(dust, options, wanted)
     else:
         _many(dust, options, wanted)
 
 
-def _wanted(options: dict[str, Any]) -> QueryOptions:
+def _wanted(options: dict[str, Any], dust: DustMap) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
@@ -97,44 +107,73 @@ def _wanted(options: dict[str, Any]) -> QueryOptions:
         total=total,
         extinction=options["at_extinction"],
         seed=options["seed"],
+        change=change_of(dust, options),
+        prefix=options["prefix"],
     )
 
 
+def change_of(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
+    """The conversion to the band that is wanted, told where there is one."""
+    from pipelines.bands import wanted_conversion
+
+    change = wanted_conversion(
+        {"extinction_band": dust.band},
+        options["band"],
+        options["from_band"],
+        curve=options["curve"],
+        r_v=options["r_v"],
+    )
+    if change is not None:
+        click.echo(change.summary(), err=True)
+    return change
+
+
 def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
-    from pipelines.query.table import write_answers
-    from pipelines.query.targets import read_targets
+    from pipelines.query.targets import TargetTable
 
     output = options["output"]
     if output is None:
         raise InputError("a table of answers needs a name: -o answers.parquet")
     if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
         raise InputError("give a table or one place, not both")
-    targets = read_targets(
-        options["table"], options["mappings"], distance=not wanted.directions
-    )
-    counts = write_answers(
-        dust, targets, wanted, output, overwrite=options["overwrite"]
-    )
+    table, maps = options["table"], options["mappings"]
+    targets = TargetTable(table, maps, distance=not wanted.directions)
+    tell_answers(dust, targets, wanted, output, overwrite=options["overwrite"])
+
+
+def tell_answers(
+    dust: DustMap,
+    targets: TargetTable,
+    wanted: QueryOptions,
+    output: Path,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a table of answers, and say how many rows are inside the map."""
+    from pipelines.query.table import write_answers
+
+    counts = write_answers(dust, targets, wanted, output, overwrite=overwrite)
     rows = counts.pop("rows")
     counts["outside the map"] = rows - counts["inside"]
-    said = ", ".join(f"{number} {name}" for name, number in counts.items())
+    said = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n)
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
 def _one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
-    from pipelines.query.table import ask
+    from pipelines.query.table import ask, band_of, rounded
 
-    if options["output"] is not None or options["mappings"]:
-        raise InputError("-o and --map go with a table of places")
+    if options["output"] is not None or options["mappings"] or options["prefix"]:
+        raise InputError("-o, --map and --prefix go with a table of places")
     columns, units = ask(dust, _place(options, wanted), wanted)
+    columns = rounded(columns)
     width = max(map(len, columns))
     for name, unit in units.items():
         click.echo(f"{name:{width}} {columns[name][0]:12.6g} {unit}")
     true = [name for name, column in columns.items() if name not in units and column]
-    said = ", ".join(true) if "inside" in true else "outside the map"
+    said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {said}")
-    if dust.band:
-        click.echo(f"{'band':{width}} {dust.band}")
+    if band := band_of(dust, wanted):
+        click.echo(f"{'band':{width}} {band}")
 
 
 def _place(options: dict[str, Any], wanted: QueryOptions) -> SkyCoord:

@@ -23,6 +23,19 @@ _TRY_AGAIN = 75
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )
+_BAND_OPTIONS = (
+    click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
+    click.option("--from-band", help="The catalogue's band, where it is not known."),
+    click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
+    click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
+)
+
+
+def band_options(command: Any) -> Any:
+    """The options of a conversion to another band."""
+    for option in reversed(_BAND_OPTIONS):
+        command = option(command)
+    return command
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.bands import CURVE, R_V, Conversion, conversion, source_band
+from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.export.registry import EXPORTERS
 from pipelines.maps.cube import AXES
@@ -73,16 +73,8 @@ class ExportOptions:
 
     def change(self, meta: dict[str, Any]) -> Conversion | None:
         """From the band of a run to the one that is wanted, if any is named."""
-        if self.band is None and (self.curve, self.r_v) != (None, None):
-            raise InputError("--curve and --r-v convert to another band: add --band")
-        target = self.band or self.from_band
-        if target is None:
-            return None
-        return conversion(
-            self.from_band or source_band(meta),
-            target,
-            curve=self.curve or CURVE,
-            r_v=R_V if self.r_v is None else self.r_v,
+        return wanted_conversion(
+            meta, self.band, self.from_band, curve=self.curve, r_v=self.r_v
         )
 
     def check(self, targets: Targets) -> None:

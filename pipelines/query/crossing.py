@@ -12,9 +12,9 @@ from pipelines.query.places import Places
 from pipelines.query.sky import Sky
 
 CROSSING_FLAGS = np.dtype(
-    [("reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
+    [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
 )
-"""``reached``: the central distance is in the map. ``bounded``: so is the upper one.
+"""``not_reached``: the map ends before. ``bounded``: the upper distance is in the map.
 ``extrapolated``: the central one is beyond the last star. ``inside``: the map has a
 curve in this direction."""
 
@@ -22,8 +22,8 @@ curve in this direction."""
 class Crossing(NamedTuple):
     """Where a sight line reaches an extinction [pc].
 
-    With probability 68% it is between ``lower`` and ``upper``. Infinite is what lies
-    beyond the map.
+    With probability 68% it is between ``lower`` and ``upper``. What lies beyond the
+    map is NaN; ``lower`` is then how far the map goes, if that is less.
     """
 
     distance: u.Quantity
@@ -54,13 +54,14 @@ def crossings(
             curves = dict(zip(names, (mean, mean + std, mean - std)))
         for part, name in enumerate(names):
             found[part, rows] = _first(sky.nodes, curves[name], extinction[rows])
-    known = ~np.isnan(found[0])
-    found = np.where(found > sky.reach(places), np.inf, found)
+    known, reach = ~np.isnan(found[0]), sky.reach(places)
+    found[1] = np.minimum(found[1], reach)
+    found[found > reach] = np.nan
     flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
     flags["inside"] = known
-    flags["reached"] = np.isfinite(found[0])
+    flags["not_reached"] = known & np.isnan(found[0])
     flags["bounded"] = np.isfinite(found[2])
-    flags["extrapolated"] = flags["reached"] & (found[0] > sky.last_star(places))
+    flags["extrapolated"] = np.nan_to_num(found[0]) > sky.last_star(places)
     return found, flags
 
 

@@ -192,8 +192,8 @@ class DustMap:
 
         Returns
         -------
-        `Crossing` of three quantities [pc] of the coordinates' shape; infinite where
-        the map ends before. With ``return_flags`` a pair of it and a structured array.
+        `Crossing` of three quantities [pc] of the coordinates' shape; NaN where the
+        map ends before. With ``return_flags`` a pair of it and a structured array.
 
         Raises
         ------

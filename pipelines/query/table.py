@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 from astropy.coordinates import SkyCoord
 
 import dustmap
+from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
-from pipelines.catalog.tables import open_table, to_arrow
+from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.map import FLAGS, DustMap
-from pipelines.query.places import places_of
-from pipelines.query.targets import Targets
-from pipelines.storage.atomic import atomic_file
+from pipelines.query.targets import TargetTable
 
 Columns = dict[str, np.ndarray]
 Units = dict[str, str]
 _QUANTITIES = {True: ("extinction", "mag"), False: ("density", "mag/pc")}
-_PLACE = {"l": "deg", "b": "deg", "distance": "pc"}
+_CROSSING = {
+    "distance_reached": "distance at which the extinction is reached",
+    "distance_lower": "16% quantile of that distance, or how far the map goes",
+    "distance_upper": "84% quantile of that distance",
+}
+_KINDS = {"mean": "mean", "std": "standard deviation", "median": "median"}
+_NO_POSITION = "no_position"
+# Digits of a standard deviation, and of a number that has none.
+_OF_STD, _ALONE = 3, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +37,9 @@ class QueryOptions:
     """What is asked at each row.
 
     ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
-    std and three quantiles. ``extinction`` [mag] asks for the distance where it is
-    reached instead.
+    std and five quantiles. ``extinction`` [mag] asks for the distance where it is
+    reached instead. ``change`` is the conversion to the band of all extinctions;
+    ``prefix`` comes before the names of answers.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -42,6 +48,8 @@ class QueryOptions:
     total: bool = False
     extinction: float | None = None
     seed: int = 0
+    change: Conversion | None = None
+    prefix: str = ""
 
     @property
     def directions(self) -> bool:
@@ -50,58 +58,167 @@ class QueryOptions:
 
 
 def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
-    """Columns of answers, shape ``(n,)`` each, and the units of those that have one."""
+    """Columns of answers, shape ``(n,)`` each, and the units of those that have one.
+
+    A row whose coordinates are NaN has no answer, and the flag ``no_position``.
+    """
+    sphere: Any = coords.spherical
+    known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
+    answers, units, flags = _asked(dust, cast(SkyCoord, coords[known]), wanted)
+    columns: Columns = {}
+    for name, found in answers.items():
+        columns[name] = np.full(len(known), np.nan)
+        columns[name][known] = found
+    for name in flags.dtype.names or ():
+        columns[name] = np.zeros(len(known), dtype=bool)
+        columns[name][known] = flags[name]
+    return {**columns, _NO_POSITION: ~known}, units
+
+
+def _asked(
+    dust: DustMap, coords: SkyCoord, wanted: QueryOptions
+) -> tuple[Columns, Units, np.ndarray]:
+    """Answers and flags at places that are known, in the band that is wanted."""
+    factor = 1.0 if wanted.change is None else wanted.change.factor
     if wanted.extinction is not None:
-        crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
-        names = ("distance_reached", "distance_lower", "distance_upper")
-        columns: Columns = {name: part.value for name, part in zip(names, crossing)}
-        units: Units = dict.fromkeys(names, "pc")
-    else:
-        columns, units = {}, {}
-        flags: np.ndarray = np.empty(0, dtype=FLAGS)
-        for integrated in wanted.integrated:
-            what, unit = _QUANTITIES[integrated]
-            found, flags = _quantity(dust, coords, wanted, integrated)
-            columns |= {f"{what}_{kind}": values for kind, values in found.items()}
-            units |= {f"{what}_{kind}": unit for kind in found}
-    return columns | {name: flags[name] for name in flags.dtype.names or ()}, units
+        value = wanted.extinction / factor
+        crossing, flags = dust.distance_at(coords, value, return_flags=True)
+        parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
+        return parts, dict.fromkeys(parts, "pc"), flags
+    columns, units = {}, {}
+    flags: np.ndarray = np.empty(0, dtype=FLAGS)
+    for integrated in wanted.integrated:
+        what, unit = _QUANTITIES[integrated]
+        found, flags = _quantity(dust, coords, wanted, integrated)
+        columns |= {f"{what}_{kind}": factor * values for kind, values in found.items()}
+        units |= {f"{what}_{kind}": unit for kind in found}
+    return columns, units, flags
+
+
+def rounded(columns: Columns) -> Columns:
+    """Answers with the digits that mean something, in single precision.
+
+    A standard deviation keeps three, what it is the deviation of as many decimals; so
+    do distances with half their interval. Others keep five digits.
+    """
+    found = {}
+    for name, column in columns.items():
+        if column.dtype == bool:
+            found[name] = column
+            continue
+        what = name.partition("_")[0]
+        digits, scale = _ALONE, np.abs(column)
+        if what == "distance":
+            ends = [columns[f"distance_{end}"] for end in ("lower", "upper")]
+            digits, scale = _OF_STD, (ends[1] - ends[0]) / 2
+        elif f"{what}_std" in columns:
+            digits, scale = _OF_STD, columns[f"{what}_std"]
+        usable = np.isfinite(scale) & (scale > 0)
+        safe = np.where(usable, scale, np.where(column == 0, 1.0, np.abs(column)))
+        digits = np.where(usable, digits, _ALONE)
+        power = digits - 1 - np.floor(np.log10(safe, where=safe > 0, out=safe * 0.0))
+        values = np.rint(column * 10.0**power) / 10.0**power
+        found[name] = values.astype(np.float32)
+    return found
 
 
 def write_answers(
     dust: DustMap,
-    targets: Iterable[Targets],
+    targets: TargetTable,
     wanted: QueryOptions,
     output: Path,
     *,
     overwrite: bool = False,
 ) -> Counter[str]:
-    """Ask at every row and write a table of the same rows, parquet or CSV.
+    """Ask at every row, and write the table with the answers beside its own columns.
 
     Returns the number of ``rows``, and of those for which each flag is set.
 
     Raises
     ------
     InputError
-        If the output is neither or exists, or there is no row.
+        If the output's format is not known or it exists, there is no row, or an
+        answer has the name of a column.
     """
     about = {"program": "dustmap", "version": dustmap.__version__}
-    about |= {"map": dust.path.name, "band": dust.band}
+    about |= {"map": dust.path.name, "band": band_of(dust, wanted)}
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         write = None
-        for coords, source_id in targets:
-            columns, units = ask(dust, coords, wanted)
-            columns = _identity(coords, source_id, wanted) | columns
+        for rows in targets:
+            columns, units = ask(dust, rows.coords, wanted)
+            answers = {f"{wanted.prefix}{n}": c for n, c in rounded(columns).items()}
             if write is None:
-                table = _table(output, columns, units, about, overwrite=overwrite)
-                write = stack.enter_context(table)
-            write(columns)
-            counts["rows"] += len(coords)
+                _require_new(answers, targets)
+                described = _described(answers, units, targets, wanted, about["band"])
+                file = answer_file(output, described, about, overwrite=overwrite)
+                write = stack.enter_context(file)
+            write(rows.columns | answers)
+            counts["rows"] += len(rows.coords)
             flags = (name for name, column in columns.items() if column.dtype == bool)
             counts.update({name: int(columns[name].sum()) for name in flags})
         if write is None:
             raise InputError("there is no row to ask the map at")
     return counts
+
+
+def band_of(dust: DustMap, wanted: QueryOptions) -> str:
+    """The band of the answers; empty where nobody said."""
+    return dust.band if wanted.change is None else wanted.change.target
+
+
+def _require_new(answers: Columns, targets: TargetTable) -> None:
+    taken = [name for name in answers if name in targets.columns]
+    if taken:
+        raise InputError(
+            f"the table has columns {', '.join(taken)} already: put something before "
+            "the names of the answers, such as --prefix map_"
+        )
+
+
+def _described(
+    answers: Columns,
+    units: Units,
+    targets: TargetTable,
+    wanted: QueryOptions,
+    band: str,
+) -> dict[str, Described]:
+    """Units and descriptions of the table's own columns, and of the answers."""
+    found = {
+        name: Described(unit=info.unit or "", text=info.description or "")
+        for name, info in targets.columns.items()
+    }
+    for name in answers:
+        plain = name.removeprefix(wanted.prefix)
+        text = _CROSSING.get(plain) or _FLAG_TEXTS.get(plain, "")
+        if plain in units and not text:
+            what, _, kind = plain.partition("_")
+            place = "to this place" if what == "extinction" else "at this place"
+            if what == "extinction" and wanted.total:
+                place = "through the whole map"
+            of = f"{what} {place}{f', {band}' if band else ''}"
+            text = f"{_kind(kind)} of the {of}"
+        found[name] = Described(unit=units.get(plain, ""), text=text)
+    return found
+
+
+def _kind(kind: str) -> str:
+    """What of a posterior a column holds, in words."""
+    if kind.startswith("p"):
+        return f"{kind[1:].replace('_', '.')}% quantile"
+    return _KINDS.get(kind, kind)
+
+
+_FLAG_TEXTS = {
+    "inside": "the place is in the map",
+    "extrapolated": "no sight line of a star reaches so far: only the prior",
+    "unseen": "no sight line of a star crosses this cell",
+    "no_distance": "the row has no distance",
+    _NO_POSITION: "the row has no position",
+    "to_edge": "the distance is infinite: extinction to the edge of the map",
+    "not_reached": "the map ends before the extinction is reached",
+    "bounded": "the upper end of the interval is in the map",
+}
 
 
 def _quantity(
@@ -127,40 +244,3 @@ def _quantity(
         width = len(str(max(answer.shape[1] - 1, 0)))
         names = [f"sample{i:0{width}}" for i in range(answer.shape[1])]
     return dict(zip(names, answer.value.T)), flags
-
-
-def _identity(
-    coords: SkyCoord, source_id: np.ndarray | None, wanted: QueryOptions
-) -> Columns:
-    places = places_of(coords, total=wanted.directions)
-    named: Columns = {} if source_id is None else {"source_id": source_id}
-    named |= {"l": places.l, "b": places.b}
-    return named if wanted.directions else named | {"distance": places.distance}
-
-
-@contextmanager
-def _table(
-    output: Path, first: Columns, units: Units, about: Units, *, overwrite: bool
-) -> Iterator[Callable[[Columns], None]]:
-    """What writes rows like the first; CSV has no place for units and provenance."""
-    if output.suffix == ".parquet":
-        units = {n: u for n, u in {**_PLACE, **units}.items() if n in first}
-        with open_table(
-            output, units=units, kind="answers", overwrite=overwrite
-        ) as table:
-            table.describe(about)
-            yield table.write
-    elif output.suffix == ".csv":
-        options = pacsv.WriteOptions(quoting_style="needed", quoting_header="none")
-        schema = _batch(first).schema
-        with (
-            atomic_file(output, overwrite=overwrite) as temporary,
-            pacsv.CSVWriter(temporary, schema, write_options=options) as table,
-        ):
-            yield lambda columns: table.write_batch(_batch(columns))
-    else:
-        raise InputError(f"{output}: the output's name ends in .parquet or .csv")
-
-
-def _batch(columns: Columns) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({n: to_arrow(c) for n, c in columns.items()})

@@ -1,8 +1,9 @@
-"""Coordinates from numbers, and from a table of any format: every row kept."""
+"""The places that a map is asked at: rows of a table of any format, every one kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,53 +11,100 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings
-from pipelines.catalog.readers import describe_absence, open_source, read_columns
-from pipelines.catalog.source import Source, locate
+from pipelines.catalog.readers import describe_absence, find_files, open_source
+from pipelines.catalog.source import ColumnInfo, Source, locate
 from pipelines.catalog.units import conversion_factor
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
-_KNOWN = ("source_id", "l", "b", "ra", "dec", "distance")
-
-Targets = tuple[SkyCoord, np.ndarray | None]
-"""Some rows: coordinates, and identifiers where the table has them."""
+_KNOWN = ("l", "b", "ra", "dec", "distance")
 
 
-def read_targets(
-    path: Path, mappings: Sequence[str] = (), *, distance: bool = True
-) -> Iterator[Targets]:
-    """Yield the rows of a table in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Some rows: their coordinates, and all columns as the table has them.
 
-    Columns are ``l b`` or ``ra dec`` (ICRS), with ``distance`` unless none is needed,
-    and maybe ``source_id``, under these names or as mapped, CANONICAL=COLUMN[:UNIT];
-    a unit is in the file or in the mapping, and never guessed.
+    Coordinates are NaN where a column of theirs has no value.
+    """
+
+    coords: SkyCoord
+    columns: dict[str, np.ndarray]
+
+
+class TargetTable:
+    """A table of places; iteration yields its rows in order, as `Targets`.
+
+    Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` unless none is
+    needed, under these names or as mapped, CANONICAL=COLUMN[:UNIT]; a unit is in the
+    file or in the mapping, and never guessed. ``columns`` describes the table's own,
+    by name; one with several values per row becomes several, NAME_0, NAME_1 and so on.
 
     Raises
     ------
     InputError
-        If a column or a unit is missing, or the file cannot be read.
+        If a column or a unit is missing, a latitude or a distance is out of range, or
+        a file cannot be read.
     """
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    source = open_source(path)
-    requests, factors = {}, {}
-    for name, binding in _bindings(source, parse_mappings(mappings), distance).items():
-        column = str(binding.column)
-        found = source.columns[locate(source, column)[0]].unit
-        requests[name] = (column, "identifier" if name == "source_id" else "number")
-        if name != "source_id":
-            factors[name] = conversion_factor(
-                name, column, stated=binding.unit, found=found, source=str(path)
-            )
-    for batch in read_columns(source, requests):
-        values = {name: batch[name] * factor for name, factor in factors.items()}
-        yield coordinates(values, str(path)), batch.get("source_id")
+
+    def __init__(
+        self, path: Path, mappings: Sequence[str] = (), *, distance: bool = True
+    ) -> None:
+        self._sources = [open_source(file) for file in find_files([path])]
+        self._bindings = _bindings(self._sources[0], parse_mappings(mappings), distance)
+        self.columns: dict[str, ColumnInfo] = {}
+        for name, info in self._sources[0].columns.items():
+            parts = [name] if info.width is None else _parts(name, info.width)
+            self.columns |= dict.fromkeys(parts, info)
+
+    def __iter__(self) -> Iterator[Targets]:
+        for source in self._sources:
+            if list(source.columns) != list(self._sources[0].columns):
+                raise InputError(
+                    f"{source.path} has other columns than {self._sources[0].path}"
+                )
+            yield from self._rows(source)
+
+    def _rows(self, source: Source) -> Iterator[Targets]:
+        places = {
+            name: (*locate(source, str(binding.column)), self._factor(source, binding))
+            for name, binding in self._bindings.items()
+        }
+        numbers = {column for column, _, _ in places.values()}
+        kinds = {n: "number" if n in numbers else "any" for n in source.columns}
+        for batch in source.batches(kinds):
+            values = {}
+            for name, (column, index, factor) in places.items():
+                found = batch[column] if index is None else batch[column][:, index]
+                where = f"{source.path}, column {column!r}"
+                values[name] = factor * convert(found, "number", where)
+            columns: dict[str, np.ndarray] = {}
+            for name, found in batch.items():
+                parts = [found] if found.ndim == 1 else list(found.T)
+                names = [name] if found.ndim == 1 else _parts(name, len(parts))
+                columns |= dict(zip(names, parts, strict=True))
+            yield Targets(coords=coordinates(values, str(source.path)), columns=columns)
+
+    def _factor(self, source: Source, binding: Binding) -> float:
+        """What brings a column to its canonical unit."""
+        name = str(binding.column)
+        return conversion_factor(
+            binding.canonical,
+            name,
+            stated=binding.unit,
+            found=source.columns[locate(source, name)[0]].unit,
+            source=str(source.path),
+        )
+
+
+def _parts(name: str, width: int) -> list[str]:
+    return [f"{name}_{index}" for index in range(width)]
 
 
 def _bindings(
     source: Source, user: Mapping[str, Binding], distance: bool
 ) -> dict[str, Binding]:
-    """The columns to read: one pair of angles, and what else is needed."""
+    """The columns of coordinates: one pair of angles, and what else is needed."""
     odd = [n for n, b in user.items() if n not in _KNOWN or b.value is not None]
     if odd:
         raise InputError(
@@ -76,8 +124,8 @@ def _bindings(
                 f"{source.path} gives no {what}: it {absent}; name the columns, e.g. "
                 f"--map {example}"
             )
-    names = [*pairs[0], *(["distance"] if distance else []), "source_id"]
-    return {name: found[name] for name in names if name in found}
+    names = [*pairs[0], *(["distance"] if distance else [])]
+    return {name: found[name] for name in names}
 
 
 def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:

@@ -12,10 +12,9 @@ import dustmap
 from dustmap.functionals import PointValues, Stack
 from dustmap.posterior import Posterior
 from pipelines.base.quantiles import KINDS, summaries
-from pipelines.catalog.schema import Stars, read_stars, write_table
+from pipelines.catalog.schema import Stars, write_table
 from pipelines.model.observations import outward_rays
 from pipelines.model.plan import Plan
-from pipelines.run.folder import Run, read_run
 
 UNITS = {
     **{f"extinction_{kind}": "mag" for kind in KINDS},
@@ -81,15 +80,3 @@ def write_predictions(
     write_table(
         path, columns, units=units, meta=meta, kind="predictions", overwrite=overwrite
     )
-
-
-def predict(
-    run: str | Path, source: Path, output: Path, *, overwrite: bool = False
-) -> tuple[Run, int, int]:
-    """Predict for every row of a table; returns the run, rows and rows inside."""
-    fitted = read_run(run)
-    stars = read_stars(source)
-    predictions = predict_columns(fitted.plan, fitted.posterior, stars)
-    meta = {"run": fitted.path.name, "inputs": fitted.provenance["inputs"]}
-    write_predictions(output, stars, predictions, meta, overwrite=overwrite)
-    return fitted, len(stars), int(predictions["inside"].sum())

@@ -22,7 +22,7 @@ OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
     "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
     "fit": "-o --output -c --config --set --resume --resume-anyway --overwrite",
-    "predict": "-o --output --overwrite",
+    "predict": "--map --prefix -o --output --band --from-band --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
     "regress": (
@@ -36,7 +36,7 @@ OPTIONS = {
 ARGUMENTS = {
     "ingest": "SRC...",
     "fit": "STARS",
-    "predict": "RUN STARS",
+    "predict": "RUN TABLE",
     "export": "RUN",
     "plot": "RUN",
     "regress": "TABLE",
@@ -167,7 +167,7 @@ MISTAKES = {
     "predict notes stars.parquet -o x": "notes is not a run folder",
     "predict unfinished stars.parquet -o x": "unfinished is incomplete",
     "predict altered stars.parquet -o x": "altered: metrics.jsonl",
-    "predict run text.csv -o x": "text.csv cannot be read",
+    "predict run text.csv -o x.fits": "text.csv gives no l and b",
     "predict run stars.parquet -o text.csv": "text.csv exists",
     "export altered --zarr x": "altered: metrics.jsonl",
     "export run --zarr notes": "notes exists",
@@ -234,8 +234,8 @@ def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
     def fail(*args, **kwargs):
         raise fault
 
-    monkeypatch.setattr("pipelines.run.predict.predict", fail)
-    result = command("predict run stars.parquet -o x")
+    monkeypatch.setattr("pipelines.query.table.write_answers", fail)
+    result = command("predict run stars.parquet -o x.csv")
     assert result.exit_code == 1
     assert result.output.startswith("dustmap: failed: ")
     assert str(fault) in result.output and len(result.output.splitlines()) == 1
@@ -281,7 +281,7 @@ def test_the_chain_says_what_it_chose_and_how_good_it_is(chain):
         "run: run",
     ):
         assert part in said
-    assert "3000 rows, 3000 inside the map" in chain.said["predict"]
+    assert "3000 rows (3000 inside" in chain.said["predict"]
 
 
 def test_the_chain_finds_extinctions_far_better_than_their_mean(chain):
