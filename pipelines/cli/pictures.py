@@ -47,7 +47,7 @@ def _kinds() -> list[str]:
 @click.option("--dpi", type=click.FloatRange(min=30, max=2400), default=300.0)
 @click.option(
     "--width",
-    type=click.FloatRange(min=60, max=400),
+    type=click.FloatRange(min=80, max=400),
     default=180.0,
     help="Of the page [mm]: 88 is a journal's column, 180 (the default) two.",
 )

@@ -10,7 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.figures.page import BOX, NARROW, Page, sheet
+from pipelines.figures.page import (
+    BOX,
+    INCH,
+    LABEL,
+    NARROW,
+    Page,
+    panel_width,
+    sheet,
+    wrapped,
+)
 from pipelines.figures.scales import STEPS, Extent, Scale, add_bar, veil
 from pipelines.figures.style import NORMAL, SMALL, length_unit, outline
 from pipelines.maps.cube import AXES, Cube
@@ -23,6 +32,10 @@ _TOWARDS = {
 # Circles from the Sun to the farthest edge, at most.
 _CIRCLES = 4
 _UNSEEN = "pale, hatched: no sight line passes, only the prior"
+# Distance of the names of circles [mm].
+_NAME = 8.5
+# Below this width two small panels are side by side, above it four [mm].
+_NARROW_SMALL = 160.0
 # Below this ratio of height to width panels are stacked.
 _FLAT = 0.55
 # Finest cells across the figure of a slice, at most.
@@ -157,17 +170,23 @@ def draw_panels(
     """Draw a page of panels, row by row; a string replaces a panel.
 
     Fewer ``columns`` where the page is narrow or panels are flat. ``notes`` stand at
-    the top. ``small`` panels have fewer numbers and a label of two lines.
+    the top. ``small`` panels have fewer numbers.
     """
     drawn = [panel for panel in panels if isinstance(panel, Panel)]
     aspect = drawn[0].plane.aspect
-    if width < NARROW:
+    if width < (_NARROW_SMALL if small else NARROW):
         columns = 2 if small else 1
     elif aspect <= _FLAT and not small:
         columns = 1
     if not small and any(p.seen is not None and not p.seen.all() for p in drawn):
         notes = [*notes, _UNSEEN]
-    margins = BOX._replace(top=13.5, between=11.0) if small else BOX
+    margins = BOX._replace(between=11.0) if small else BOX
+    wide = panel_width(margins, columns, width) + margins.between - 2.0
+    size = SMALL if small else NORMAL
+    labels = [wrapped(panel.label, wide, size) for panel in drawn]
+    lines = max(label.count("\n") for label in labels)
+    margins = margins._replace(top=margins.top + LABEL * lines)
+    names = iter(labels)
     page, every = sheet(
         len(panels), aspect, margins, columns=columns, width=width, notes=notes
     )
@@ -179,7 +198,7 @@ def draw_panels(
             continue
         hints = not small and columns < 3
         _name_axes(axes, panel.plane, first=number % columns == 0, hints=hints)
-        _draw(axes, panel, small)
+        _draw(axes, replace(panel, label=next(names)), small)
     return page
 
 
@@ -218,12 +237,18 @@ def _draw_circles(axes: Axes, plane: Plane, *, named: bool) -> None:
     factor, unit = plane.unit
     _, right, _, top = plane.extent
     reach = max(map(abs, plane.extent))
+    # Names so far apart [pc], along the diagonal, do not touch.
+    wide = axes.get_window_extent().width / axes.figure.dpi * INCH
+    apart = _NAME * (plane.extent[1] - plane.extent[0]) / wide
+    last = -np.inf
     line = {"fill": False, "lw": 0.4, "ls": (0, (5, 4)), "alpha": 0.55}
     for radius in np.arange(plane.step, reach * 1.42, plane.step):
         axes.add_patch(Circle((0, 0), radius * factor, **line))
         height = min(radius * np.sin(np.pi / 4), 0.65 * top)
         width = np.sqrt(radius**2 - height**2)
-        if named and 0 < width < 0.86 * right and 0 < height < 0.93 * top:
+        inside = 0 < width < 0.86 * right and 0 < height < 0.93 * top
+        if named and inside and radius - last >= apart:
+            last = radius
             axes.text(
                 width * factor, height * factor, f"{radius * factor:.4g} {unit}",
                 fontsize=SMALL - 1, ha="center", va="center", path_effects=outline(1.6),

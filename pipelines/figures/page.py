@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
 
 # Widths of one and two columns of Astronomy & Astrophysics [mm].
 SINGLE, DOUBLE = 88.0, 180.0
@@ -14,8 +17,11 @@ INCH = 25.4
 # Below this width panels are stacked [mm].
 NARROW = 120.0
 _FONT = 7.0
-# Height of a line of the header, thickness of a colour bar [mm].
-_LINE, _BAR = 3.6, 2.0
+# Height of a line of the header and of a label, thickness of a colour bar [mm].
+_LINE, LABEL, _BAR = 3.6, 3.4, 2.0
+# A point [mm], and the spaces of a text that are not within mathematics.
+_POINT = INCH / 72
+_SPACES = re.compile(r" (?=(?:[^$]*\$[^$]*\$)*[^$]*$)")
 
 
 class Page(Figure):
@@ -44,6 +50,35 @@ SKY = Margins(left=7.0, right=7.0, between=12.0, top=5.0, bottom=13.0)
 FIELD = Margins(left=9.0, right=4.0, between=11.0, top=5.0, bottom=15.5)
 
 
+def text_width(text: str, size: float) -> float:
+    """How wide a text is in letters of a size [point], in mm."""
+    font = FontProperties(size=size)
+    measure = TextToPath().get_text_width_height_descent
+    wide, _, _ = measure(text, font, ismath=text.count("$") > 1)
+    return wide * _POINT
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """A text in lines of at most a width [mm]; a word that is longer stays whole."""
+    lines = []
+    for part in text.split("\n"):
+        line = ""
+        for word in _SPACES.split(part):
+            longer = f"{line} {word}".strip()
+            if line and text_width(longer, size) > width:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def panel_width(margins: Margins, columns: int, width: float) -> float:
+    """How wide each of ``columns`` panels is on a page [mm]."""
+    free = width - margins.left - margins.right - margins.between * (columns - 1)
+    return free / columns
+
+
 def rectangles(
     count: int,
     aspect: float,
@@ -65,19 +100,20 @@ def rectangles(
     width
         Of the page [mm]; its height follows.
     notes
-        Written at the top, each on its own line where the page is narrow.
+        Written at the top, each on its own line where the page is narrow; lines that
+        are longer than the page are broken.
     header
         Height kept free at the top besides [mm].
     """
     rows = -(-count // columns)
-    left, right, between, top, bottom = margins
-    wide = (width - left - right - between * (columns - 1)) / columns
+    left, _, between, top, bottom = margins
+    wide = panel_width(margins, columns, width)
     tall = wide * aspect
-    lines = len(notes) if width < NARROW else min(len(notes), 1)
-    header += 1.5 + _LINE * lines if lines else 0.0
+    text = ("\n" if width < NARROW else "; ").join(notes)
+    text = wrapped(text, width - 4.0, _FONT)
+    header += 1.5 + _LINE * len(text.split("\n")) if text else 0.0
     height = header + rows * (tall + top + bottom)
     page = Page(figsize=(width / INCH, height / INCH))
-    text = ("\n" if width < NARROW else "; ").join(notes)
     if text:
         page.text(0.5, 1 - 1.0 / height, text, ha="center", va="top", fontsize=_FONT)
     places = []

@@ -20,10 +20,12 @@ from matplotlib.ticker import (
     ScalarFormatter,
 )
 
-from pipelines.figures.page import bar_axes
+from pipelines.figures.page import INCH, bar_axes
 from pipelines.figures.style import HATCH, NORMAL, SMALL
 
 UNMAPPED = "0.72"
+# Colour bars narrower than this have fewer numbers [mm].
+_FEW = 42.0
 _LEVELS = 512
 _ROBUST = (0.5, 99.5)
 _HIGH = 99.0
@@ -121,11 +123,12 @@ def add_bar(
     low, high = float(scale.norm.vmin or 0.0), float(scale.norm.vmax or 0.0)
     if low < 0 and low != -high:
         label += ", blue: negative"
-    bar.set_label(label, fontsize=SMALL if few else NORMAL, labelpad=2.0)
+    bar.set_label(label, fontsize=SMALL if few else NORMAL, labelpad=3.0)
     bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2.0, pad=1.5)
     bar.outline.set_linewidth(0.5)
     axis = bar.ax.xaxis
-    axis.set_major_locator(MaxNLocator(3 if few else 5, steps=STEPS))
+    wide = bar.ax.get_window_extent().width / bar.ax.figure.dpi * INCH
+    axis.set_major_locator(MaxNLocator(3 if few or wide < _FEW else 5, steps=STEPS))
     if isinstance(scale.norm, LogNorm):
         decades = np.log10(high / low)
         steps = (1, 2, 5) if decades < 1.7 else (1, 3) if decades < 2.5 else (1,)

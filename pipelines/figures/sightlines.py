@@ -9,7 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pipelines.base.quantiles import WIDTH_95
-from pipelines.figures.page import CURVES, DOUBLE, NARROW, Page, sheet
+from pipelines.figures.page import (
+    CURVES,
+    DOUBLE,
+    LABEL,
+    NARROW,
+    Page,
+    panel_width,
+    sheet,
+    wrapped,
+)
 from pipelines.figures.style import (
     BLUE,
     NORMAL,
@@ -44,18 +53,22 @@ def lines_of_sight(
     if not lines:
         raise ValueError("expected at least one line of sight")
     columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
+    wide = panel_width(CURVES, columns, width) + CURVES.between - 2.0
+    titles = [wrapped(_title(line), wide, SMALL) for line in lines]
+    extra = LABEL * max(title.count("\n") for title in titles)
     page, every = sheet(
         len(lines),
         0.56 if columns < 3 else 0.8,
-        CURVES,
+        CURVES._replace(top=CURVES.top + extra),
         columns=columns,
         width=width,
-        header=_LEGEND,
+        header=_LEGEND if width >= NARROW else _LEGEND + LABEL,
     )
     factor, unit = length_unit(max(float(line.distance.max()) for line in lines))
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles.update(_draw(axes, line, factor))
+        axes.set_title(titles[number], fontsize=SMALL, pad=2.5)
         if number + columns >= len(lines):
             axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
         if number % columns == 0:
@@ -107,13 +120,8 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
     axes.tick_params(labelsize=SMALL)
     axes.axhline(0.0, color="0.6", linewidth=0.5, zorder=1)
-    low, high = _limits(line)
-    axes.set_ylim(low, high)
-    far = float(line.distance.max())
-    axes.set_xlim(0.0, far * factor)
-    stars = line.star_extinction
-    outside = (line.star_distance > far) | (stars < low) | (stars > high)
-    axes.set_title(_direction(line, int(outside.sum())), fontsize=SMALL, pad=2.5)
+    axes.set_ylim(*_limits(line))
+    axes.set_xlim(0.0, float(line.distance.max()) * factor)
     return handles
 
 
@@ -151,11 +159,15 @@ def _limits(line: LineOfSight) -> tuple[float, float]:
     return float(low - margin), float(high + margin)
 
 
-def _direction(line: LineOfSight, outside: int) -> str:
+def _title(line: LineOfSight) -> str:
+    """The direction, and how near and how many are the stars."""
     sign = "+" if round(line.b, 1) > 0 else ""
     latitude = f"{sign}{line.b:.1f}°".replace("-", "\N{MINUS SIGN}")
     direction = f"$l$ = {line.l:.1f}°, $b$ = {latitude}"
     if not len(line.star_distance):
         return direction
+    (low, high), stars = _limits(line), line.star_extinction
+    far = line.star_distance > line.distance.max()
+    outside = int((far | (stars < low) | (stars > high)).sum())
     beyond = f" ({outside} outside)" if outside else ""
     return f"{direction}; stars within {line.radius:g}°{beyond}"

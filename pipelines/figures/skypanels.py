@@ -12,11 +12,14 @@ from pipelines.figures.page import (
     DOUBLE,
     FIELD,
     INCH,
+    LABEL,
     NARROW,
     SINGLE,
     SKY,
     Page,
+    panel_width,
     rectangles,
+    wrapped,
 )
 from pipelines.figures.projections import Gnomonic, Mollweide, Projection
 from pipelines.figures.scales import UNMAPPED, add_bar, colour_scale, veil
@@ -68,12 +71,20 @@ def sky_panels(
     if len(panels) == 1 and across == up:
         width = min(width, (SINGLE + DOUBLE) / 2)
     margins = FIELD if isinstance(projection, Gnomonic) else SKY
+    wide = panel_width(margins, columns, width) + margins.between - 2.0
+    labels = [wrapped(panel.label, wide, NORMAL) for panel in panels]
+    extra = LABEL * max(label.count("\n") for label in labels)
     page, places = rectangles(
-        len(panels), up / across, margins, columns=columns, width=width, notes=notes
+        len(panels),
+        up / across,
+        margins._replace(bottom=margins.bottom + extra),
+        columns=columns,
+        width=width,
+        notes=notes,
     )
     count = max(1, int(width / columns / INCH * dpi))
     images = [_sampled(panel.values, projection, count) for panel in panels]
-    for place, panel, image in zip(places, panels, images):
+    for place, panel, image, label in zip(places, panels, images, labels):
         alike = [
             other
             for one, other in zip(panels, images)
@@ -87,7 +98,7 @@ def sky_panels(
         drawn.set_clip_path(rim)
         axes.set_title(panel.title, fontsize=NORMAL, pad=3.5)
         away = -5.0 if margins is FIELD else -2.0
-        add_bar(drawn, scale, panel.label, away=away, share=0.66)
+        add_bar(drawn, scale, label, away=away, share=0.66)
         if panel.seen is not None:
             shown = _sampled(panel.seen, projection, min(count, _VEIL))
             veil(axes, np.isfinite(shown) & (shown <= 0), projection.extent, rim)

@@ -1,12 +1,14 @@
 """Pages have their printed size; columns, profiles and pairs their own numbers."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import one_cloud
 import pytest
 import torch
+from drawn_text import cut_off, drawn_text, overlapping
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -26,6 +28,7 @@ from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, plot
 from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
+from pipelines.figures.sources import MissingError, open_source
 from pipelines.figures.style import band_of, band_symbol
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
@@ -72,6 +75,39 @@ def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
         box = axes.get_tightbbox(FigureCanvasAgg(page).get_renderer())
         assert box.x0 >= 0
         assert box.x1 <= page.bbox.x1
+
+
+WIDTHS = (80.0, 88.0, 120.0, 140.0, 180.0, 400.0)
+
+
+def drawn(run, other, width):
+    """Every figure of a run that there is, by its kind."""
+    options = PlotOptions(width=width, other=other, dpi=60, distances=(70.0, 300.0))
+    source, found = open_source(run.path), {}
+    for kind, (_, draw) in KINDS.items():
+        with suppress(MissingError):
+            found[kind] = draw(source, options)
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
+    write_zarr(tmp_path / "other.zarr", make_cube(mean=1e-3, std=1e-4))
+    figures = drawn(positive_run, tmp_path / "other.zarr", width)
+    assert {"face-on", "edge-on", "sky", "los", "slice", "compare"} <= set(figures)
+    for kind, figure in figures.items():
+        assert len(drawn_text(figure)) > 5
+        assert not cut_off(figure), kind
+        assert not overlapping(figure), kind
+
+
+def test_text_that_is_cut_off_or_over_another_is_found():
+    figure = Figure()
+    figure.text(0.95, 0.5, "reaches out of the page")
+    figure.text(0.5, 0.2, "one")
+    figure.text(0.5, 0.2, "other")
+    assert cut_off(figure) == ["reaches out of the page"]
+    assert overlapping(figure) == [("one", "other")]
 
 
 def test_letters_of_a_pdf_are_letters(tmp_path):
