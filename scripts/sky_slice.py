@@ -4,7 +4,8 @@
 MAP is a run, a zarr store, a FITS cube or HEALPix maps. Of a run or a cube the density
 on the sphere at each --distance is drawn, of HEALPix maps the extinction out to it,
 unless --quantity says otherwise; beside it stands its standard deviation where MAP
-knows it. With --from it is what lies between two distances. Grey is outside the map.
+knows it. With --from it is what lies between two distances. Grey is outside the map;
+where it is pale and hatched no star looks, and the map is the prior.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pipelines.figures.projections import (
     Orthographic,
     Projection,
 )
-from pipelines.figures.skypanels import sky_panels
+from pipelines.figures.skypanels import UNSEEN, sky_panels
 from pipelines.figures.sources import open_source
 
 _PATH = click.Path(path_type=Path)
@@ -58,7 +59,7 @@ _FAR = click.FloatRange(min=0, min_open=True)
               help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
               "(64).")  # fmt: skip
-@click.option("--width", default=180.0, type=click.FloatRange(min=60, max=400),
+@click.option("--width", default=180.0, type=click.FloatRange(min=80, max=400),
               help="Of the page [mm].")  # fmt: skip
 @click.option("--dpi", default=300.0, type=click.FloatRange(min=30, max=2400))
 @click.option("-o", "--output", type=_PATH,
@@ -126,6 +127,7 @@ def draw(
         width=width,
         log=log,
         dpi=dpi,
+        notes=[UNSEEN] if any(panel.seen is not None for panel in panels) else [],
     )
     ends = "-".join(f"{d:g}" for d in distances)
     place = output or Path(f"{path.resolve().stem}_{quantity}_{ends}pc.png")

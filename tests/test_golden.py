@@ -176,6 +176,6 @@ def test_the_numbers_are_those_of_before(numbers, subject):
 
 def test_every_figure_is_there(folder):
     drawn = {path.name for path in (folder / "figures").iterdir()}
-    named = "face_on edge_on sky lines_of_sight slice compare convergence"
+    named = "face_on edge_on sky lines_of_sight slice compare"
     assert drawn == {f"{name}.png" for name in named.split()}
     assert all(p.stat().st_size > 10_000 for p in (folder / "figures").iterdir())

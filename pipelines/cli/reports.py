@@ -30,8 +30,8 @@ def report(
 ) -> None:
     """Write a report of RUN: one HTML file that opens anywhere, without a network.
 
-    Warnings, summary, how held-out stars are predicted, convergence, maps, a 3-D view,
-    lines of sight, limits, provenance.
+    A verdict with all warnings, maps, a 3-D view, lines of sight, limits; and folded:
+    how held-out stars are predicted, what was mapped, convergence, provenance.
     """
     from pipelines.report import write_report
 

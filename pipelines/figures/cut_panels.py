@@ -11,7 +11,7 @@ import numpy as np
 from astropy import units as u
 
 from pipelines.base.errors import InputError
-from pipelines.figures.cuts import Cut, cut_sky
+from pipelines.figures.cuts import Cut, cut_sky, seen_sky
 from pipelines.figures.integrals import ratio
 from pipelines.figures.skypanels import Sky, SkyPanel
 from pipelines.figures.sources import MissingError, Source
@@ -60,6 +60,7 @@ def cut_panels(
             "sample": f"sample {row.sample} of the {label}",
             "relative-error": f"relative error of the {row.quantity}",
         }
+        seen = _seen(source, row)
         panels += [
             SkyPanel(
                 values=_scaled(
@@ -70,6 +71,7 @@ def cut_panels(
                 label=labels[show],
                 kind=_KINDS.get(show, "value"),
                 group=f"{row.distance}" if show in ("value", "sample") else "",
+                seen=seen,
             )
             for show in shows
         ]
@@ -127,9 +129,8 @@ def compared_panels(
 
 def _labels(source: Source, cut: Cut, band: str | None) -> tuple[float, str, str]:
     """Factor, statistic and label of a row; an error if the map has nothing there."""
-    pixels = np.arange(healpy.nside2npix(_COARSE))
     sky, what = cut_sky(source, cut)
-    values = sky(*healpy.pix2ang(_COARSE, pixels, nest=True, lonlat=True))
+    values = sky(*_everywhere())
     if np.isnan(values).all():
         raise InputError(
             f"{source.path} holds nothing at {cut.distance:g} pc: choose a --distance "
@@ -140,6 +141,18 @@ def _labels(source: Source, cut: Cut, band: str | None) -> tuple[float, str, str
         return 1.0, what, extinction_label(named)
     factor, label = density_label(values, source.unit, named)
     return factor, what, label
+
+
+def _everywhere() -> tuple[np.ndarray, np.ndarray]:
+    """Longitude and latitude of coarse pixels [deg]."""
+    pixels = np.arange(healpy.nside2npix(_COARSE))
+    return healpy.pix2ang(_COARSE, pixels, nest=True, lonlat=True)
+
+
+def _seen(source: Source, cut: Cut) -> Sky | None:
+    """Where sight lines pass; ``None`` if that is everywhere, or not known."""
+    seen = seen_sky(source, cut)
+    return seen if seen is not None and (seen(*_everywhere()) <= 0).any() else None
 
 
 def _title(cut: Cut) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import healpy
 import numpy as np
@@ -20,6 +21,7 @@ from pipelines.figures.sources import MissingError, Source
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.truth import truth_extinction
 from pipelines.model.observations import rays
+from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
 
 QUANTITIES = ("density", "extinction")
@@ -101,6 +103,34 @@ def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
     if cut.show != "value":
         raise _no_joint(source)
     return _integrated(source, cut)
+
+
+def seen_sky(source: Source, cut: Cut) -> Sky | None:
+    """Positive where sight lines of stars pass: at the distance, or as far as that.
+
+    NaN outside the map; ``None`` where it does not know of stars.
+    """
+    if source.run is not None:
+        return partial(_seen_by, source.run, cut)
+    cube, maps = source.density, source.maps
+    if cut.on_sphere and cube is not None and "support" in cube.arrays:
+        return lambda *place: cube.sample(
+            "support", cut.distance * unit_vectors(*place)
+        )
+    if cut.on_sphere or maps is None or maps.last_star is None:
+        return None
+    value = _of_maps(source, maps, cut)
+    return healpix_sky(np.where(np.isnan(value), value, maps.last_star - cut.distance))
+
+
+def _seen_by(run: Run, cut: Cut, l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
+    """Length of sight lines in a cell, or how much further stars look [pc]."""
+    towards = unit_vectors(l, b)
+    if cut.on_sphere:
+        seen = run.support_at(cut.distance * towards)
+    else:
+        seen = last_star(run, towards) - cut.distance
+    return np.where(run.box.exits(towards) < cut.distance, np.nan, seen)
 
 
 def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:

@@ -20,6 +20,7 @@ from pipelines.figures import (
     save_figure,
     sky,
 )
+from pipelines.figures.clouds import label_clouds
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
@@ -57,6 +58,8 @@ class PlotOptions:
         and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
     dpi
         Dots per inch of what is no line or letter.
+    label_clouds
+        Name well-known clouds in views from above.
     """
 
     distances: Sequence[float] | None = None
@@ -71,6 +74,7 @@ class PlotOptions:
     log: bool | None = None
     within: float | None = None
     dpi: float = 300.0
+    label_clouds: bool = False
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
@@ -78,7 +82,11 @@ def _look(options: PlotOptions) -> dict[str, Any]:
 
 
 def _face_on(source: Source, options: PlotOptions) -> Figure:
-    return face_on(source.cube(), source.columns("z"), **_look(options))
+    cube = source.cube()
+    page = face_on(cube, source.columns("z"), **_look(options))
+    if options.label_clouds:
+        label_clouds(page, cube)
+    return page
 
 
 def _near(source: Source, options: PlotOptions) -> Figure:
@@ -87,7 +95,10 @@ def _near(source: Source, options: PlotOptions) -> Figure:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
     level = cube.level_within(options.within)
     columns = source.columns("z", level=level)
-    return face_on(cube.levels[level], columns, **_look(options))
+    page = face_on(cube.levels[level], columns, **_look(options))
+    if options.label_clouds:
+        label_clouds(page, cube.levels[level])
+    return page
 
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
@@ -147,6 +158,8 @@ KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "compare": ("compare", _compare),
     "convergence": ("convergence", _convergence),
 }
+# Of interest to those who look into a solver.
+_ON_REQUEST = ("convergence",)
 
 
 def plot(
@@ -164,7 +177,7 @@ def plot(
     Parameters
     ----------
     kinds
-        Some of `KINDS`; without any, all that the map suffices for.
+        Some of `KINDS`; without any, all that the map suffices for but convergence.
     form
         ``png``, ``pdf`` or ``svg``.
 
@@ -179,7 +192,7 @@ def plot(
     source = open_source(path)
     folder.mkdir(parents=True, exist_ok=True)
     paths, left_out = [], {}
-    for kind in kinds or KINDS:
+    for kind in kinds or [kind for kind in KINDS if kind not in _ON_REQUEST]:
         name, draw = KINDS[kind]
         try:
             figure = draw(source, options)

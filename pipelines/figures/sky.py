@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.figures.page import DOUBLE, Page
-from pipelines.figures.skypanels import Sky, SkyPanel, healpix_sky, sky_panels
+from pipelines.figures.skypanels import (
+    UNSEEN,
+    Sky,
+    SkyPanel,
+    healpix_sky,
+    sky_panels,
+)
 from pipelines.figures.style import band_of, extinction_label, length_text
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import sky_outside
@@ -69,7 +75,7 @@ def sky(
     if outside:
         notes.append(f"grey: outside the map, {', '.join(outside)}")
     if any(panel.seen is not None for panel in panels):
-        notes.append("pale, hatched: no sight line reaches that far, only the prior")
+        notes.append(UNSEEN)
     return sky_panels(panels, width=width, log=log, dpi=dpi, notes=notes)
 
 

@@ -28,6 +28,7 @@ from pipelines.figures.style import NORMAL
 Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Values at Galactic longitude and latitude [deg], NaN where there is no map."""
 
+UNSEEN = "pale, hatched: no sight line reaches that far, only the prior"
 # Points across a panel in which its veil is drawn.
 _VEIL = 500
 

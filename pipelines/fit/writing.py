@@ -24,6 +24,7 @@ from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import write_residual
+from pipelines.run.verdict import verdict
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -62,7 +63,10 @@ class FitReport:
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         gib = self.peak_memory_bytes / 2**30
         lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
-        return "\n".join([*lines, f"run: {self.output}"])
+        lines.append(f"run: {self.output}")
+        return "\n".join(
+            [*lines, f"this map is {verdict(self.converged, self.held_out)[1]}"]
+        )
 
 
 def _told(score: dict[str, float]) -> str:

@@ -78,11 +78,15 @@ Block = Text | Notice | Table | Picture | Listing | View
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A headline and what stands under it; ``key`` is its anchor."""
+    """A headline and what stands under it; ``key`` is its anchor.
+
+    A ``folded`` one shows its headline alone until it is opened.
+    """
 
     key: str
     title: str
     blocks: tuple[Block, ...]
+    folded: bool = False
 
 
 def facts(caption: str, rows: Iterable[tuple[str, str]]) -> Table:

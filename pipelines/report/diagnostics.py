@@ -47,7 +47,10 @@ def diagnostics(data: ReportData) -> Section:
         numbered = [(str(number), text) for number, text in enumerate(said, start=1)]
         blocks.append(facts("Taken up again", numbered))
     return Section(
-        key="convergence", title="Convergence, time, memory", blocks=tuple(blocks)
+        key="convergence",
+        title="Convergence, time, memory",
+        blocks=tuple(blocks),
+        folded=True,
     )
 
 

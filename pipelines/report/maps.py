@@ -7,17 +7,15 @@ from pipelines.figures import (
     edge_on,
     face_on,
     lines_of_sight,
-    sky,
 )
 from pipelines.report.blocks import Section, Text, picture
 from pipelines.report.data import ReportData
-from pipelines.report.numbers import percent, plain, significant
+from pipelines.report.numbers import percent, significant
 
 
 def maps(data: ReportData) -> Section:
-    """Face-on, edge-on, a slice with its uncertainty, and the sky."""
+    """Near the Sun, edge-on, and a slice with its uncertainty."""
     cube = data.cube
-    reach = plain(float(data.sky.distances[-1]))
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = (
         "The Sun is at the origin; x points to the Galactic centre (l = 0°), y to "
@@ -25,13 +23,6 @@ def maps(data: ReportData) -> Section:
         "by the sight line of some star. In the others the map is its prior."
     )
     pictures = (
-        (
-            face_on(cube, data.columns["z"]),
-            "Map of the extinction through the box seen from the north Galactic pole, "
-            "the Sun at the origin",
-            "Face-on: extinction through the whole box along z, and its standard "
-            "deviation.",
-        ),
         (
             edge_on(cube, data.columns["y"]),
             "Map of the extinction through the box seen along y, the Galactic plane "
@@ -44,13 +35,6 @@ def maps(data: ReportData) -> Section:
             "Density in the plane of the Sun, and its standard deviation beside it",
             "The density in the plane nearest z = 0, and how uncertain it is.",
         ),
-        (
-            sky(data.sky),
-            "Extinction over the whole sky in Galactic coordinates out to several "
-            f"distances, the last {reach} pc",
-            "The sky: extinction from the Sun to a distance, Galactic coordinates, "
-            "l = 0° in the middle and growing to the left.",
-        ),
     )
     if cube.finer:
         level = cube.level_within()
@@ -61,9 +45,9 @@ def maps(data: ReportData) -> Section:
             "Near the Sun: extinction through a finer grid alone, between the heights "
             "that the picture names, and its standard deviation.",
         )
-        pictures = (pictures[0], near, *pictures[1:])
+        pictures = (near, *pictures)
     drawn = (picture(one, alt=alt, caption=caption) for one, alt, caption in pictures)
-    return Section(key="maps", title="Maps", blocks=(Text((text,)), *drawn))
+    return Section(key="maps", title="More maps", blocks=(Text((text,)), *drawn))
 
 
 def sight_lines(data: ReportData) -> Section:

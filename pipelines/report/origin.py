@@ -58,7 +58,8 @@ def origin(data: ReportData) -> Section:
             ),
         ),
     ]
-    return Section(key="origin", title="Where it comes from", blocks=tuple(blocks))
+    title = "Where it comes from"
+    return Section(key="origin", title=title, blocks=tuple(blocks), folded=True)
 
 
 def _catalogue(recorded: dict[str, Any]) -> list[Block]:

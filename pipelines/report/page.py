@@ -14,6 +14,7 @@ from pipelines.report.diagnostics import diagnostics
 from pipelines.report.maps import maps, sight_lines
 from pipelines.report.numbers import count
 from pipelines.report.origin import limits, origin
+from pipelines.report.overview import overview
 from pipelines.report.summary import summary
 from pipelines.report.validation import validation
 from pipelines.report.view import view
@@ -50,11 +51,12 @@ def write_report(
 
 def _compose(data: ReportData, *, three_d: bool) -> str:
     """The page of what was gathered."""
-    sections = [summary(data), validation(data), diagnostics(data), maps(data)]
+    sections = [overview(data), maps(data)]
     if three_d:
         title, blocks = "In three dimensions", (view(data.cube),)
         sections.append(Section(key="three-d", title=title, blocks=blocks))
-    sections += [sight_lines(data), limits(data), origin(data)]
+    sections += [sight_lines(data), limits(data)]
+    sections += [validation(data), summary(data), diagnostics(data), origin(data)]
     recorded = data.run.provenance
     stars = count(data.run.summary["counts"]["fitted"])
     names = ", ".join(one["name"] for one in recorded["inputs"])

@@ -1,4 +1,4 @@
-"""What was mapped, in words and in tables, with all that should worry a reader."""
+"""What was mapped, in words and in tables, and all that should worry a reader."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
 from pipelines.run.baselines import in_words, loses
 from pipelines.run.folder import Run
+from pipelines.run.verdict import TOO_FAR
 
-# Deviations of a coverage from its level, in binomial errors, and of the mean z.
-_TOO_FAR = 4.0
 # Lines in which a fit says how its solvers ended and what it found.
 _STATUS = ("mean: ", "samples: ", "sight lines ", "residual: along rays")
 _DENSITIES = {
@@ -24,18 +23,10 @@ _DENSITIES = {
 
 
 def summary(data: ReportData) -> Section:
-    """Warnings first; then a paragraph, and the figures."""
-    run = data.run
-    warnings = [*fit_warnings(run), *judged_warnings(data)]
-    title = (
-        "No warning: the fit converged, and coverages of held-out stars are within "
-        f"{_TOO_FAR:.0f} binomial errors of what is stated"
-    )
-    if warnings:
-        title = f"{several(len(warnings), 'warning')}: read before you use the map"
+    """What was mapped, in a paragraph and tables, and what the fit said."""
+    run, warnings = data.run, warnings_of(data)
     counts = [(name, count(number)) for name, number in run.summary["counts"].items()]
     blocks: list[Block] = [
-        Notice(title=title, lines=tuple(warnings), loud=bool(warnings)),
         Text((_in_words(data),)),
         facts("The map", _map_rows(data)),
         facts("Stars", counts),
@@ -45,7 +36,13 @@ def summary(data: ReportData) -> Section:
     every = (*run.summary.get("messages", ()), *run.plan.notes)
     if said := tuple(line for line in every if line not in warnings):
         blocks.append(Notice(title="Messages of the fit", lines=said, loud=False))
-    return Section(key="summary", title="Summary", blocks=tuple(blocks))
+    title = "What was mapped"
+    return Section(key="summary", title=title, blocks=tuple(blocks), folded=True)
+
+
+def warnings_of(data: ReportData) -> list[str]:
+    """All that should worry a reader."""
+    return [*fit_warnings(data.run), *judged_warnings(data)]
 
 
 def fit_warnings(run: Run) -> list[str]:
@@ -94,13 +91,13 @@ def judged_warnings(data: ReportData) -> list[str]:
     if data.held_out is not None and (score := data.held_out.baseline_score()):
         found += [in_words(score, data.run.plan)] if loses(score) else []
     for level in judged.coverage:
-        if abs(level.held - level.level) > _TOO_FAR * level.error:
+        if abs(level.held - level.level) > TOO_FAR * level.error:
             word = "too wide" if level.held > level.level else "too narrow"
             found.append(
                 f"The {level.level:.0%} intervals hold {percent(level.held)} of "
                 f"{several(judged.stars, 'held-out star')}: they are {word}."
             )
-    if abs(judged.z_mean) > _TOO_FAR / math.sqrt(judged.stars):
+    if abs(judged.z_mean) > TOO_FAR / math.sqrt(judged.stars):
         side = "more" if judged.z_mean > 0 else "less"
         found.append(
             f"Held-out stars have {side} extinction than predicted, by "

@@ -30,7 +30,8 @@ def validation(data: ReportData) -> Section:
             blocks += [_coverage(judged), _scatter(stars)]
             blocks += _calibration(judged, data.z)
             blocks += _binned(stars, data.z)
-    return Section(key="held-out", title="Held-out stars", blocks=tuple(blocks))
+    title = "Held-out stars"
+    return Section(key="held-out", title=title, blocks=tuple(blocks), folded=True)
 
 
 def _method(data: ReportData) -> tuple[str, ...]:

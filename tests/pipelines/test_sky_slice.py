@@ -9,10 +9,14 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
+from pipelines.base.geometry import unit_vectors
+from pipelines.figures.cuts import Cut, seen_sky
+from pipelines.figures.sources import Source, open_source
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.cube import Cube, SkyMaps
+from pipelines.products.integrated import last_star
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/sky_slice.py"
 
@@ -126,3 +130,22 @@ def test_a_failure_is_status_1(say):
     done = say("sky.fits", "--distance", "100", "-o", "a" * 300 + ".png")
     assert done.exit_code == 1
     assert done.stderr.startswith("failed:")
+
+
+def test_where_no_star_looks_is_known(folder, positive_run):
+    axis = np.linspace(-300.0, 300.0, 13)
+    Z = np.meshgrid(axis, axis, axis, indexing="ij")[0]
+    known = {"mean": 1e-3 + 0 * Z, "support": np.where(Z > 0, 1.0, 0.0)}
+    cube = Cube(x=axis, y=axis, z=axis, arrays=known)
+    sphere = Cut(quantity="density", distance=250.0)
+    places = np.array([10.0, 10.0]), np.array([60.0, -60.0])
+    seen = seen_sky(Source(path=folder / "some", density=cube), sphere)
+    assert [value > 0 for value in seen(*places)] == [True, False]
+    assert seen_sky(open_source(folder / "map.zarr"), sphere) is None
+    far = Cut(quantity="extinction", distance=positive_run.box.upper[0])
+    source, b = open_source(positive_run.path), np.zeros(4)
+    reach = seen_sky(source, far)(np.arange(0, 360, 90.0), b)
+    ends = last_star(positive_run, unit_vectors(np.arange(0, 360, 90.0), b))
+    inside = np.isfinite(reach)
+    np.testing.assert_allclose(reach[inside], (ends - far.distance)[inside])
+    assert inside.any()

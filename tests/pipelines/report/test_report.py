@@ -16,9 +16,11 @@ from pipelines.report.data import gather
 from pipelines.report.diagnostics import diagnostics
 from pipelines.report.numbers import by, percent, significant
 from pipelines.report.origin import limits
+from pipelines.report.overview import overview
 from pipelines.report.page import render
 from pipelines.report.summary import fit_warnings, judged_warnings, summary
 from pipelines.report.validation import validation
+from pipelines.run.verdict import verdict
 
 
 class Page(HTMLParser):
@@ -88,7 +90,7 @@ def test_the_page_is_whole_and_needs_no_other_file(html):
         assert address.startswith(("data:", "#")), address[:80]
     for anchor in [a[1:] for a in page.addresses if a.startswith("#")]:
         assert anchor in page.anchors
-    assert page.tags.count("section") == 8
+    assert page.tags.count("section") == 9
     assert len(page.alts) == 11
     assert all(len(alt) > 20 for alt in page.alts)
     assert len(set(page.alts)) == len(page.alts)
@@ -114,9 +116,9 @@ def test_the_page_says_the_figures_of_the_run(html, material):
 
 def test_what_did_not_converge_is_loud_and_comes_first(material):
     wrong = with_summary(material, converged=False)
-    page, _ = read(summary(wrong))
+    page, text = read(overview(wrong), summary(wrong))
     assert page.index('class="warning" role="alert"') < page.index("This map is")
-    assert "The fit did not converge" in page
+    assert "The fit did not converge" in page and "Not usable as it is" in text
 
 
 def test_all_faults_of_a_fit_are_told(material):
@@ -145,7 +147,7 @@ def test_intervals_that_are_too_narrow_and_a_bias_are_told(material):
 
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = dataclasses.replace(material, held_out=None)
-    _, text = read(summary(none), validation(none))
+    _, text = read(overview(none), validation(none))
     assert "Nothing tells how well the map predicts" in text
     assert text.count("fit again to have them") == 2
 
@@ -161,6 +163,51 @@ def test_a_map_without_samples_is_judged_by_its_errors_alone(material):
     assert f"{significant(found.judged.rmse)} mag" in text
     assert "interval" not in text.split("Errors of coverages")[1]
     assert page.count("<img") == 1
+
+
+def test_the_first_screen_has_the_verdict_two_maps_and_three_figures(material):
+    page, text = read(overview(material))
+    score = material.run.summary["held_out"]
+    assert page.count("<img") == 2 and page.index("held-out") < page.index("<img")
+    for key in ("rmse", "rmse_neighbours", "rmse_kriging"):
+        assert f"{significant(score[key])} mag" in text
+    assert percent(score["coverage_68"]) in text
+
+
+def test_diagnosis_is_folded(html):
+    first = html.index("<details>")
+    for key in ("overview", "maps", "three-d", "sight-lines", "limits"):
+        assert html.index(f'<div id="{key}">') < first
+    for key in ("held-out", "summary", "convergence", "origin"):
+        assert html.index(f'<div id="{key}">') > first
+
+
+GOOD = {
+    "rmse": 0.1, "stars": 900.0, "coverage_68": 0.69, "coverage_95": 0.95,
+    "rmse_neighbours": 0.2, "rmse_kriging": 0.12, "excess": -3.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "converged", "good", "word"),
+    [
+        ({}, True, True, "17% better than without a map"),
+        (
+            {"rmse": 0.121, "excess": 0.4},
+            True,
+            True,
+            "worse than without a map, within",
+        ),
+        ({}, False, False, "did not converge"),
+        ({"excess": 5.0}, True, False, "without a map, neighbouring stars"),
+        ({"coverage_68": 0.55}, True, False, "too narrow"),
+        ({"coverage_95": 0.999}, True, False, "too wide"),
+    ],
+)
+def test_the_verdict_follows_from_held_out_stars(changes, converged, good, word):
+    found, sentence = verdict(converged, {**GOOD, **changes})
+    assert found is good and word in sentence
+    assert not verdict(True, {})[0]
 
 
 def test_every_text_is_escaped():
@@ -187,7 +234,8 @@ def test_numbers_keep_their_digits():
 
 def test_a_file_is_replaced_only_if_told(tmp_path, command, monkeypatch, material):
     monkeypatch.setattr("pipelines.report.page.gather", lambda *a, **k: material)
-    monkeypatch.setattr("pipelines.report.page.maps", limits)
+    for name in ("overview", "maps"):
+        monkeypatch.setattr(f"pipelines.report.page.{name}", limits)
     monkeypatch.setattr("pipelines.report.page.sight_lines", limits)
     path = tmp_path / "report.html"
     path.write_text("mine")
@@ -197,7 +245,7 @@ def test_a_file_is_replaced_only_if_told(tmp_path, command, monkeypatch, materia
     assert command(f"report run -o {path} --no-3d --overwrite").exit_code == 0
     plain = path.read_text()
     assert plain.startswith("<!DOCTYPE html>")
-    assert "plotly.js" not in plain and plain.count("<section") == 7
+    assert "plotly.js" not in plain and plain.count("<section") == 8
 
 
 def test_a_missing_package_is_named_before_the_work(tmp_path, monkeypatch):

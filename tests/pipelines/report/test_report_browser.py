@@ -24,7 +24,7 @@ NOWHERE = "--host-resolver-rules=MAP * ~NOTFOUND"
 # Shows two sections, turns the controls as a reader would, and writes down what came
 # of it.
 PROBE = """
-<style>section:not(#summary):not(#three-d) { display: none }</style>
+<style>section:not(:has(#overview)):not(:has(#three-d)) { display: none }</style>
 <script>
 (function () {
   const view = document.getElementById("view"), seen = [];
