@@ -29,7 +29,7 @@ from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.parallel import Run, processes
 from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
 from pipelines.catalog.plan import IngestPlan, make_plan
-from pipelines.catalog.provenance import identify, make_record
+from pipelines.catalog.provenance import identify, make_record, unstated
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
 from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
@@ -127,8 +127,8 @@ def _write_file(
         header = rows.runs[0].schema.empty_table()
         for each in rows.runs:
             table.write(as_columns(joined([header, read_run(each.stem)])))
-        report = make_report(plan, rows.counts)
         inputs = [identify(path) for path in plan.files]
+        report = make_report(plan, rows.counts, unstated(plan, inputs))
         table.describe(make_record(plan, inputs, report))
     return report
 
@@ -155,8 +155,9 @@ def _fill_folder(
             f"pseudo-observations: pixels of nside {cells.nside}, bins of "
             f"{cells.width:.4g} pc; {written[1]:,} outlying stars left by themselves"
         )
-    report = make_report(plan, rows.counts, notes)
-    record = make_record(plan, list(run(identify, plan.files)), report)
+    inputs = list(run(identify, plan.files))
+    report = make_report(plan, rows.counts, [*notes, *unstated(plan, inputs)])
+    record = make_record(plan, inputs, report)
     record["merge"] = None if cells is None else str(cells)
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
     (folder / PROVENANCE).write_text(text, encoding="utf-8")

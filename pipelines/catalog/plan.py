@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter, parse_filter
-from pipelines.catalog.mapping import choose, parse_mappings
+from pipelines.catalog.mapping import Recipe, choose, parse_mappings
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
@@ -21,6 +22,9 @@ from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source, locate
 from pipelines.catalog.units import parse_unit
 from pipelines.catalog.validation import RowValidator
+
+# E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
+_EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         }
         _check_columns(source, survey, filters, carried.values())
         recipe = choose(source, user, survey, positions_only=options.positions_only)
+        if options.band is None and (survey is None or "extinction" in user):
+            _ask_for_band(source, recipe)
         validators.append(
             RowValidator(
                 source=source,
@@ -77,6 +83,17 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     return IngestPlan(
         options=options, survey=survey, validators=validators, units=units
     )
+
+
+def _ask_for_band(source: Source, recipe: Recipe) -> None:
+    """Refuse a colour excess, by its name, that would pass for an extinction."""
+    column = recipe["extinction"].column if "extinction" in recipe else None
+    if column is not None and _EXCESS.search(column):
+        raise InputError(
+            f"{source.path}: column {column!r} is named like a colour excess: say what "
+            "it is, by --band 'E(B-V)', or --band A_V if it is an extinction; "
+            "dustmap export --band A_V converts the map"
+        )
 
 
 def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:

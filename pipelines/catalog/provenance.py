@@ -38,6 +38,33 @@ def make_record(
     }
 
 
+def unstated(plan: IngestPlan, inputs: Sequence[dict[str, Any]]) -> list[str]:
+    """Warnings of what a map needs and the catalogue does not say."""
+    survey, options = plan.survey, plan.options
+    recipe = plan.validators[0].recipe
+    if "extinction" not in recipe:
+        return []
+    record = {
+        "preset": survey.model_dump(mode="json") if survey else None,
+        "map": list(options.mappings),
+        "band": options.band,
+        "inputs": list(inputs),
+    }
+    found = []
+    if not all(one["band"] for one in surveys(record)):
+        found.append(
+            "warning: nobody says in which band the extinction is: name it, e.g. "
+            "--band A_V; without it maps cannot be converted or compared"
+        )
+    known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
+    if not known & set(recipe):
+        found.append(
+            "warning: no errors of distances: stars are taken to stand exactly where "
+            "they are said to; map distance_error, or distance_lower and _upper"
+        )
+    return found
+
+
 def identify(path: Path) -> dict[str, Any]:
     """Name, size [bytes] and SHA-256 of one input file.
 

@@ -98,8 +98,9 @@ def _asked(
 def rounded(columns: Columns) -> Columns:
     """Answers with the digits that mean something, in single precision.
 
-    A standard deviation keeps three, what it is the deviation of as many decimals; so
-    do distances with half their interval. Others keep five digits.
+    A standard deviation keeps three, what it is the deviation of as many decimals, or
+    three digits if these are more; so do distances with half their interval. Others
+    keep five digits.
     """
     found = {}
     for name, column in columns.items():
@@ -112,7 +113,8 @@ def rounded(columns: Columns) -> Columns:
             ends = [columns[f"distance_{end}"] for end in ("lower", "upper")]
             digits, scale = _OF_STD, (ends[1] - ends[0]) / 2
         elif f"{what}_std" in columns:
-            digits, scale = _OF_STD, columns[f"{what}_std"]
+            size = np.where(column == 0, np.inf, np.abs(column))
+            digits, scale = _OF_STD, np.minimum(columns[f"{what}_std"], size)
         usable = np.isfinite(scale) & (scale > 0)
         safe = np.where(usable, scale, np.where(column == 0, 1.0, np.abs(column)))
         digits = np.where(usable, digits, _ALONE)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.calibration import Calibration, calibrate
+from pipelines.catalog.schema import read_stars
 from pipelines.figures.sources import Source
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
@@ -40,6 +41,11 @@ class ReportData:
     def band(self) -> str:
         """Which extinction it is."""
         return str(self.origin.get("extinction_band") or "as in the catalogue")
+
+    @cached_property
+    def exact_distances(self) -> bool:
+        """Whether the stars came without errors of their distances."""
+        return read_stars(self.run.path / "stars.parquet").distance_error is None
 
     @cached_property
     def z(self) -> np.ndarray | None:

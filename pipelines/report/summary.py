@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dustmap.kernels import KERNELS
+from pipelines.figures.style import band_of
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
@@ -42,7 +43,23 @@ def summary(data: ReportData) -> Section:
 
 def warnings_of(data: ReportData) -> list[str]:
     """All that should worry a reader."""
-    return [*fit_warnings(data.run), *judged_warnings(data)]
+    return [*fit_warnings(data.run), *judged_warnings(data), *_unstated(data)]
+
+
+def _unstated(data: ReportData) -> list[str]:
+    """What the catalogue does not say, and the map goes without."""
+    found = []
+    if not band_of(data.origin):
+        found.append(
+            "Nobody said in which band the extinction is (dustmap ingest --band A_V): "
+            "the map cannot be converted, nor compared with others."
+        )
+    if data.exact_distances:
+        found.append(
+            "The catalogue gives no errors of distances: stars were taken to stand "
+            "exactly where they are said to."
+        )
+    return found
 
 
 def fit_warnings(run: Run) -> list[str]:

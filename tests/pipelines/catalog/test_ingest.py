@@ -373,3 +373,28 @@ def test_progress_is_told_the_rows(catalogue, run) -> None:
     rows: list[int] = []
     run(catalogue, progress=rows.append)
     assert sum(rows) == 20
+
+
+def test_what_a_map_lacks_is_said_loudly(tmp_path: Path, catalogue) -> None:
+    source = write_csv(tmp_path / "a.csv", catalogue)
+    plain = [item for item in mapping() if not item.startswith("distance_error")]
+    notes = ingest([source], tmp_path / "a.parquet", mappings=plain).notes
+    said = [note for note in notes if note.startswith("warning")]
+    assert len(said) == 2 and "--band" in said[0] and "distance_error" in said[1]
+    more = [*plain, "distance_error=7:pc"]
+    notes = ingest([source], tmp_path / "b.parquet", mappings=more, band="A_V").notes
+    assert not [note for note in notes if "band" in note or "errors of dist" in note]
+    # What was ingested keeps its band.
+    again = ingest([tmp_path / "b.parquet"], tmp_path / "c.parquet").notes
+    assert not [note for note in again if "band" in note]
+
+
+@pytest.mark.parametrize("name", ["EBV", "E(B-V)", "e_bv", "ebv_mean", "ebv50"])
+def test_a_colour_excess_is_asked_about(tmp_path: Path, catalogue, name: str) -> None:
+    columns = {**catalogue, name: catalogue["extinction"]}
+    source = write_csv(tmp_path / "a.csv", columns)
+    mapped = mapping(extinction=f"{name}:mag")
+    with pytest.raises(InputError, match=r"colour excess.*--band 'E\(B-V\)'"):
+        ingest([source], tmp_path / "a.parquet", mappings=mapped)
+    ingest([source], tmp_path / "a.parquet", mappings=mapped, band="E(B-V)")
+    assert read_stars(tmp_path / "a.parquet").meta["band"] == "E(B-V)"

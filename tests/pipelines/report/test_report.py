@@ -18,7 +18,12 @@ from pipelines.report.numbers import by, percent, significant
 from pipelines.report.origin import limits
 from pipelines.report.overview import overview
 from pipelines.report.page import render
-from pipelines.report.summary import fit_warnings, judged_warnings, summary
+from pipelines.report.summary import (
+    fit_warnings,
+    judged_warnings,
+    summary,
+    warnings_of,
+)
 from pipelines.report.validation import validation
 from pipelines.run.verdict import verdict
 
@@ -283,3 +288,12 @@ def test_interruptions_are_told(material):
     assert [w for w in fit_warnings(run) if "another catalogue" in w]
     _, text = read(diagnostics(dataclasses.replace(material, records=[])))
     assert "never interrupted" in text
+
+
+def test_a_band_and_distance_errors_that_are_not_known_are_told(material):
+    unnamed = dataclasses.replace(material, origin={"extinction_band": ""})
+    said = " ".join(warnings_of(unnamed))
+    assert "in which band" in said
+    assert ("no errors of distances" in said) == unnamed.exact_distances
+    named = dataclasses.replace(material, origin={"extinction_band": "A_V"})
+    assert "in which band" not in " ".join(warnings_of(named))
