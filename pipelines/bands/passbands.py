@@ -28,7 +28,7 @@ _NAMES = ", ".join(WAVELENGTHS)
 _EXAMPLES = "A_V, A_G, A_g(PS1), A_Ks, E(B-V), E(BP-RP), A(550 nm) or the like"
 _UNITS = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "angstrom": 0.1}
 _AT = re.compile(r"A\(\s*([0-9.]+)\s*([A-Za-zµμ]+)\s*\)")
-_BAND = re.compile(r"A_(\w+(?:\(\w+\))?)")
+_BAND = re.compile(r"A_?(\w+(?:\(\w+\))?)")
 _EXCESS = re.compile(r"E\(\s*(\w+(?:\(\w+\))?)\s*-\s*(\w+(?:\(\w+\))?)\s*\)")
 
 

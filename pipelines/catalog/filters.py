@@ -32,6 +32,9 @@ _ARITHMETIC = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+# Strings, and the signs that TOPCAT has for and, or, not.
+_SIGNS = re.compile(r"'[^']*'|\"[^\"]*\"|&&?|\|\|?|!(?!=)")
+_WORDS = {"&": " and ", "|": " or ", "!": " not "}
 _SINGLE = re.compile(r"(?<![=<>!])=(?!=)")
 _COLUMN = re.compile(r"\w+(\[\d+\])?")
 MAX_LENGTH = 2000
@@ -43,8 +46,9 @@ class RowFilter:
     """An expression such as ``ruwe < 1.4 and abs(b) > 5 or flag == '0000'``.
 
     Columns by name (``name[3]`` for one of a two-dimensional column), numbers,
-    strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not`` and
-    ``abs()``. A row in which a column of the filter is missing does not pass.
+    strings, ``True`` and ``False``; ``+ - * / **``, comparisons, ``and or not``
+    (or ``&& || !``) and ``abs()``. A row in which a column of the filter is missing
+    does not pass.
 
     ``kinds`` says what each column is compared as: ``value``, ``string`` or
     ``boolean``.
@@ -81,7 +85,7 @@ def parse_filter(text: str) -> RowFilter:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text.strip(), mode="eval").body
+            tree = ast.parse(_in_words(text).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         hint = "; equality is ==, e.g. band == 'G'" if _SINGLE.search(text) else ""
         why = error.msg if isinstance(error, SyntaxError) else error
@@ -95,6 +99,11 @@ def parse_filter(text: str) -> RowFilter:
     if not trial.kinds:
         raise InputError(f"the filter {text!r} names no column")
     return RowFilter(text=text, tree=tree, kinds=trial.kinds)
+
+
+def _in_words(text: str) -> str:
+    """The signs ``&``, ``|`` and ``!``, single or double, as Python's words."""
+    return _SIGNS.sub(lambda found: _WORDS.get(found[0][0], found[0]), text)
 
 
 def _depth(tree: ast.AST) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
+from pipelines.base.quantities import parsecs
+from pipelines.cli.reporting import LENGTH, OUT, OVERWRITE, band_options, reporting
 from pipelines.export.registry import EXPORTERS, usual_targets
 
 
@@ -37,13 +38,13 @@ def _products(command: Any) -> Any:
 )
 @click.option(
     "--sphere",
-    type=float,
+    type=LENGTH,
     metavar="PC",
     help="Only what is within this distance: density, and extinction of the zarr.",
 )
 @click.option(
     "--spacing",
-    type=float,
+    type=LENGTH,
     metavar="PC",
     help="Cells of the density this far apart, finer than the grid's or coarser.",
 )
@@ -75,7 +76,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
 
 def _numbers(name: str, text: str | None) -> list[float] | None:
     try:
-        return None if text is None else [float(part) for part in text.split(",")]
+        return None if text is None else [parsecs(part) for part in text.split(",")]
     except ValueError:
         raise InputError(
             f"--{name.replace('_', '-')} takes numbers in pc separated by commas, got "

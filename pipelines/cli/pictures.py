@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, reporting
+from pipelines.cli.reporting import LENGTH, OUT, reporting
 
 
 class _Kind(click.ParamType):
@@ -65,12 +65,12 @@ def _kinds() -> list[str]:
 )
 @click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
 @click.option("--label-clouds", is_flag=True, help="face-on, near: name known clouds.")
-@click.option("--distance", "distances", multiple=True, type=float, metavar="PC",
+@click.option("--distance", "distances", multiple=True, type=LENGTH, metavar="PC",
               help="sky: how far out [pc]; may be repeated.")  # fmt: skip
 @click.option("--nside", type=int, help="sky: resolution of the maps.")
-@click.option("--x", type=float, metavar="PC", help="slice: the plane x = PC.")
-@click.option("--y", type=float, metavar="PC", help="slice: the plane y = PC.")
-@click.option("--z", type=float, metavar="PC", help="slice: the plane z = PC; 0.")
+@click.option("--x", type=LENGTH, metavar="PC", help="slice: the plane x = PC.")
+@click.option("--y", type=LENGTH, metavar="PC", help="slice: the plane y = PC.")
+@click.option("--z", type=LENGTH, metavar="PC", help="slice: the plane z = PC; 0.")
 @click.option("--direction", "directions", multiple=True, metavar="L,B",
               help="los: Galactic direction [deg]; may be repeated.")  # fmt: skip
 @click.option("--other", type=OUT, help="compare: a second run, map or truth.")

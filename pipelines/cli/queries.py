@@ -9,7 +9,15 @@ import click
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
+from pipelines.cli.reporting import (
+    ANGLE,
+    LENGTH,
+    OUT,
+    OVERWRITE,
+    RIGHT_ASCENSION,
+    band_options,
+    reporting,
+)
 
 if TYPE_CHECKING:
     from astropy.coordinates import SkyCoord
@@ -23,11 +31,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("map_", metavar="MAP", type=OUT)
 @click.argument("table", required=False, type=OUT)
-@click.option("--l", type=float, metavar="DEG", help="Galactic longitude.")
-@click.option("--b", type=float, metavar="DEG", help="Galactic latitude.")
-@click.option("--ra", type=float, metavar="DEG", help="Right ascension (ICRS).")
-@click.option("--dec", type=float, metavar="DEG", help="Declination (ICRS).")
-@click.option("--distance", type=float, metavar="PC", help="From the Sun.")
+@click.option("--l", type=ANGLE, metavar="DEG", help="Galactic longitude.")
+@click.option("--b", type=ANGLE, metavar="DEG", help="Galactic latitude.")
+@click.option(
+    "--ra", type=RIGHT_ASCENSION, metavar="DEG", help="Right ascension (ICRS)."
+)
+@click.option("--dec", type=ANGLE, metavar="DEG", help="Declination (ICRS).")
+@click.option("--distance", type=LENGTH, metavar="PC", help="From the Sun; or 0.4kpc.")
 @click.option(
     "--integrated/--differential",
     default=None,

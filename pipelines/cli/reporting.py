@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import rank_mark
+from pipelines.base.quantities import degrees, parsecs
 
 OUT = click.Path(path_type=Path)
 # What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
@@ -23,6 +24,25 @@ _TRY_AGAIN = 75
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )
+
+
+class Quantity(click.ParamType):
+    """A number in a usual unit, or a text with one; `ValueError` is the user's."""
+
+    def __init__(self, name: str, read: Callable[[str], float]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Read it."""
+        try:
+            return float(self._read(value) if isinstance(value, str) else value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+LENGTH = Quantity("length", parsecs)
+ANGLE = Quantity("angle", degrees)
+RIGHT_ASCENSION = Quantity("angle", partial(degrees, hours=True))
 _BAND_OPTIONS = (
     click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
     click.option("--from-band", help="The catalogue's band, where it is not known."),

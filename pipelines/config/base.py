@@ -15,6 +15,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from pipelines.base.quantities import parsecs
+
 AUTO = "auto"
 """Written for a value that the program is to choose; the same as leaving it out."""
 
@@ -60,6 +62,19 @@ def _listed(length: int, expected: str) -> BeforeValidator:
     return BeforeValidator(as_tuple)
 
 
+def _in_pc(value: Any) -> Any:
+    """Texts such as ``1kpc``, alone or in a list, as numbers [pc]."""
+    if isinstance(value, list | tuple):
+        return [_in_pc(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return parsecs(value)
+    except ValueError:
+        # It is refused, with its place, for not being a number.
+        return value
+
+
 def _repeated(value: Any) -> Any:
     return (value,) * 3 if type(value) in (int, float) else value
 
@@ -76,20 +91,26 @@ NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Length = Annotated[float, Field(gt=0), BeforeValidator(_in_pc)]
+"""A positive length [pc], or a text with a unit."""
 Auto = Annotated[T | None, BeforeValidator(_absent)]
 """``T``, or ``None`` when absent or ``"auto"``."""
 PerAxis = Annotated[
     tuple[Positive, Positive, Positive],
     _listed(3, "one number or a list of three"),
     BeforeValidator(_repeated),
+    BeforeValidator(_in_pc),
 ]
-"""Three positive numbers (x, y, z); one number stands for all three."""
+"""Three positive lengths (x, y, z) [pc]; one stands for all three."""
 _Points = Annotated[int, Field(ge=2)]
 Counts = Annotated[
     tuple[_Points, _Points, _Points], _listed(3, "a list of three integers")
 ]
 """Three integers of at least two (x, y, z)."""
 Interval = Annotated[
-    tuple[float, float], AfterValidator(_increase), _listed(2, "a list of two numbers")
+    tuple[float, float],
+    AfterValidator(_increase),
+    _listed(2, "a list of two numbers"),
+    BeforeValidator(_in_pc),
 ]
-"""``[min, max]`` with min < max."""
+"""``[min, max]`` with min < max [pc]."""

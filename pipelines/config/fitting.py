@@ -12,6 +12,7 @@ from pipelines.config.base import (
     Count,
     Counts,
     Interval,
+    Length,
     NonNegative,
     PerAxis,
     Positive,
@@ -55,7 +56,7 @@ class BoxConfig(Settings):
     """number of nested grids, each with half the spacing of the one around it; when
     auto as many as the stars near the observer are dense enough for, and one where
     spacing or shape is given"""
-    finest: Auto[Positive] = None
+    finest: Auto[Length] = None
     """least spacing of nested grids [pc]"""
 
     def conflicts(self) -> Iterator[str]:
@@ -91,9 +92,9 @@ class PriorConfig(Settings):
     """mean density at the Sun's place in the plane [mag/pc]; of a lognormal density,
     too, the mean and not the median, which is exp(-std^2/2) times the mean and goes
     with the std when that is learnt"""
-    scale_height: Auto[Positive] = None
+    scale_height: Auto[Length] = None
     """scale height of the exponential disc [pc]"""
-    scale_length: Auto[Positive] = None
+    scale_length: Auto[Length] = None
     """scale length of the exponential disc [pc]"""
 
     def conflicts(self) -> Iterator[str]:
@@ -238,7 +239,7 @@ class DataConfig(Settings):
     validation: Auto[Annotated[float, Field(ge=0, lt=0.5)]] = None
     """fraction of the stars, at most 3000, on which the residual is learnt, and to
     which the grid is not fitted; 5% when auto, up to 15% of small catalogues"""
-    max_distance: Auto[Positive] = None
+    max_distance: Auto[Length] = None
     """stars further away are left out [pc]"""
 
 

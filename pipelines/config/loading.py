@@ -30,7 +30,7 @@ def load_config(
         A TOML file; ``None`` for the defaults.
     overrides
         ``key.sub=value`` strings, applied in order after the file. The value is
-        TOML; a bare word is a string.
+        TOML; a bare word, or a number with a unit, is a string.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _parse(value: str, text: str) -> Any:
     # A value with a line break could carry further keys.
     if parsed.keys() == {"value"}:
         return parsed["value"]
-    if re.fullmatch(r"[A-Za-z][\w.-]*", value):
+    if re.fullmatch(r"[A-Za-z][\w.-]*|[-+]?[\d.]+ ?[A-Za-z]+", value):
         return value
     hint = ""
     if "," in value and "[" not in value:

@@ -58,6 +58,14 @@ def test_one_place_is_told_with_names_and_units(command, path):
     assert found["flags"] == ["inside"]
 
 
+def test_a_place_may_have_units_and_sexagesimal_angles(command, path):
+    plain = command(f"query {path} --ra 83.75 --dec -5.5 --distance 420").output
+    other = f"query {path} --ra 05:35:00 --dec=-05:30:00 --distance 0.42kpc"
+    assert command(other).output == plain and "extinction_mean" in plain
+    refused(command, f"query {path} --l 5 --b 5 --distance 2mag", "no length")
+    refused(command, f"query {path} --ra 5x --dec 5 --distance 2", "no angle")
+
+
 def test_one_quantity_one_mode(command, path):
     line = f"query {path} --ra 83.8 --dec -5.4 --distance 150"
     assert set(said(command, f"{line} --integrated --mode std")) == {

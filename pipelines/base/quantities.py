@@ -1,0 +1,58 @@
+"""Lengths and angles as people write them: with a unit, or in sexagesimal form.
+
+Astropy is imported within the functions: plain numbers, and ``--help``, do without.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+
+def parsecs(text: str) -> float:
+    """``0.42kpc``, ``300 pc`` or ``300`` in pc.
+
+    Raises
+    ------
+    ValueError
+        If it is no length.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    from astropy import units as u
+
+    try:
+        quantity: Any = u.Quantity(text)
+        return float(quantity.to_value(u.pc))
+    except (TypeError, ValueError, u.UnitConversionError):
+        raise ValueError(
+            f"{text!r} is no length: expected a number in pc, or one with a unit, such "
+            "as 0.42kpc"
+        ) from None
+
+
+def degrees(text: str, *, hours: bool = False) -> float:
+    """``83.63``, ``83.63deg``, ``5h34m32s`` or, if ``hours``, ``05:34:32`` in deg.
+
+    Raises
+    ------
+    ValueError
+        If it is no angle.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    from astropy import units as u
+    from astropy.coordinates import Angle
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            angle: Any = Angle(text, unit=u.hourangle if hours else u.deg)
+            return float(angle.deg)
+    except Exception:  # astropy's errors of angles have no common base
+        form = "05:34:32 or 5h34m32s" if hours else "-05:23:28 or -5d23m28s"
+        raise ValueError(f"{text!r} is no angle: expected degrees, or {form}") from None
