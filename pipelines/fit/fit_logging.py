@@ -35,7 +35,8 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         f"box {box} pc"
     )
     if config.data.max_distance is not None:
-        _say_what_is_outside(grid, config.data.max_distance)
+        is_open = None in (config.box.x, config.box.y, config.box.z)
+        _say_what_is_outside(grid, config.data.max_distance, is_open=is_open)
     for inner in plan.finer_grids:
         say(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
@@ -76,13 +77,17 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     refuse_too_large(plan, work, config)
 
 
-def _say_what_is_outside(grid: Grid, radius: float) -> None:
-    """How much of the sphere of the stars that were asked for the box leaves out."""
+def _say_what_is_outside(grid: Grid, radius: float, *, is_open: bool) -> None:
+    """How much of the sphere of the stars that were asked for the box leaves out.
+
+    With a remedy where the box ``is_open``, not given on all axes.
+    """
     missing = Box(lower=grid.lower, upper=grid.upper).outside(radius)
+    remedy = " (box.cover = sphere holds all of it)" if is_open else ""
     if missing:
         say(
             f"note: {100 * missing:.2g}% of the sky at data.max_distance = "
-            f"{radius:g} pc lies outside the box (box.cover = sphere holds all of it)"
+            f"{radius:g} pc lies outside the box{remedy}"
         )
 
 

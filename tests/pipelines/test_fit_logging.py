@@ -10,7 +10,12 @@ from dustmap.grid import Grid
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 from pipelines.config import FitConfig
-from pipelines.fit.fit_logging import Expected, recorder, refuse_too_large
+from pipelines.fit.fit_logging import (
+    Expected,
+    announce,
+    recorder,
+    refuse_too_large,
+)
 from pipelines.model import cost
 from pipelines.model.plan import MeanPlan, Plan, memory_limit
 
@@ -96,3 +101,18 @@ def test_a_grid_too_large_is_refused_with_the_finest_that_fits():
 
 def test_where_no_grid_fits_it_says_so():
     assert "no spacing fits" in refusal(10**8, 0.5)[2]
+
+
+@pytest.mark.parametrize(
+    ("box", "remedy"),
+    [({}, True), ({axis: [-1.0, 1.0] for axis in "xyz"}, False)],
+)
+def test_the_sky_outside_the_box_is_told(capsys, box, remedy):
+    speed = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
+    work = cost.Work(torus_points=10**4, stars=100, ray_cells=10.0, lognormal=True)
+    for far, told in ((200.0, True), (90.0, False)):
+        settings = {"data": {"max_distance": far}, "box": box}
+        announce(PLAN, work, speed, FitConfig.model_validate(settings))
+        said = capsys.readouterr().err
+        assert ("of the sky at data.max_distance = 200" in said) == told
+        assert ("box.cover" in said) == (told and remedy)
