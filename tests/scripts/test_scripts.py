@@ -147,7 +147,7 @@ def test_the_demo_leaves_map_files_figures_and_truth(demo):
     maps = ("run/map.zarr", "run/map.fits", "run/map.healpix.fits")
     for name in ("truth.zarr", "run", *maps, "report.html"):
         assert (folder / name).exists()
-    assert len(list((folder / "figures").glob("*.png"))) == 6
+    assert len(list((folder / "figures").glob("*.png"))) == 5
 
 
 def test_the_demo_at_full_size_is_as_large_as_it_claims():
