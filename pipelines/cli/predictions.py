@@ -45,14 +45,11 @@ def predict(
 
     Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
     """
-    from pipelines.query import open_map
+    from pipelines.query.opening import open_run
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
-    from pipelines.run.folder import read_run
 
-    # A run, not a map store.
-    read_run(run)
-    dust = open_map(run)
+    dust = open_run(run)
     wanted = QueryOptions(change=change_of(dust, bands), prefix=prefix)
     targets = TargetTable(table, mappings)
     tell_answers(dust, targets, wanted, output, overwrite=overwrite)

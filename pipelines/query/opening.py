@@ -44,11 +44,28 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
             "(map.samples, by `dustmap samples`)"
         )
     if is_samples(place) or not is_zarr(place):
-        posterior, band = _posterior(place)
-        return DustMap(path=place, source=posterior, samples=posterior, band=band)
+        return _of_posterior(place, place)
     store = open_store(place)
     posterior = None if samples is None else _beside(store, samples)
     return DustMap(path=place, source=store, samples=posterior, band=store.band)
+
+
+def open_run(path: str | Path) -> DustMap:
+    """Open the folder of a run, and nothing else; see `open_map`.
+
+    Raises
+    ------
+    InputError
+        If it is none, or is incomplete or altered.
+    """
+    from pipelines.run.folder import read_run
+
+    return _of_posterior(Path(path), read_run(path))
+
+
+def _of_posterior(place: Path, source: Path | Run) -> DustMap:
+    posterior, band = _posterior(source)
+    return DustMap(path=place, source=posterior, samples=posterior, band=band)
 
 
 def _beside(store: MapStore, samples: str | Path | Run) -> PosteriorAnswers:
