@@ -29,6 +29,11 @@ def _products(command: Any) -> Any:
 )
 @click.option("--shell-edges", metavar="PC,PC,...", help="Edges of the shells [pc].")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
+@click.option(
+    "--ordering",
+    type=click.Choice(["nested", "ring"]),
+    help="Of the pixels in HEALPix files; nested unless given.",
+)
 @band_options
 @click.option(
     "--box",

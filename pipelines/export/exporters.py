@@ -16,7 +16,7 @@ from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
-from pipelines.formats.healpix import write_healpix, write_shells
+from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, SkyMaps
@@ -198,7 +198,8 @@ def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Integrated extinction at a few distances, with quantiles where there are any."""
     maps = SkyMaps.of(products.integrated("healpix"), products.meta)
-    write_healpix(path, maps, overwrite=overwrite)
+    ordering = products.options.ordering or ORDERINGS[0]
+    write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
     products.tell_what_is_outside(path, maps.mean, maps.distances)
 
 
@@ -207,7 +208,9 @@ def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     options = products.options
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
-    write_shells(path, convert(found, products.change), overwrite=overwrite)
+    ordering = options.ordering or ORDERINGS[0]
+    found = convert(found, products.change)
+    write_shells(path, found, ordering=ordering, overwrite=overwrite)
     products.tell_what_is_outside(path, found.arrays["mean"], found.edges[1:])
 
 

@@ -51,6 +51,8 @@ class ExportOptions:
         Between shells [pc].
     nside
         Resolution of integrated extinctions, HEALPix maps and shells.
+    ordering
+        Of the pixels in HEALPix files: ``nested``, as unless given, or ``ring``.
     band, from_band, curve, r_v
         The band to convert to, and by what (`pipelines.bands`); ``from_band`` alone
         only states the band.
@@ -63,6 +65,7 @@ class ExportOptions:
     distances: Sequence[float] | None = None
     shell_edges: Sequence[float] | None = None
     nside: int | None = None
+    ordering: str | None = None
     band: str | None = None
     from_band: str | None = None
     curve: str | None = None

@@ -51,12 +51,12 @@ EXPORTERS = {
         write=f"{_WRITERS}:healpix",
         help="Integrated extinction, HEALPix.",
         usual=("map.healpix.fits",),
-        options=("distances",),
+        options=("distances", "ordering"),
     ),
     "shells": Exporter(
         write=f"{_WRITERS}:shells",
         help="Density in HEALPix shells.",
-        options=("shell_edges",),
+        options=("shell_edges", "ordering"),
     ),
     "citation": Exporter(
         write=f"{_WRITERS}:citation",

@@ -1,9 +1,12 @@
-"""Maps on HEALPix pixels as FITS tables that healpy reads: NESTED, Galactic, float32.
+"""Maps on HEALPix pixels as FITS tables that healpy reads: Galactic, float32.
+
+In memory pixels are in NESTED order, in files in that or in RING, as ``ORDERING`` says.
 
 With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
 ``field=n+i`` its standard deviation, and of a positive density the fields from ``2n``
-on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). What is
-NaN in memory is healpy's UNSEEN.
+on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). The
+last field of extinctions is how far stars look, ``LAST_STAR`` [pc]. What is NaN in
+memory is healpy's UNSEEN.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ _UNSEEN = np.float32(healpy.UNSEEN)
 _ROW = 1024
 # Of one FITS table.
 _MOST_COLUMNS = 999
-_CONVENTION = {"PIXTYPE": "HEALPIX", "ORDERING": "NESTED", "COORDSYS": "G"}
+_CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
+ORDERINGS = ("nested", "ring")
+_LAST_STAR = "LAST_STAR"
 
 
 class _Layout(NamedTuple):
@@ -49,11 +54,16 @@ _SHELLS = _Layout(
 
 
 def write_healpix(
-    path: str | os.PathLike[str], skymaps: SkyMaps, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    skymaps: SkyMaps,
+    *,
+    ordering: str = "nested",
+    overwrite: bool = False,
 ) -> None:
     """Write columns ``MEAN_500PC ... STD_500PC ...`` [mag] (``P``: decimal point).
 
-    The header holds ``DIST1 ...`` [pc] in their order.
+    The header holds ``DIST1 ...`` [pc] in their order; ``ordering`` of the pixels is
+    ``nested`` or ``ring``.
 
     Raises
     ------
@@ -64,11 +74,18 @@ def write_healpix(
         If the provenance is not JSON.
     """
     columns = _columns(skymaps.arrays, list(map(_label, skymaps.distances)), "mag")
-    _write(path, _SKY, columns, skymaps.distances, skymaps.meta, overwrite=overwrite)
+    if skymaps.last_star is not None:
+        columns[_LAST_STAR] = (skymaps.last_star, "pc")
+    about = (skymaps.distances, skymaps.meta)
+    _write(path, _SKY, columns, *about, ordering=ordering, overwrite=overwrite)
 
 
 def write_shells(
-    path: str | os.PathLike[str], shells: ShellMaps, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    shells: ShellMaps,
+    *,
+    ordering: str = "nested",
+    overwrite: bool = False,
 ) -> None:
     """Write columns ``MEAN_0_100PC ... STD_0_100PC ...``, one per shell.
 
@@ -76,7 +93,8 @@ def write_shells(
     """
     labels = [f"{_label(low)}_{_label(high)}" for low, high in pairwise(shells.edges)]
     columns = _columns(shells.arrays, labels, shells.unit)
-    _write(path, _SHELLS, columns, shells.edges, shells.meta, overwrite=overwrite)
+    about = (shells.edges, shells.meta)
+    _write(path, _SHELLS, columns, *about, ordering=ordering, overwrite=overwrite)
 
 
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
@@ -85,35 +103,47 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
     Raises
     ------
     InputError
-        If the file is absent, truncated, altered, not NESTED, not Galactic or not
-        from this program.
+        If the file is absent, truncated, altered, not Galactic or not from this
+        program.
     """
-    distances, arrays, _, meta = _read(Path(path), _SKY)
-    mean, std = arrays.pop("mean"), arrays.pop("std")
-    return SkyMaps(distances=distances, mean=mean, std=std, quantiles=arrays, meta=meta)
+    found = _read(Path(path), _SKY)
+    arrays = found.arrays
+    return SkyMaps(
+        distances=found.distances,
+        mean=arrays.pop("mean"),
+        std=arrays.pop("std"),
+        quantiles=arrays,
+        last_star=found.last_star,
+        meta=found.meta,
+    )
 
 
 def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
     """Read shells that :func:`write_shells` wrote; raises as `read_healpix`."""
-    edges, arrays, unit, meta = _read(Path(path), _SHELLS)
-    return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
+    found = _read(Path(path), _SHELLS)
+    arrays, unit = found.arrays, found.unit
+    return ShellMaps(edges=found.distances, arrays=arrays, unit=unit, meta=found.meta)
 
 
-def _columns(arrays: dict[str, np.ndarray], labels: list[str], unit: str) -> list[Any]:
+def _columns(
+    arrays: dict[str, np.ndarray], labels: list[str], unit: str
+) -> dict[str, tuple[np.ndarray, str]]:
     if len(arrays) * len(labels) > _MOST_COLUMNS:
         raise InputError(
             f"a FITS table has room for {_MOST_COLUMNS // len(arrays)} maps of "
             f"{', '.join(arrays)}, got {len(labels)}"
         )
-    return [
-        _column(f"{_written(kind)}_{label}PC", values, unit)
+    return {
+        f"{_written(kind)}_{label}PC": (values, unit)
         for kind, maps in arrays.items()
         for label, values in zip(labels, maps, strict=True)
-    ]
+    }
 
 
-def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
+def _column(name: str, values: np.ndarray, unit: str, ordering: str) -> fits.Column:
     pixels = np.asarray(values, dtype=np.float32)
+    if ordering == "ring":
+        pixels = healpy.reorder(pixels, n2r=True)
     pixels = np.where(np.isnan(pixels), _UNSEEN, pixels)
     # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
     width = _ROW if pixels.size % _ROW == 0 else 1
@@ -125,16 +155,23 @@ def _column(name: str, values: np.ndarray, unit: str) -> fits.Column:
 def _write(
     path: str | os.PathLike[str],
     layout: _Layout,
-    columns: list[Any],
+    columns: dict[str, tuple[np.ndarray, str]],
     distances: np.ndarray,
     meta: dict[str, Any],
     *,
+    ordering: str,
     overwrite: bool,
 ) -> None:
-    pixels = columns[0].array.size
-    table = fits.BinTableHDU.from_columns(columns, name=layout.table)
+    if ordering not in ORDERINGS:
+        raise InputError(
+            f"pixels are in {' or '.join(ORDERINGS)} order, got {ordering!r}"
+        )
+    written = [_column(n, values, u, ordering) for n, (values, u) in columns.items()]
+    pixels = next(iter(columns.values()))[0].size
+    table = fits.BinTableHDU.from_columns(written, name=layout.table)
     cards = {
         **_CONVENTION,
+        "ORDERING": (ordering.upper(), "of the pixels"),
         "NSIDE": (healpy.npix2nside(pixels), "resolution parameter"),
         "FIRSTPIX": (0, "first pixel (0 based)"),
         "LASTPIX": (pixels - 1, "last pixel (0 based)"),
@@ -149,10 +186,18 @@ def _write(
     write_hdus(path, [table], meta, layout.summary, overwrite=overwrite)
 
 
-def _read(
-    source: Path, layout: _Layout
-) -> tuple[np.ndarray, dict[str, np.ndarray], str, dict[str, Any]]:
-    """Distances [pc], arrays ``(n, npix)`` by name, unit and provenance."""
+class _Found(NamedTuple):
+    """Distances [pc], arrays ``(n, npix)`` by name, unit, provenance."""
+
+    distances: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str
+    meta: dict[str, Any]
+    last_star: np.ndarray | None
+
+
+def _read(source: Path, layout: _Layout) -> _Found:
+    """What a file of this layout holds, in NESTED order."""
     with open_checked(source) as hdus:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != layout.table:
@@ -167,11 +212,21 @@ def _read(
                     f"{source}: {keyword} is {found!r}, expected {expected!r}"
                 )
         distances = _numbered_cards(table.header, layout)
+        ordering = str(table.header.get("ORDERING"))
+        if ordering.lower() not in ORDERINGS:
+            raise InputError(
+                f"{source}: ORDERING is {ordering!r}, expected {' or '.join(ORDERINGS)}"
+            )
         kind_of = {_written(kind): kind for kind in KINDS}
-        heads = [str(name).split("_")[0] for name in table.columns.names]
+        every = [str(name) for name in table.columns.names]
+        fields = [name for name in every if name != _LAST_STAR]
+        heads = [name.split("_")[0] for name in fields]
         names = [kind_of.get(head, head) for head in heads]
-        units = set(table.columns.units)
-        columns = np.stack([np.ravel(table.data.field(i)) for i in range(len(names))])
+        units = {table.columns[name].unit for name in fields}
+        columns = np.stack([np.ravel(table.data.field(name)) for name in fields])
+        last_star = None
+        if _LAST_STAR in every:
+            last_star = np.ravel(table.data.field(_LAST_STAR)).astype(np.float64)
     kinds = tuple(dict.fromkeys(names))
     count = len(distances) - 1 + layout.first
     ordered = names == [kind for kind in kinds for _ in range(count)]
@@ -182,8 +237,12 @@ def _read(
             "quantiles"
         )
     maps = np.where(columns == _UNSEEN, np.float32(np.nan), columns.astype(np.float32))
+    if ordering.lower() == "ring":
+        maps = np.stack([np.asarray(healpy.reorder(m, r2n=True)) for m in maps])
+        if last_star is not None:
+            last_star = healpy.reorder(last_star, r2n=True)
     arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
-    return distances, arrays, units.pop(), meta
+    return _Found(distances, arrays, units.pop(), meta, last_star)
 
 
 def _written(kind: str) -> str:

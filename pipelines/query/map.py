@@ -16,6 +16,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.query.crossing import Crossing, check_extinction, crossings
 from pipelines.query.places import Places, places_of
 from pipelines.query.question import kinds_of
+from pipelines.query.sky import Sky
 from pipelines.query.store import MapStore
 from pipelines.run.facts import Facts, as_html, as_text
 
@@ -200,14 +201,15 @@ class DustMap:
         InputError
             If the map holds no integrated extinction, or an extinction is not positive.
         """
-        if not isinstance(self.source, MapStore):
+        sky = self.source.sky if isinstance(self.source, MapStore) else None
+        if not isinstance(sky, Sky):
             raise InputError(
                 f"{self.path}: the distance of an extinction is read off precomputed "
                 "curves: open the map store of `dustmap export RUN --zarr`"
             )
         places = places_of(coords, total=True)
         values = check_extinction(extinction, places.shape)
-        found, flags = crossings(self.source.require_sky(), places, values, centre)
+        found, flags = crossings(sky, places, values, centre)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing

@@ -10,6 +10,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.formats.zarr import is_zarr
 from pipelines.formats.zarr_arrays import is_samples
+from pipelines.query.exports import open_export
 from pipelines.query.map import DustMap
 from pipelines.query.store import MapStore, open_store
 
@@ -25,7 +26,9 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     ----------
     path
         A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around the coordinates will be read; or a run folder, or the archive of its
+        around the coordinates will be read; another export (``map.fits``,
+        ``map.healpix.fits`` or shells), which is read whole and knows less
+        (:mod:`pipelines.query.exports`); or a run folder, or the archive of its
         samples (``dustmap samples``), which compute every answer anew.
     samples
         The run folder, its archive of samples, or a run that was read, to answer
@@ -37,15 +40,15 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         If it is none of these, or the samples are those of another map or band.
     """
     place = Path(path)
-    if not place.is_dir():
+    if not place.exists():
         raise InputError(
-            f"{place} is no map to ask: expected a map store (map.zarr, by `dustmap "
-            "export RUN --zarr`), the folder of a run, or the archive of its samples "
-            "(map.samples, by `dustmap samples`)"
+            f"{place} does not exist: expected what `dustmap export RUN` wrote "
+            "(map.zarr, map.fits, map.healpix.fits or shells), the folder of a run, or "
+            "the archive of its samples (map.samples, by `dustmap samples`)"
         )
-    if is_samples(place) or not is_zarr(place):
+    if place.is_dir() and (is_samples(place) or not is_zarr(place)):
         return _of_posterior(place, place)
-    store = open_store(place)
+    store = open_store(place) if place.is_dir() else open_export(place)
     posterior = None if samples is None else _beside(store, samples)
     return DustMap(path=place, source=store, samples=posterior, band=store.band)
 

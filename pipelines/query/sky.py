@@ -12,19 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import healpy
 import numpy as np
 
 from pipelines.base.geometry import Box
-from pipelines.query.chunks import ChunkReader
 from pipelines.query.places import Places
 
 # Sight lines handled at once, one value or a whole curve of each.
 _VALUES, _CURVES = 1 << 17, 1 << 12
 
 Named = dict[str, np.ndarray]
+
+
+class PixelReader(Protocol):
+    """What gives the rays of pixels, ``(m, n)``, of an array by name."""
+
+    def take(self, name: str, pixels: np.ndarray, /) -> np.ndarray: ...
 
 
 class _Neighbours(NamedTuple):
@@ -42,7 +47,7 @@ class Sky:
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
     """
 
-    reader: ChunkReader
+    reader: PixelReader
     box: Box
     nside: int
     distance: np.ndarray

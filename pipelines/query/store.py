@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,35 +21,44 @@ from pipelines.query.sky import Sky
 from pipelines.run.facts import Facts, box_facts
 from pipelines.storage.atomic import MARKER
 
+if TYPE_CHECKING:
+    from pipelines.query.exports import CubeDensity, CubeSky, ShellDensity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapStore:
-    """A map of ``dustmap export --zarr``, interpolated; it holds no samples.
+    """A map that ``dustmap export`` wrote, interpolated; it holds no samples.
 
-    ``sky`` is None for a map that was exported without integrated extinction.
+    ``sky`` is None for a map that was exported without integrated extinction,
+    ``density`` for maps of the sky; one of them is there.
     """
 
     path: Path
     band: str
-    density: DensityGrid
-    sky: Sky | None
+    density: DensityGrid | CubeDensity | ShellDensity | None
+    sky: Sky | CubeSky | None
 
     @property
     def box(self) -> Box:
         """Where the map is."""
-        return self.density.box
+        return self.require_sky().box if self.density is None else self.density.box
 
     @property
     def facts(self) -> Facts:
         """Box, spacing and arrays of the store."""
-        reach = "none" if self.sky is None else f"to {self.sky.distance[-1]:g} pc"
+        reach = "none"
+        if self.sky is not None:
+            known = ", ".join(self.sky.arrays)
+            reach = f"to {self.sky.distance[-1]:.5g} pc: {known}"
+        if self.density is None:
+            return {"density": "none", "integrated extinction": reach}
         return {
             **box_facts(self.box, self.density.spacing),
             "density": ", ".join(self.density.arrays),
             "integrated extinction": reach,
         }
 
-    def require_sky(self) -> Sky:
+    def require_sky(self) -> Sky | CubeSky:
         """The integrated extinction.
 
         Raises
@@ -71,7 +81,7 @@ class MapStore:
         self, kinds: Sequence[Kind], integrated: bool, places: Places
     ) -> list[np.ndarray]:
         """Each of the kinds at places in the box, shape ``(n,)``."""
-        part = self.require_sky() if integrated else self.density
+        part = self.require_sky() if integrated else self._require_density()
         positive = "p50" in part.arrays
         made_of = [_made_of(kind, part.arrays) for kind in kinds]
         names = list(dict.fromkeys(name for parts in made_of for name in parts))
@@ -94,12 +104,25 @@ class MapStore:
         return found
 
     def unseen(self, places: Places) -> np.ndarray:
-        """Whether no sight line crosses the cell of a place in the box."""
+        """Whether no sight line crosses the cell of a place in the box.
+
+        Of maps of the sky, whether none goes so far.
+        """
+        if self.density is None:
+            return places.distance > self.last_star(places)
         return self.density.support(places) <= 0
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
         return self.require_sky().last_star(places)
+
+    def _require_density(self) -> DensityGrid | CubeDensity | ShellDensity:
+        if self.density is None:
+            raise InputError(
+                f"{self.path} holds integrated extinctions only, not the density: ask "
+                "for --integrated (integrated=True), or name a map.zarr or map.fits"
+            )
+        return self.density
 
 
 def _made_of(kind: Kind, arrays: Sequence[str]) -> tuple[str, ...]:

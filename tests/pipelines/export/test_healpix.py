@@ -51,16 +51,30 @@ def test_maps_come_back(tmp_path_factory, data, nside, n):
     assert read.meta == written.meta
 
 
-def test_healpy_reads_each_column_as_nested_and_as_ring(tmp_path):
+@pytest.mark.parametrize("ordering", ["nested", "ring"])
+def test_healpy_reads_each_column_as_nested_and_as_ring(tmp_path, ordering):
     maps = make_maps(nside=16)
-    write_healpix(tmp_path / "sky.fits", maps)
+    write_healpix(tmp_path / "sky.fits", maps, ordering=ordering)
     for field, expected in enumerate([*maps.mean, *maps.std]):
         expected = np.where(np.isnan(expected), healpy.UNSEEN, expected)
-        nested = healpy.read_map(tmp_path / "sky.fits", nest=None, field=field)
+        nested = healpy.read_map(tmp_path / "sky.fits", nest=True, field=field)
         np.testing.assert_allclose(nested, expected, rtol=1e-6)
         ring = healpy.read_map(tmp_path / "sky.fits", nest=False, field=field)
         np.testing.assert_allclose(ring, healpy.reorder(expected, n2r=True), rtol=1e-6)
         assert not np.allclose(ring, nested)
+
+
+def test_maps_in_ring_order_come_back_with_their_last_stars(tmp_path):
+    maps = replace(make_maps(nside=16), last_star=np.arange(3072.0))
+    write_healpix(tmp_path / "ring.fits", maps, ordering="ring")
+    assert fits.getheader(tmp_path / "ring.fits", 1)["ORDERING"] == "RING"
+    read = read_healpix(tmp_path / "ring.fits")
+    np.testing.assert_array_equal(read.mean, maps.mean)
+    np.testing.assert_array_equal(read.last_star, maps.last_star)
+    far = healpy.read_map(tmp_path / "ring.fits", field=6)
+    np.testing.assert_array_equal(far, healpy.reorder(maps.last_star, n2r=True))
+    with pytest.raises(InputError, match="spiral"):
+        write_healpix(tmp_path / "other.fits", maps, ordering="spiral")
 
 
 def test_a_bright_pixel_is_found_at_its_galactic_direction(tmp_path):
@@ -95,7 +109,7 @@ def test_the_header_states_frame_ordering_units_and_distances(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keyword", "value"), [("ORDERING", "RING"), ("COORDSYS", "C"), ("PIXTYPE", "?")]
+    ("keyword", "value"), [("ORDERING", "SPIRAL"), ("COORDSYS", "C"), ("PIXTYPE", "?")]
 )
 def test_another_convention_is_refused(tmp_path, keyword, value):
     write_healpix(tmp_path / "sky.fits", make_maps())

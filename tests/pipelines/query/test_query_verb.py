@@ -217,7 +217,9 @@ def test_what_is_wrong_with_a_place_is_said(command, path, rest, text):
 def test_a_file_that_is_no_map_is_refused_with_what_is(command, tmp_path):
     (tmp_path / "map.fits").write_bytes(b"SIMPLE  =                    T")
     line = f"query {tmp_path}/map.fits --l 5 --b 5 --distance 10"
-    refused(command, line, "expected a map store (map.zarr")
+    refused(command, line, "map.fits")
+    line = line.replace("map.fits", "absent.fits")
+    refused(command, line, "expected what `dustmap export RUN` wrote")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Exported files give the answers that their run gives, as far as they know."""
+
+import healpy
+import numpy as np
+import one_cloud
+import pytest
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+
+from pipelines.base.errors import InputError
+from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions
+from pipelines.formats.healpix import read_healpix
+from pipelines.query import open_map
+
+DISTANCES, EDGES = (50.0, 100.0, 150.0), (0.0, 60.0, 120.0)
+NSIDE = 16
+
+
+@pytest.fixture(scope="module")
+def exported(positive_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    targets = {
+        "zarr": [folder / "map.zarr"],
+        "fits": [folder / "map.fits"],
+        "healpix": [folder / "sky.fits"],
+        "shells": [folder / "shells.fits"],
+    }
+    options = ExportOptions(
+        distances=DISTANCES, shell_edges=EDGES, nside=NSIDE, ordering="ring"
+    )
+    export_run(positive_run.path, targets, options)
+    return folder
+
+
+def galactic(lon, lat, distance):
+    return SkyCoord(
+        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
+    )
+
+
+def pixels(distance):
+    lon, lat = healpy.pix2ang(NSIDE, np.arange(12 * NSIDE**2), nest=True, lonlat=True)
+    return galactic(lon, lat, distance * np.ones(len(lon)))
+
+
+@pytest.fixture(scope="module")
+def coords():
+    lower, upper = np.array(one_cloud.BOX).T
+    ends = np.random.default_rng(6).uniform(lower, upper, size=(300, 3))
+    places = one_cloud.at(ends, np.zeros(300), 0.1)
+    return galactic(places.l, places.b, places.distance)
+
+
+def test_a_fits_cube_has_the_densities_of_the_store(exported, coords):
+    cube, store = (open_map(exported / name) for name in ("map.fits", "map.zarr"))
+    for mode in ("mean", "std", "median"):
+        ours, theirs = (
+            dust.query(coords, integrated=False, mode=mode, return_flags=True)
+            for dust in (cube, store)
+        )
+        np.testing.assert_allclose(ours[0].value, theirs[0].value, rtol=1e-5)
+        for flag in ("inside", "unseen", "no_distance"):
+            np.testing.assert_array_equal(ours[1][flag], theirs[1][flag])
+        assert (ours[1]["extrapolated"] == theirs[1]["extrapolated"]).mean() > 0.9
+
+
+def test_a_fits_cube_integrates_its_mean_and_knows_no_error(
+    positive_run, exported, coords
+):
+    cube, run = open_map(exported / "map.fits"), open_map(positive_run.path)
+    ours, theirs = (d.query(coords, integrated=True).value for d in (cube, run))
+    inside = np.isfinite(ours)
+    assert inside.mean() > 0.7
+    # The run knows, beyond its grid, what the stars near a place share.
+    assert abs(np.median(ours[inside] / theirs[inside]) - 1) < 0.05
+    with pytest.raises(InputError, match="std"):
+        cube.query(coords, integrated=True, mode="std")
+    with pytest.raises(InputError, match="zarr"):
+        cube.distance_at(coords, 0.1)
+
+
+def test_maps_of_the_sky_have_their_extinctions_and_no_density(positive_run, exported):
+    maps, store = (open_map(exported / name) for name in ("sky.fits", "map.zarr"))
+    held = read_healpix(exported / "sky.fits")
+    for row, distance in enumerate(DISTANCES):
+        for mode, expected in (("std", held.std), ("median", held.median)):
+            found = maps.query(pixels(distance), integrated=True, mode=mode).value
+            np.testing.assert_allclose(found, expected[row], rtol=1e-5)
+    _, flags = maps.query(pixels(150.0), integrated=True, return_flags=True)
+    _, known = store.query(pixels(150.0), integrated=True, return_flags=True)
+    both = flags["inside"] & known["inside"]
+    np.testing.assert_array_equal(
+        flags["extrapolated"][both & known["unseen"]],
+        known["extrapolated"][both & known["unseen"]],
+    )
+    with pytest.raises(InputError, match="density"):
+        maps.query(pixels(100.0), integrated=False)
+
+
+def test_shells_have_a_density_each_and_add_up(positive_run, exported):
+    shells, store = (open_map(exported / name) for name in ("shells.fits", "map.zarr"))
+    near, far = (shells.query(pixels(d), integrated=False).value for d in (30.0, 100.0))
+    found = shells.query(pixels(90.0), integrated=True).value
+    np.testing.assert_allclose(found, 60 * near + 30 * far, rtol=1e-4)
+    ours, theirs = (
+        d.query(pixels(60.0), integrated=True).value for d in (shells, store)
+    )
+    both = np.isfinite(ours) & np.isfinite(theirs)
+    assert abs(np.nanmedian(ours[both] / theirs[both]) - 1) < 0.05
+
+
+def test_what_they_hold_is_shown(exported):
+    assert "mean" in repr(open_map(exported / "map.fits"))
+    assert "150" in repr(open_map(exported / "sky.fits"))
+    (exported / "notes.txt").write_text("no map")
+    with pytest.raises(InputError, match="FITS"):
+        open_map(exported / "notes.txt")
