@@ -5,19 +5,24 @@ The names are loaded when they are first used (:mod:`dustmap`).
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
-from astropy.table import QTable
+from astropy.table import QTable, Table, vstack
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.schema import CANONICAL_UNITS, Stars, read_stars, write_stars
+from pipelines.base.progress import say
+from pipelines.catalog.memory import as_file, is_table
+from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
 from pipelines.query import DustMap, open_map
 from pipelines.query.places import places_of
 
@@ -31,28 +36,31 @@ PathLike = str | Path
 
 
 def fit(
-    stars: SkyCoord | PathLike,
+    stars: Any,
     extinction: Any = None,
     extinction_error: Any = None,
     *,
-    output: PathLike,
+    output: PathLike | None = None,
     distance_error: Any = None,
     band: str = "",
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    **options: Any,
 ) -> DustMap:
     """Fit a map, write its run folder and open it.
 
     Parameters
     ----------
     stars
-        Coordinates with distances, or the table that `ingest` wrote.
+        Coordinates with distances, or the table that `ingest` wrote (its path), or a
+        table in memory: astropy's, a DataFrame, or arrays by name.
     extinction, extinction_error
         Of coordinates: arrays [mag], or quantities.
     output
         The run folder; stars given as arrays are kept beside it, in
-        ``OUTPUT.stars.parquet``.
+        ``OUTPUT.stars.parquet``. Without one the run lasts as long as this Python
+        process, unless `DustMap.save` copies it.
     distance_error
         Of coordinates: standard deviations [pc], or quantities.
     band
@@ -63,6 +71,9 @@ def fit(
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.
+    options
+        Of a table in memory: how it is read, as by `ingest`, for example
+        ``mappings=["l=glon:deg", "extinction=av:mag"]``.
 
     Raises
     ------
@@ -73,28 +84,47 @@ def fit(
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run_fit
 
+    if output is None:
+        folder = _kept_until_exit()
+        say(f"without output= the run lasts as long as this process: {folder / 'run'}")
+        output = folder / "run"
     output = Path(output)
     config = load_config(FitConfig, overrides=_overrides(settings))
+    again, kept = overwrite or resume, output.with_name(output.name + ".stars.parquet")
+    if not isinstance(stars, SkyCoord) and (
+        extinction is not None or extinction_error is not None
+    ):
+        raise InputError("a table holds its own extinctions: give no others")
+    if options and not is_table(stars):
+        raise InputError(
+            f"{', '.join(options)}: only of a table in memory, since others are read "
+            "by ingest"
+        )
     if isinstance(stars, SkyCoord):
         columns = _stars(stars, extinction, extinction_error, distance_error, band)
-        stars = output.with_name(output.name + ".stars.parquet")
-        write_stars(stars, columns, overwrite=overwrite or resume)
-    elif extinction is not None or extinction_error is not None:
-        raise InputError(f"{stars} holds its own extinctions: give no others")
+        write_stars(kept, columns, overwrite=again)
+        stars = kept
+    elif is_table(stars):
+        say(str(ingest(stars, kept, band=band or None, overwrite=again, **options)))
+        stars = kept
     run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
     return open_map(output)
 
 
-def ingest(
-    sources: PathLike | Sequence[PathLike], output: PathLike, **options: Any
-) -> IngestReport:
+def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     """Read catalogues into one table with known columns and units.
+
+    ``sources`` is a path, several, or a table in memory: astropy's, a DataFrame, or
+    arrays by name.
 
     ``options`` are those of `pipelines.catalog.ingest.ingest`: ``preset``,
     ``mappings=["l=glon:deg", …]``, ``where``, ``band``, ``overwrite`` and so on.
     """
     from pipelines.catalog.ingest import ingest as run_ingest
 
+    if is_table(sources):
+        with as_file(sources) as file:
+            return run_ingest([file], Path(output), **options)
     each = [sources] if isinstance(sources, str | Path) else sources
     return run_ingest([Path(source) for source in each], Path(output), **options)
 
@@ -119,23 +149,40 @@ def simulate(
     return Path(output)
 
 
-def predict(run: PathLike, stars: SkyCoord | PathLike) -> QTable:
+def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
+
+    Parameters
+    ----------
+    stars
+        Coordinates with distances, the path of a table, or a table in memory.
+    mappings
+        Which columns of a table are ``l`` and ``b`` or ``ra`` and ``dec``, and
+        ``distance``: ``["l=glon:deg", "distance=d:kpc"]``.
 
     Returns
     -------
-    A row for each place: ``extinction_`` and ``density_`` with ``mean``, ``std``,
-    ``p2_5`` to ``p97_5`` [mag, mag/pc], and ``inside``; NaN outside the box.
+    A row for each place, with the columns of a table first: ``extinction_`` and
+    ``density_`` with ``mean``, ``std``, ``p2_5`` to ``p97_5`` [mag, mag/pc], and flags,
+    ``inside`` among them; NaN outside the box.
     """
-    from pipelines.run.folder import read_run
-    from pipelines.run.predict import UNITS, predict_columns
+    from pipelines.query.opening import open_run
+    from pipelines.query.table import QueryOptions, ask
+    from pipelines.query.targets import TargetTable
 
-    fitted = read_run(run)
-    places = _places(stars) if isinstance(stars, SkyCoord) else read_stars(stars)
-    columns = {"l": places.l, "b": places.b, "distance": places.distance}
-    columns |= predict_columns(fitted.plan, fitted.posterior, places)
-    units = {name: unit for name, unit in UNITS.items() if name in columns}
-    return QTable(columns, units=units)
+    dust, wanted = open_run(run), QueryOptions()
+    if isinstance(stars, SkyCoord):
+        places = places_of(stars)
+        columns, units = ask(dust, stars.reshape(-1), wanted)
+        own = {"l": places.l, "b": places.b, "distance": places.distance}
+        own_units = {name: CANONICAL_UNITS[name] for name in own}
+        return QTable({**own, **columns}, units={**own_units, **units})
+    with as_file(stars) if is_table(stars) else nullcontext(Path(stars)) as file:
+        parts, units = [], {}
+        for rows in TargetTable(file, mappings):
+            columns, units = ask(dust, rows.coords, wanted)
+            parts.append(Table({**rows.columns, **columns}))
+    return QTable(vstack(parts), units=units)
 
 
 def regress(
@@ -155,6 +202,13 @@ def regress(
 
     chosen = Options(target=target, **options)
     return run_regress(Path(source), Path(output), chosen, overwrite=overwrite)
+
+
+def _kept_until_exit() -> Path:
+    """A folder that is removed when the process ends."""
+    folder = TemporaryDirectory(prefix="dustmap-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _overrides(settings: Mapping[str, Any] | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from astropy import units as u
@@ -11,6 +11,9 @@ from scipy.interpolate import make_interp_spline
 from pipelines.figures.box import array_axis
 from pipelines.maps.columns import Ends
 from pipelines.maps.cube import Cube
+
+# A std over the median above which the std tells of a tail.
+_TAIL = 0.5
 
 
 def density_name(names: Collection[str]) -> str:
@@ -40,6 +43,20 @@ def relative_error(
     if "p16" in names and "p84" in names:
         return np.log(ratio(take("p84"), take("p16"))) / 2
     return ratio(take("std"), take("mean"))
+
+
+def tells_more(arrays: Mapping[str, np.ndarray], seen: np.ndarray | None) -> bool:
+    """Whether a relative error of these arrays says more than their std.
+
+    It does where half of what is ``seen`` has a std above half the median: the std of
+    a skew posterior is then that of its tail.
+    """
+    if not {"p16", "p50", "p84", "std"} <= set(arrays):
+        return False
+    share = ratio(arrays["std"], arrays["p50"])
+    shown = share[seen] if seen is not None and seen.any() else share
+    shown = shown[np.isfinite(shown)]
+    return bool(shown.size) and float(np.median(shown)) > _TAIL
 
 
 def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.ndarray:

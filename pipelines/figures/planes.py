@@ -17,6 +17,7 @@ from pipelines.figures.integrals import (
     density_name,
     integral,
     relative_error,
+    tells_more,
 )
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.scales import colour_scale, spans_decades
@@ -45,7 +46,8 @@ def face_on(
     cube
         The map: its axes, ``support``, and its density where there are no columns.
     columns
-        The integral and its std from posterior samples (`pipelines.products.columns`).
+        The integral and its std from posterior samples (`pipelines.products.columns`),
+        beside them the relative error where that says more.
         Without it the value is the integral of the median density where the cube has
         one (the mean of a lognormal grows without bound off all sight lines), and
         beside it stands the sum of the cells' std: an upper bound of the integral's.
@@ -156,6 +158,7 @@ def _through(
         images, ends = _of_columns(columns, along), (columns.low, columns.high)
     plane, seen = Plane(cube=cube, along=along), crossed(cube, along, ends)
     named = band_of(cube.meta) if band is None else band
+    arrays = {} if columns is None else columns.arrays
     notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
     if log is None and (log := spans_decades(images[0][0], seen)):
         notes.append("logarithmic colours")
@@ -163,6 +166,9 @@ def _through(
         _panel(plane, kind, image, extinction_label(named, what), seen, log)
         for (image, what), kind in zip(images, ("value", "error"))
     ]
+    if tells_more(arrays, seen):
+        error = relative_error(arrays.__getitem__, arrays)
+        panels.append(_panel(plane, "ratio", error, "std of ln(extinction)", seen, log))
     return draw_panels(panels, notes, width=width, columns=len(panels))
 
 

@@ -162,6 +162,28 @@ KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
 _ON_REQUEST = ("convergence",)
 
 
+def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
+    """One figure of a run or an exported map.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or it needs more than the map holds.
+    """
+    if kind not in KINDS:
+        raise InputError(f"kind is one of {', '.join(KINDS)}, got {kind!r}")
+    return _drawn(open_source(path), kind, options)
+
+
+def _drawn(source: Source, kind: str, options: PlotOptions) -> Figure:
+    try:
+        return KINDS[kind][1](source, options)
+    except MissingError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{kind}: {error}") from error
+
+
 def plot(
     path: Path,
     folder: Path,
@@ -193,17 +215,14 @@ def plot(
     folder.mkdir(parents=True, exist_ok=True)
     paths, left_out = [], {}
     for kind in kinds or [kind for kind in KINDS if kind not in _ON_REQUEST]:
-        name, draw = KINDS[kind]
         try:
-            figure = draw(source, options)
+            figure = _drawn(source, kind, options)
         except MissingError as reason:
             if kinds:
                 raise
             left_out[kind] = str(reason)
             continue
-        except ValueError as error:
-            raise InputError(f"{kind}: {error}") from error
-        paths.append(folder / f"{name}.{form}")
+        paths.append(folder / f"{KINDS[kind][0]}.{form}")
         save_figure(figure, paths[-1], dpi=options.dpi)
     if options.other is None:
         left_out.pop("compare", None)

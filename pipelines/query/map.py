@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +21,12 @@ from pipelines.query.question import kinds_of
 from pipelines.query.sky import Sky
 from pipelines.query.store import MapStore
 from pipelines.run.facts import Facts, as_html, as_text
+from pipelines.storage.atomic import atomic_directory, atomic_file
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pipelines.maps.cube import Cube
     from pipelines.query.posterior import PosteriorAnswers  # which needs torch
 
 _FIELDS = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
@@ -56,7 +62,7 @@ class _Asked:
         return u.Quantity(self.places.restore(whole), unit, copy=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DustMap:
     """A map that answers at coordinates.
 
@@ -82,11 +88,74 @@ class DustMap:
         return as_text("dustmap map", self._facts())
 
     def _repr_html_(self) -> str:
-        return as_html("dustmap map", self._facts())
+        from pipelines.figures.thumbnail import thumbnail
+
+        cube = getattr(getattr(self.source, "density", None), "cube", None)
+        run = None if isinstance(self.source, MapStore) else self.source.run
+        picture = thumbnail(self.path, self.source.box, self.band, run=run, cube=cube)
+        return as_html("dustmap map", self._facts(), picture)
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
         return facts | self.source.facts | (self.samples.facts if self.samples else {})
+
+    @cached_property
+    def density(self) -> Cube:
+        """The density on the map's own grid, whole.
+
+        ``density.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
+        ``(z, y, x)``, in ``density.unit``; ``density.x`` to ``density.z`` [pc] are the
+        cells' centres, ``density.finer`` the nested grids. Of a run it is computed.
+
+        Raises
+        ------
+        InputError
+            If the map holds none.
+        """
+        from pipelines.figures.sources import open_source
+
+        return open_source(self.path).cube()
+
+    def plot(self, kind: str = "face-on", **options: Any) -> Figure:
+        """Draw a figure of the map, as ``dustmap plot --kind`` does.
+
+        Parameters
+        ----------
+        kind
+            ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice``,
+            ``compare`` or ``convergence``.
+        options
+            Those of `pipelines.figures.registry.PlotOptions`, such as
+            ``distances=[500, 1000]`` [pc].
+
+        Raises
+        ------
+        InputError
+            If there is no such figure, or it needs more than the map holds.
+        """
+        from pipelines.figures.registry import PlotOptions, draw
+
+        return draw(self.path, kind, PlotOptions(**options))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
+        """Copy the map, for example one that was fitted without ``output``.
+
+        Returns the copy, opened.
+
+        Raises
+        ------
+        InputError
+            If something stands there and ``overwrite`` is false.
+        """
+        from pipelines.query.opening import open_map
+
+        if self.path.is_dir():
+            with atomic_directory(path, overwrite=overwrite) as folder:
+                shutil.copytree(self.path, folder, dirs_exist_ok=True)
+        else:
+            with atomic_file(path, overwrite=overwrite) as file:
+                shutil.copyfile(self.path, file)
+        return open_map(path)
 
     def query(
         self,

@@ -37,17 +37,18 @@ class PosteriorAnswers:
     """All modes, from a fit; see `pipelines.query.map.DustMap`."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._plan, self._posterior = run, run.plan, run.posterior
+        self.run = run
+        self._plan, self._posterior = run.plan, run.posterior
 
     @property
     def box(self) -> Box:
         """Where the map is."""
-        return self._run.box
+        return self.run.box
 
     @property
     def facts(self) -> Facts:
         """What the run is, in a few lines."""
-        return run_facts(self._run)
+        return run_facts(self.run)
 
     def reach(self, places: Places) -> np.ndarray:
         """How far each sight line can be followed [pc]: the box."""
@@ -87,11 +88,11 @@ class PosteriorAnswers:
 
     def unseen(self, places: Places) -> np.ndarray:
         """Whether no sight line crosses the cell of a place in the box."""
-        return self._run.support_at(places.positions()) <= 0
+        return self.run.support_at(places.positions()) <= 0
 
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        return last_star(self._run, places.directions)
+        return last_star(self.run, places.directions)
 
     def _blocks(
         self, integrated: bool, places: Places

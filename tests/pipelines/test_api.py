@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
+from astropy.table import QTable, Table
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.formats.fits import write_fits
+from pipelines.formats.zarr import write_zarr
 
 SMALL = {
     "box.spacing": 100.0,
@@ -66,6 +71,103 @@ def test_a_map_says_what_it_is_at_the_prompt_and_in_a_notebook(run):
         for word in ("A_V", "100 x 100 x 100", "held-out", "RMSE", str(run)):
             assert word in text
     assert "<table>" in dust._repr_html_()
+
+
+def test_a_map_is_drawn_read_whole_and_shown_small(run, tmp_path):
+    dust = dustmap.open_map(run)
+    figure = dust.plot("slice", axis="x", at=0.0)
+    figure.savefig(tmp_path / "slice.png")
+    with pytest.raises(InputError, match="face-on"):
+        dust.plot("pie")
+    shape = tuple(
+        len(axis) for axis in (dust.density.z, dust.density.y, dust.density.x)
+    )
+    assert (
+        dust.density.arrays["mean"].shape == shape and dust.density.unit == "mag pc-1"
+    )
+    write_fits(tmp_path / "map.fits", dust.density)
+    write_zarr(tmp_path / "map.zarr", dust.density)
+    for path, has in ((run, True), (tmp_path / "map.fits", True)):
+        shown = dustmap.open_map(path)._repr_html_()
+        assert ("data:image/png;base64," in shown) == has
+        encoded = shown.split("base64,")[1].split('"')[0]
+        assert base64.b64decode(encoded).startswith(b"\x89PNG")
+    # Without integrals along z it would take long.
+    assert "<img" not in dustmap.open_map(tmp_path / "map.zarr")._repr_html_()
+
+
+def test_without_output_a_run_lasts_until_it_is_saved(arrays, tmp_path, capsys):
+    coords, a_v = arrays
+    dust = dustmap.fit(coords, a_v * u.mag, 0.02 * u.mag, settings=SMALL)
+    assert "output=" in capsys.readouterr().err
+    saved = dust.save(tmp_path / "run")
+    assert saved.path == tmp_path / "run" and dust.path.is_dir()
+    where = coords[:5]
+    np.testing.assert_array_equal(
+        saved.query(where, integrated=True), dust.query(where, integrated=True)
+    )
+    with pytest.raises(InputError, match="exists"):
+        dust.save(tmp_path / "run")
+
+
+def tables(arrays):
+    """The stars in every kind of table that is in use."""
+    coords, a_v = arrays
+    units = {"glon": "deg", "glat": "deg", "far": "pc", "av": "mag", "e_av": "mag"}
+    plain = {
+        "glon": coords.l.deg,
+        "glat": coords.b.deg,
+        "far": coords.distance.pc,
+        "av": a_v,
+        "e_av": np.full(len(a_v), 0.02),
+    }
+    masked = Table(plain, units=units, masked=True)
+    masked["av"].mask[3] = True
+    return {
+        "QTable": (QTable(plain, units=units), ()),
+        "masked Table": (masked, ()),
+        "DataFrame": (pandas.DataFrame(plain), units),
+        "mapping": ({n: v * u.Unit(units[n]) for n, v in plain.items()}, ()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["QTable", "masked Table", "DataFrame", "mapping"])
+def test_tables_in_memory_are_read_by_name_and_unit(arrays, run, tmp_path, kind):
+    table, units = tables(arrays)[kind]
+    names = {"l": "glon", "b": "glat", "distance": "far", "extinction": "av"}
+    names["extinction_error"] = "e_av"
+    mappings = [
+        f"{name}={column}" + (f":{units[column]}" if units else "")
+        for name, column in names.items()
+    ]
+    report = dustmap.ingest(table, tmp_path / "stars.parquet", mappings=mappings)
+    assert report.rows_read == 300
+    assert report.faulty == (1 if kind == "masked Table" else 0)
+    found = dustmap.predict(run, table, mappings=mappings[:3])
+    expected = dustmap.predict(run, arrays[0])
+    assert list(found.colnames[:5]) == ["glon", "glat", "far", "av", "e_av"]
+    np.testing.assert_allclose(
+        found["extinction_mean"].value, expected["extinction_mean"].value
+    )
+    assert found["density_std"].unit == u.mag / u.pc
+
+
+def test_a_fit_takes_a_table_in_memory(arrays, tmp_path):
+    table, _ = tables(arrays)["QTable"]
+    named = {"glon": "l", "glat": "b", "far": "distance", "av": "extinction"}
+    table.rename_columns(tuple(named), tuple(named.values()))
+    dust = dustmap.fit(
+        table,
+        output=tmp_path / "run",
+        band="A_V",
+        settings=SMALL,
+        mappings=[f"{n}={n}" for n in named.values()] + ["extinction_error=e_av"],
+    )
+    assert dust.band == "A_V" and (tmp_path / "run.stars.parquet").is_file()
+    with pytest.raises(InputError, match="no others"):
+        dustmap.fit(table, 1.0, 1.0, output=tmp_path / "other")
+    with pytest.raises(InputError, match="shape"):
+        dustmap.ingest({"l": np.ones((3, 2))}, tmp_path / "x.parquet")
 
 
 def test_quantities_are_converted_and_others_refused(arrays, tmp_path):

@@ -15,6 +15,7 @@ from pipelines.figures import (
 )
 from pipelines.figures.projections import Mollweide
 from pipelines.figures.scales import colour_scale
+from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 
 
@@ -60,6 +61,25 @@ def test_edge_on_shows_the_cloud_at_its_x_and_z():
     image = image_of(edge_on(make_cube()))
     assert place_of_the_peak(image) == pytest.approx((300.0, 50.0))
     assert np.nanmax(image.get_array()) == pytest.approx(0.02 * 50)
+
+
+@pytest.mark.parametrize(("width", "panels"), [(0.2, 2), (1.5, 3)])
+def test_a_relative_error_stands_beside_the_std_of_a_long_tail(width, panels):
+    cube = make_cube()
+    median = np.full((len(cube.y), len(cube.x)), 0.3)
+    arrays = {
+        "mean": median * np.exp(width**2 / 2),
+        "std": median * np.exp(width**2 / 2) * np.sqrt(np.expm1(width**2)),
+        "p16": median * np.exp(-width),
+        "p50": median,
+        "p84": median * np.exp(width),
+    }
+    columns = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
+    page = face_on(cube, columns)
+    assert len(bar_labels(page)) == panels
+    if panels == 3:
+        assert "ln" in bar_labels(page)[2]
+        np.testing.assert_allclose(image_of(page, 2).get_array(), width)
 
 
 def test_extinction_does_not_depend_on_the_unit_of_the_density():
