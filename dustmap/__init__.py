@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.api import (
+        Beam,
         DustMap,
         fit,
         ingest,
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
-__all__ = ["DustMap", "fit", "ingest", "open_map", "predict", "regress", "simulate"]
+__all__ = [
+    "Beam",
+    "DustMap",
+    "fit",
+    "ingest",
+    "open_map",
+    "predict",
+    "regress",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,14 +23,23 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.memory import as_file, is_table
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
-from pipelines.query import DustMap, open_map
+from pipelines.query import Beam, DustMap, open_map
 from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
     from pipelines.regress import Report
 
-__all__ = ["DustMap", "fit", "ingest", "open_map", "predict", "regress", "simulate"]
+__all__ = [
+    "Beam",
+    "DustMap",
+    "fit",
+    "ingest",
+    "open_map",
+    "predict",
+    "regress",
+    "simulate",
+]
 
 PathLike = str | Path
 

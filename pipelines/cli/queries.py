@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from astropy.coordinates import SkyCoord
 
     from pipelines.bands import Conversion
+    from pipelines.query.beams import Beam
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
@@ -54,6 +55,15 @@ if TYPE_CHECKING:
     metavar="MAG",
     help="The distance at which this extinction is reached, instead.",
 )
+@click.option(
+    "--radius",
+    type=ANGLE,
+    metavar="DEG",
+    help="Average extinction within this angle (or 30arcmin), instead.",
+)
+@click.option(
+    "--fwhm", type=ANGLE, metavar="DEG", help="Average over a Gaussian beam, instead."
+)
 @click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
 @click.option("--seed", type=int, default=0, help="Of --mode random_sample.")
 @click.option(
@@ -80,6 +90,7 @@ def query(map_: Path, **options: Any) -> None:
     dustmap query map.zarr --l 90 --b 5 --distance 400
     dustmap query map.zarr --ra 83.8 --dec -5.4 --at-extinction 0.5
     dustmap query map.zarr stars.parquet -o answers.parquet --integrated
+    dustmap query run --l 90 --b 5 --distance 400 --radius 30arcmin
 
     Without a mode: mean, std, and quantiles from 2.5% to 97.5%. Every row of TABLE is
     kept, with all of its columns: what is outside the map, and what has no position or
@@ -110,16 +121,43 @@ def _wanted(options: dict[str, Any], dust: DustMap) -> QueryOptions:
             f"--pct takes numbers separated by commas, got {pct!r}"
         ) from None
     both = (True,) if total else (True, False)
+    beam = _beam(options)
+    if beam is not None and not dust.has_samples:
+        click.echo(
+            "note: the error of an average over a beam needs posterior samples: query "
+            "the run, or name it with --samples RUN",
+            err=True,
+        )
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
         mode="percentile" if pct else options["mode"],
         pct=percentiles,
         total=total,
         extinction=options["at_extinction"],
+        beam=beam,
         seed=options["seed"],
         change=change_of(dust, options),
         prefix=options["prefix"],
     )
+
+
+def _beam(options: dict[str, Any]) -> Beam | None:
+    """The beam that extinctions are averaged over, if there is one."""
+    from pipelines.query.beams import Beam
+
+    radius, fwhm = options["radius"], options["fwhm"]
+    if radius is None and fwhm is None:
+        return None
+    others = ("mode", "pct", "total", "at_extinction")
+    given = [name for name in others if options[name]]
+    if options["integrated"] is False:
+        given.append("differential")
+    if given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} does not go with --radius and --fwhm: of "
+            "a beam there are the mean, its error and the scatter of the extinction"
+        )
+    return Beam(radius=radius, fwhm=fwhm)
 
 
 def change_of(dust: DustMap, options: dict[str, Any]) -> Conversion | None:

@@ -9,9 +9,19 @@
 ``dustmaps``.
 """
 
+from pipelines.query.beams import Beam, BeamAverage
 from pipelines.query.crossing import CROSSING_FLAGS, Crossing
 from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.opening import open_map
 from pipelines.query.question import MODES
 
-__all__ = ["CROSSING_FLAGS", "FLAGS", "MODES", "Crossing", "DustMap", "open_map"]
+__all__ = [
+    "CROSSING_FLAGS",
+    "FLAGS",
+    "MODES",
+    "Beam",
+    "BeamAverage",
+    "Crossing",
+    "DustMap",
+    "open_map",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
+from pipelines.query.beams import Beam, BeamAverage, averaged
 from pipelines.query.crossing import Crossing, check_extinction, crossings
 from pipelines.query.places import Places, places_of
 from pipelines.query.question import kinds_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pipelines.maps.cube import Cube
     from pipelines.query.posterior import PosteriorAnswers  # which needs torch
 
+# Beams handled at once.
+_BEAMS = 512
 _FIELDS = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
 FLAGS = np.dtype([(name, "?") for name in _FIELDS])
 """Fields of the flags of a query.
@@ -98,6 +101,11 @@ class DustMap:
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
         return facts | self.source.facts | (self.samples.facts if self.samples else {})
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether posterior samples answer."""
+        return self.samples is not None
 
     @cached_property
     def density(self) -> Cube:
@@ -238,6 +246,58 @@ class DustMap:
         found = self.source.answers(KINDS, integrated, asked.within)
         answers = {name: asked.answer(part) for name, part in zip(KINDS, found)}
         return answers, self._flags(asked, answers["mean"])
+
+    def beam(
+        self,
+        coords: SkyCoord,
+        beam: Beam,
+        *,
+        return_flags: bool = False,
+    ) -> Any:
+        """Average extinction within a disc or a Gaussian beam around coordinates.
+
+        Parameters
+        ----------
+        coords
+            As of `query`; each beam ends at its coordinate's distance.
+        beam
+            ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg], or an
+            angle as a quantity.
+        return_flags
+            Return flags beside it: `FLAGS` of the coordinates, with ``inside`` where
+            the whole beam is in the map.
+
+        Returns
+        -------
+        `BeamAverage` of three quantities [mag] of the coordinates' shape. With
+        ``return_flags`` a pair of it and a structured array.
+
+        Raises
+        ------
+        InputError
+            If distances are missing, or the map holds no integrated extinction.
+        """
+        source = self.samples or self.source
+        asked = self._asked(source, coords, True, False)
+        found = np.full((3, len(asked.places)), np.nan)
+        inside = np.zeros(len(asked.places), dtype=bool)
+        for start in range(0, len(inside), _BEAMS):
+            rows = np.arange(start, min(start + _BEAMS, len(inside)))
+            around = beam.around(asked.reached.select(rows))
+            held = source.box.contains(around.positions()).reshape(len(rows), -1)
+            inside[rows] = whole = held.all(axis=1)
+            within = around.select(np.repeat(whole, beam.directions))
+            if isinstance(source, MapStore):
+                (values,) = source.answers(("mean",), True, within)
+            else:
+                values = source.draws(True, within)
+            found[:, rows[whole]] = averaged(values, beam)
+        parts = (asked.places.restore(part) for part in found)
+        average = BeamAverage(*(u.Quantity(part, u.mag, copy=False) for part in parts))
+        if not return_flags:
+            return average
+        asked = replace(asked, inside=inside & np.isfinite(found[0]))
+        return average, self._flags(asked, average.mean)
 
     def distance_at(
         self,

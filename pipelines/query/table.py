@@ -15,6 +15,7 @@ import dustmap
 from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.query.answer_files import Described, answer_file
+from pipelines.query.beams import Beam
 from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.targets import TargetTable
 
@@ -26,7 +27,12 @@ _CROSSING = {
     "distance_lower": "16% quantile of that distance, or how far the map goes",
     "distance_upper": "84% quantile of that distance",
 }
-_KINDS = {"mean": "mean", "std": "standard deviation", "median": "median"}
+_KINDS = {
+    "mean": "mean",
+    "std": "standard deviation",
+    "median": "median",
+    "scatter": "standard deviation between directions",
+}
 _NO_POSITION = "no_position"
 # Digits of a standard deviation, and of a number that has none.
 _OF_STD, _ALONE = 3, 5
@@ -38,8 +44,9 @@ class QueryOptions:
 
     ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
     std and five quantiles. ``extinction`` [mag] asks for the distance where it is
-    reached instead. ``change`` is the conversion to the band of all extinctions;
-    ``prefix`` comes before the names of answers.
+    reached instead, ``beam`` for the average of the extinction over it. ``change`` is
+    the conversion to the band of all extinctions; ``prefix`` comes before the names of
+    answers.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -47,6 +54,7 @@ class QueryOptions:
     pct: tuple[float, ...] = ()
     total: bool = False
     extinction: float | None = None
+    beam: Beam | None = None
     seed: int = 0
     change: Conversion | None = None
     prefix: str = ""
@@ -85,6 +93,13 @@ def _asked(
         crossing, flags = dust.distance_at(coords, value, return_flags=True)
         parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
         return parts, dict.fromkeys(parts, "pc"), flags
+    if wanted.beam is not None:
+        average, flags = dust.beam(coords, wanted.beam, return_flags=True)
+        parts = {
+            f"extinction_{name}": factor * part.value
+            for name, part in average._asdict().items()
+        }
+        return parts, dict.fromkeys(parts, "mag"), flags
     columns, units = {}, {}
     flags: np.ndarray = np.empty(0, dtype=FLAGS)
     for integrated in wanted.integrated:
@@ -196,6 +211,8 @@ def _described(
         if plain in units and not text:
             what, _, kind = plain.partition("_")
             place = "to this place" if what == "extinction" else "at this place"
+            if wanted.beam is not None:
+                place = "over the beam, to this distance"
             if what == "extinction" and wanted.total:
                 place = "through the whole map"
             of = f"{what} {place}{f', {band}' if band else ''}"

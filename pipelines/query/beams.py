@@ -1,0 +1,115 @@
+r"""Extinction within a cone or a beam: its average, the error of that, its scatter.
+
+Directions of equal weight stand on a sunflower spiral (Vogel 1979): the k-th of K at
+the angle :math:`k\,\pi(3-\sqrt5)` around the centre and at that distance r from it
+which holds the share :math:`u = (k + 1/2)/K` of the weight: for a disc of radius R
+:math:`\cos r = 1 - u(1-\cos R)`, for a Gaussian of standard deviation :math:`\sigma`
+:math:`r = \sigma\sqrt{-2\ln(1-u)}`. The average of each posterior sample over them is a
+sample of the average; the error of neighbouring sight lines is shared, so that it does
+not shrink as independent errors would.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from astropy import units as u
+
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import spherical
+from pipelines.query.places import Places
+
+_GOLDEN = math.pi * (3 - math.sqrt(5))
+_FWHM = math.sqrt(8 * math.log(2))
+# Beams wider than this [deg] are no longer small on the sphere.
+_WIDEST = 90.0
+
+
+class BeamAverage(NamedTuple):
+    """Of the extinction within a beam [mag], NaN where the beam leaves the map.
+
+    ``mean`` is the posterior mean of the average, ``std`` its standard deviation (NaN
+    without posterior samples), ``scatter`` the standard deviation between the
+    directions: of samples their root mean square, without them that of the mean map,
+    which is smoother.
+    """
+
+    mean: u.Quantity
+    std: u.Quantity
+    scatter: u.Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beam:
+    """A disc of ``radius``, or a Gaussian of this ``fwhm``; one of the two.
+
+    Numbers are degrees; angles as quantities become degrees. ``directions`` is how many
+    stand for it.
+
+    Raises
+    ------
+    InputError
+        If none or both are given, or it is not between 0 and 90 deg.
+    """
+
+    radius: Any = None
+    fwhm: Any = None
+    directions: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("radius", "fwhm"):
+            if isinstance(getattr(self, name), u.Quantity):
+                size = getattr(self, name).to_value(u.deg)
+                object.__setattr__(self, name, float(size))
+        given = [size for size in (self.radius, self.fwhm) if size is not None]
+        if len(given) != 1 or not 0 < given[0] <= _WIDEST:
+            raise InputError(
+                "a beam has a radius or a FWHM (--radius 0.5, or --fwhm 10arcmin; one "
+                f"of them), above 0 and up to {_WIDEST:g} deg; got radius "
+                f"{self.radius} and FWHM {self.fwhm}"
+            )
+        if self.directions < 1:
+            raise InputError(f"a beam has directions, not {self.directions}")
+
+    def around(self, places: Places) -> Places:
+        """All directions of the beams at each place's distance, row by row."""
+        count = self.directions
+        share = (np.arange(count) + 0.5) / count
+        if self.fwhm is not None:
+            sigma = math.radians(self.fwhm) / _FWHM
+            away = np.minimum(sigma * np.sqrt(-2 * np.log1p(-share)), math.pi)
+        else:
+            assert self.radius is not None
+            away = np.arccos(1 - share * (1 - math.cos(math.radians(self.radius))))
+        turn = _GOLDEN * np.arange(count)
+        east, north = np.sin(away) * np.sin(turn), np.sin(away) * np.cos(turn)
+        l, b = np.deg2rad(places.l), np.deg2rad(places.b)  # noqa: E741
+        zero = np.zeros_like(l)
+        to_east = np.stack([-np.sin(l), np.cos(l), zero], axis=-1)
+        to_north = np.stack(
+            [-np.sin(b) * np.cos(l), -np.sin(b) * np.sin(l), np.cos(b)], axis=-1
+        )
+        vectors = (
+            np.cos(away)[:, None] * places.directions[:, None]
+            + east[:, None] * to_east[:, None]
+            + north[:, None] * to_north[:, None]
+        )
+        lon, lat, _ = spherical(vectors.reshape(-1, 3))
+        distance = np.repeat(places.distance, count)
+        return Places(l=lon, b=lat, distance=distance, shape=lon.shape)
+
+
+def averaged(values: np.ndarray, beam: Beam) -> tuple[np.ndarray, ...]:
+    """Mean, std and scatter of values ``(n k)``, or of samples ``(n k, s)``."""
+    parts = values.reshape(-1, beam.directions, *values.shape[1:])
+    average, scatter = parts.mean(axis=1), parts.std(axis=1)
+    if values.ndim == 1:
+        return average, np.full(len(average), np.nan), scatter
+    return (
+        average.mean(axis=1),
+        average.std(axis=1, ddof=1),
+        np.sqrt((scatter**2).mean(axis=1)),
+    )
