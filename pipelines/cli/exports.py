@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantities import parsecs
-from pipelines.cli.reporting import LENGTH, OUT, OVERWRITE, band_options, reporting
+from pipelines.base.quantities import degrees, parsecs
+from pipelines.cli.reporting import (
+    ANGLE,
+    LENGTH,
+    OUT,
+    OVERWRITE,
+    band_options,
+    reporting,
+)
 from pipelines.export.registry import EXPORTERS, usual_targets
+
+if TYPE_CHECKING:
+    from pipelines.formats.images import Field
 
 
 def _products(command: Any) -> Any:
@@ -25,7 +35,9 @@ def _products(command: Any) -> Any:
 @click.argument("run", type=OUT)
 @_products
 @click.option(
-    "--distances", metavar="PC,PC,...", help="Distances of the HEALPix maps [pc]."
+    "--distances",
+    metavar="PC,PC,...",
+    help="Distances of HEALPix maps and images [pc].",
 )
 @click.option("--shell-edges", metavar="PC,PC,...", help="Edges of the shells [pc].")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
@@ -34,6 +46,15 @@ def _products(command: Any) -> Any:
     type=click.Choice(["nested", "ring"]),
     help="Of the pixels in HEALPix files; nested unless given.",
 )
+@click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
+@click.option("--center", metavar="L,B", help="Of images.  [default: 0,0]")
+@click.option(
+    "--field",
+    metavar="W,H",
+    help="Size of images [deg].  [default: the whole sky, or 20,20]",
+)
+@click.option("--pixel", type=ANGLE, help="Side of their pixels [deg].  [default: 0.5]")
+@click.option("--header", type=OUT, help="FITS file or cards that give all four.")
 @band_options
 @click.option(
     "--box",
@@ -69,6 +90,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     for name in ("distances", "shell_edges"):
         chosen[name] = _numbers(name, chosen[name])
     chosen["box"] = {} if chosen["box"] is None else parse_box(chosen["box"])
+    chosen["field"] = _field(chosen)
     options = ExportOptions(**chosen)
     done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
     if done.change is not None:
@@ -77,6 +99,33 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         click.echo(f"note: {note}", err=True)
     for path in done.paths:
         click.echo(str(path))
+
+
+def _field(chosen: dict[str, Any]) -> Field | None:
+    """The part of the sky that images show, if it is given."""
+    from pipelines.formats.images import Field
+
+    names = {"center": "centre", "field": "size", "projection": "projection"}
+    names |= {"pixel": "pixel", "header": "header"}
+    given = {new: chosen.pop(old) for old, new in names.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in {"centre", "size"} & set(given):
+        given[name] = _pair(given[name])
+    if "header" in given and len(given) > 1:
+        raise InputError(
+            "--header gives projection, center, field and pixels: drop these"
+        )
+    return Field(**given) if given else None
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        first, second = (degrees(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"expected two angles in degrees such as 120,-5, got {text!r}"
+        ) from None
+    return first, second
 
 
 def _numbers(name: str, text: str | None) -> list[float] | None:

@@ -17,6 +17,8 @@ from pipelines.export.registry import EXPORTERS
 from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
+from pipelines.formats.images import Field, pixel_vectors, write_images
+from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, SkyMaps
@@ -29,6 +31,7 @@ from pipelines.products import (
     provenance,
 )
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.products.integrated import integrals_along
 from pipelines.products.provenance import convert, converted
 from pipelines.products.reach import (
     checked_distances,
@@ -212,6 +215,35 @@ def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     found = convert(found, products.change)
     write_shells(path, found, ordering=ordering, overwrite=overwrite)
     products.tell_what_is_outside(path, found.arrays["mean"], found.edges[1:])
+
+
+def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """Integrated extinction on the pixels of a WCS."""
+    run, options = products.run, products.options
+    wcs = (options.field or Field()).wcs()
+    vectors = pixel_vectors(wcs)
+    on_sky = np.isfinite(vectors).all(axis=-1)
+    distances = options.distances
+    chosen = default_distances(run)[-1:] if distances is None else distances
+    edges = np.asarray(chosen, dtype=np.float64)
+    factor = 1.0 if products.change is None else products.change.factor
+    arrays = {}
+    for name, found in integrals_along(run, vectors[on_sky], edges).items():
+        arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
+        arrays[name][:, on_sky] = factor * found.T
+    write_images(path, arrays, edges, wcs, products.meta, overwrite=overwrite)
+    products.tell_what_is_outside(path, arrays["mean"][:, on_sky], edges)
+
+
+def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+    """The density, for programs that draw volumes."""
+    cube = products.cube
+    write_vti(path, cube, overwrite=overwrite)
+    if cube.finer:
+        products.notes.append(
+            f"{path.name}: VTK has one grid, of {max(cube.spacing):g} pc here, though "
+            "the map has finer ones: choose --spacing, with --box or --sphere"
+        )
 
 
 def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as with_default
 from pathlib import Path
 from typing import Any
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.export.registry import EXPORTERS
+from pipelines.formats.images import Field
 from pipelines.maps.cube import AXES
 from pipelines.storage.atomic import check_output
 
@@ -46,11 +48,13 @@ class ExportOptions:
     Parameters
     ----------
     distances
-        Of the HEALPix maps [pc].
+        Of the HEALPix maps and images [pc].
     shell_edges
         Between shells [pc].
     nside
         Resolution of integrated extinctions, HEALPix maps and shells.
+    field
+        Of images (`pipelines.formats.images.Field`).
     ordering
         Of the pixels in HEALPix files: ``nested``, as unless given, or ``ring``.
     band, from_band, curve, r_v
@@ -65,12 +69,13 @@ class ExportOptions:
     distances: Sequence[float] | None = None
     shell_edges: Sequence[float] | None = None
     nside: int | None = None
+    field: Field | None = None
     ordering: str | None = None
     band: str | None = None
     from_band: str | None = None
     curve: str | None = None
     r_v: float | None = None
-    box: dict[str, Range] = field(default_factory=dict)
+    box: dict[str, Range] = with_default(default_factory=dict)
     sphere: float | None = None
     spacing: float | None = None
 

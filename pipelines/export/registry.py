@@ -58,6 +58,18 @@ EXPORTERS = {
         help="Density in HEALPix shells.",
         options=("shell_edges", "ordering"),
     ),
+    "image": Exporter(
+        write=f"{_WRITERS}:image",
+        help="Integrated extinction on pixels of a WCS: DS9, Aladin.",
+        options=("distances", "field"),
+        suffixes=(".fits", ".fit"),
+    ),
+    "vti": Exporter(
+        write=f"{_WRITERS}:vti",
+        help="Density for ParaView and pyvista.",
+        options=("box", "sphere", "spacing"),
+        suffixes=(".vti",),
+    ),
     "citation": Exporter(
         write=f"{_WRITERS}:citation",
         help="Whom to cite: NAME.cff or NAME.bib.",

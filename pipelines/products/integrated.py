@@ -42,6 +42,16 @@ def integrated(
     chosen = ray_distances(run) if distances is None else distances
     edges = checked_distances(run, chosen)
     directions = pixel_directions(nside)
+    arrays = integrals_along(run, directions, edges)
+    return Integrated(
+        distance=edges, arrays=arrays, last_star=last_star(run, directions)
+    )
+
+
+def integrals_along(
+    run: Run, directions: np.ndarray, edges: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc]."""
     asked = RayIntegrals(run, directions, edges)
     arrays: dict[str, np.ndarray] = {}
     with Progress(
@@ -53,9 +63,7 @@ def integrated(
                     arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T
             progress.update(part.stop - part.start)
-    return Integrated(
-        distance=edges, arrays=arrays, last_star=last_star(run, directions)
-    )
+    return arrays
 
 
 def sky_maps(

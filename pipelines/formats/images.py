@@ -1,0 +1,184 @@
+"""Extinctions on the pixels of any celestial WCS, as FITS images.
+
+For DS9, Aladin and the like: an image extension for each statistic, of one distance an
+image, of several a cube with the distance as its third axis.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from astropy.io import fits
+from astropy.wcs import WCS
+
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.formats.hdus import write_hdus
+
+PROJECTIONS = ("CAR", "ZEA", "TAN", "ARC", "SIN", "STG", "AIT", "MOL")
+_WHOLE = ("CAR", "AIT", "MOL")
+_MOST_PIXELS = 1 << 24
+_SUMMARY = "Cumulative extinction from the Sun, on the pixels of an image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A part of the sky on pixels.
+
+    Parameters
+    ----------
+    projection
+        One of `PROJECTIONS`: ``CAR`` is plate carrée, zenithal ones are ``ZEA``
+        (equal areas), ``TAN``, ``ARC``, ``SIN``, ``STG``; ``AIT`` and ``MOL`` show the
+        whole sky.
+    centre
+        Galactic ``l, b`` [deg].
+    size
+        Width and height [deg].
+    pixel
+        Side of a pixel [deg].
+    header
+        A FITS file, or a text file with header cards, that gives all of it instead.
+
+    Raises
+    ------
+    InputError
+        If a value is senseless, or the header has no celestial WCS or no size.
+    """
+
+    projection: str = "CAR"
+    centre: tuple[float, float] = (0.0, 0.0)
+    size: tuple[float, float] | None = None
+    pixel: float = 0.5
+    header: Path | None = None
+
+    def __post_init__(self) -> None:
+        size = self.size or (1.0, 1.0)
+        if self.projection not in PROJECTIONS:
+            raise InputError(
+                f"--projection is one of {', '.join(PROJECTIONS)}, got "
+                f"{self.projection!r}"
+            )
+        if not (self.pixel > 0 and min(size) > 0 and abs(self.centre[1]) <= 90):
+            raise InputError(
+                "pixels and fields have positive sizes, and centres latitudes up to 90 "
+                f"deg; got pixels of {self.pixel:g} deg, a field of {size} deg around "
+                f"{self.centre} deg"
+            )
+
+    def wcs(self) -> Any:
+        """The projection as `astropy.wcs.WCS`, with ``array_shape`` (rows, columns)."""
+        found = self._built() if self.header is None else _wcs_of(self.header)
+        if np.prod(found.array_shape) > _MOST_PIXELS:
+            raise InputError(
+                f"an image of {found.array_shape[1]} x {found.array_shape[0]} pixels "
+                f"is too large, at most {_MOST_PIXELS} are drawn: choose larger pixels "
+                "(--pixel) or a smaller field (--field)"
+            )
+        return found
+
+    def _built(self) -> Any:
+        whole = self.projection in _WHOLE
+        usual = (360.0, 180.0) if whole else (20.0, 20.0)
+        width, height = usual if self.size is None else self.size
+        columns, rows = (max(round(s / self.pixel), 1) for s in (width, height))
+        longitude, latitude = self.centre
+        wcs: Any = WCS(naxis=2)
+        wcs.wcs.ctype = [f"{axis}-{self.projection}" for axis in ("GLON", "GLAT")]
+        wcs.wcs.cunit = ["deg", "deg"]
+        wcs.wcs.cdelt = [-self.pixel, self.pixel]
+        # Cylindrical ones stay straight only about the equator.
+        wcs.wcs.crval = [longitude, 0.0 if whole else latitude]
+        below = latitude / self.pixel if whole else 0.0
+        wcs.wcs.crpix = [(columns + 1) / 2, (rows + 1) / 2 - below]
+        wcs.wcs.set()
+        wcs.array_shape = (rows, columns)
+        return wcs
+
+
+def pixel_vectors(wcs: Any) -> np.ndarray:
+    """Galactic unit vectors of the pixels' centres ``(rows, columns, 3)``.
+
+    NaN where a pixel is not on the sky.
+    """
+    row, column = np.indices(wcs.array_shape)
+    sky = wcs.pixel_to_world(column, row).galactic
+    return unit_vectors(sky.l.deg, sky.b.deg)
+
+
+def write_images(
+    path: str | os.PathLike[str],
+    arrays: dict[str, np.ndarray],
+    distances: np.ndarray,
+    wcs: Any,
+    meta: dict[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write extensions ``MEAN``, ``STD``, ... [mag] of arrays ``(n, rows, columns)``.
+
+    Raises
+    ------
+    InputError
+        If several distances are not evenly spaced, or ``path`` exists and
+        ``overwrite`` is false, or cannot be written.
+    """
+    steps = np.diff(distances)
+    if len(steps) and np.ptp(steps) > 1e-6 * steps[0]:
+        raise InputError(
+            "the distances of an image's third axis are evenly spaced, such as "
+            f"--distances 100,200,300; got {', '.join(f'{d:g}' for d in distances)}"
+        )
+    units = []
+    for name, array in arrays.items():
+        header = wcs.to_header(relax=True)
+        header["BUNIT"] = "mag"
+        image = array[0]
+        if len(steps):
+            image = array
+            header["WCSAXES"] = 3
+            header["CTYPE3"], header["CUNIT3"] = "DIST", "pc"
+            header["CRPIX3"], header["CRVAL3"] = 1.0, float(distances[0])
+            header["CDELT3"] = float(steps[0])
+        header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
+        units.append(
+            fits.ImageHDU(np.asarray(image, dtype=np.float32), header, name.upper())
+        )
+    write_hdus(path, units, meta, _SUMMARY, overwrite=overwrite)
+
+
+def _wcs_of(path: Path) -> Any:
+    """The celestial axes of the first header that has any, and its size."""
+    for header in _headers(path):
+        try:
+            wcs: Any = WCS(header, naxis=2)
+        except ValueError:
+            continue
+        if wcs.has_celestial and header.get("NAXIS1") and header.get("NAXIS2"):
+            wcs.array_shape = (int(header["NAXIS2"]), int(header["NAXIS1"]))
+            return wcs
+    raise InputError(
+        f"{path} has no header with a celestial WCS and a size: expected CTYPE1, "
+        "CTYPE2, CRVAL, CRPIX, CDELT (or CD, PC) and NAXIS1, NAXIS2"
+    )
+
+
+def _headers(path: Path) -> list[Any]:
+    if not path.is_file():
+        raise InputError(f"{path} is no file: expected a FITS file, or header cards")
+    with path.open("rb") as stream:
+        is_fits = stream.read(80).startswith(b"SIMPLE  =") and b"\n" not in stream.read(
+            1
+        )
+    try:
+        if is_fits and path.stat().st_size % 2880 == 0:
+            with fits.open(path) as hdus:
+                units: Any = hdus
+                return [hdu.header for hdu in units]
+        return [fits.Header.fromtextfile(str(path))]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no FITS header: {error}") from error
