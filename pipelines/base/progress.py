@@ -106,8 +106,12 @@ class Progress:
             self._report()
 
     def show(self, **postfix: object) -> None:
-        """Change what stands beside the count; it appears with the next report."""
-        self._postfix.update(postfix)
+        """Change what stands beside the count; it appears with the next report.
+
+        A number that is not known, NaN, leaves the last one.
+        """
+        known = {name: value for name, value in postfix.items() if value == value}
+        self._postfix.update(known)
         if self._bar is not None and postfix:
             self._bar.set_postfix_str(self._beside(), refresh=False)
 

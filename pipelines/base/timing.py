@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 # Stages of the posterior's samples in blocks, refined after all are fitted.
-_SAMPLES = re.compile(r"(refined )?samples (\d+)-\d+")
+_SAMPLES = re.compile(r"((?:first |refined )?samples) (\d+)-\d+")
+# As long [s] as the estimates themselves are believed; of what has passed, the least
+# that an overdue part may still take; a third of a part tells what the whole takes.
+_TRUSTED, _OVERDUE, _TOLD = 10.0, 0.1, 3.0
 
 
 @dataclass(slots=True)
@@ -45,51 +50,76 @@ class StageClock:
         return {**self.seconds, stage: self.seconds.get(stage, 0.0) + passed}
 
 
-class TimeLeft:
-    """How long inference still takes, in words, from the stage it is in.
+class Countdown:
+    """How long a fit still takes, from what each of its parts is expected to take.
 
-    Before the posterior's ``samples`` it is what the estimate, ``expected`` [s],
-    leaves; once that has passed nothing is known. Samples take about as long as those
-    before them, and so do ``refined`` ones. ``clock`` is monotonic time [s].
+    Parts that have ended tell how much slower the machine is than expected, and those
+    left take as much longer; what of the present part is done tells its own time.
+
+    Parameters
+    ----------
+    parts
+        Expected seconds by part, in their order.
+    clock
+        Monotonic time [s].
+    ceiling
+        The most that is left [s], while it is positive.
     """
 
     def __init__(
         self,
-        expected: float,
-        samples: int,
+        parts: Mapping[str, float],
         clock: Callable[[], float] = time.perf_counter,
-        *,
-        refined: bool = False,
+        ceiling: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self.expected = expected
-        self.samples = samples
-        self._fits = samples * (1 + refined)
-        self._clock = clock
-        self._start = clock()
-        # When each sample began, by the number of those before it.
-        self._begun: dict[int, float] = {}
+        self.parts, self._clock, self._ceiling = dict(parts), clock, ceiling
+        self._part, self._begun = "", clock()
+        # Of parts that have ended: what they took, and what was expected.
+        self._taken = self._expected = _TRUSTED
 
-    def at(self, stage: str) -> str:
-        """The time left, or why it is unknown."""
+    def enter(self, part: str) -> None:
+        """This part begins; what was before it has ended, or is not made."""
+        if part == self._part or part not in self.parts:
+            return
         now = self._clock()
-        passed = now - self._start
-        left = self.expected - passed
-        found = _SAMPLES.fullmatch(stage)
-        by_samples = None
-        if found:
-            done = int(found[2]) - 1 + (self.samples if found[1] else 0)
-            by_samples = self._of_samples(now, done)
-        if by_samples is not None:
-            left = max(by_samples, 0.0)
-        if left >= 0:
-            return f"{left:.0f} s"
-        return f"unknown ({passed:.0f} s so far, {self.expected:.0f} s expected)"
+        if self._part in self.parts:
+            self._taken += now - self._begun
+            self._expected += self.parts[self._part]
+        self._part, self._begun = part, now
+        before = itertools.takewhile(lambda name: name != part, list(self.parts))
+        for name in list(before):
+            del self.parts[name]
 
-    def _of_samples(self, now: float, done: int) -> float | None:
-        """Seconds left by those that earlier samples took; ``None`` at the first."""
-        begun = self._begun.setdefault(done, now)
-        first = min(self._begun)
-        if done == first:
-            return None
-        each = (begun - self._begun[first]) / (done - first)
-        return each * (self._fits - done) - (now - begun)
+    def expect(self, parts: Mapping[str, float]) -> None:
+        """Revise what parts that are still to come, or under way, take [s]."""
+        self.parts = {n: parts.get(n, e) for n, e in self.parts.items()}
+
+    def left(self, done: float = 0.0) -> float:
+        """Seconds until the end, with this share of the present part done."""
+        pace = self._taken / self._expected
+        ahead = sum(e for name, e in self.parts.items() if name != self._part)
+        passed = self._clock() - self._begun
+        present = pace * self.parts.get(self._part, 0.0)
+        if done > 0:
+            weight = min(_TOLD * done, 1.0)
+            present = (1 - weight) * present + weight * passed / done
+        left = pace * ahead + max(present - passed, _OVERDUE * passed)
+        most = self._ceiling()
+        return min(left, most) if most > 0 else left
+
+    def at(self, stage: str, samples: int = 0) -> float:
+        """Seconds until the end from a stage, such as ``samples 17-32`` of 48."""
+        found = _SAMPLES.fullmatch(stage)
+        if found is None or not samples or found[1] not in self.parts:
+            return self.left()
+        self.enter(found[1])
+        return self.left((int(found[2]) - 1) / samples)
+
+
+def in_words(seconds: float) -> str:
+    """A time that is roughly known: ``40 s``, ``3 min``, ``1.5 h``."""
+    if seconds < 90:
+        return f"{5 * math.ceil(seconds / 5)} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

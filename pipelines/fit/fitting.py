@@ -24,6 +24,7 @@ from pipelines.fit.fit_logging import (
 )
 from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
+from pipelines.model.cost import Work
 from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
@@ -44,9 +45,9 @@ from pipelines.saving.session import Session, opened
 from pipelines.saving.workspace import Workspace, finish, unfinished
 
 # Of the time left before a first map, what the rest of the fit needs; what comes after
-# an inference, in units of the time in which the residual was first learnt (for 125,000
-# stars about 41 s after 14 s), and at least of the budget.
-_AFTER_FIRST, _AFTER_LAST, _LEAST_AFTER = 0.7, 3.0, 0.05
+# an inference, in units of the time in which the residual was first learnt (with 57,000
+# stars 18 s after 28 s, with 6,000 34 s after 31 s), and at least of the budget.
+_AFTER_FIRST, _AFTER_LAST, _LEAST_AFTER = 0.7, 1.3, 0.05
 
 
 def fit(
@@ -160,10 +161,16 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with the scales that the stars tell."""
     manager, data = session.manager, data_of(sample.train, session.config)
     generator = session.place["generator"]
+    known = _expected(session, state, sample, learns=True)
+    parts = None if known is None else known.parts
 
     def make() -> FitState:
         with Progress(description="scales") as progress:
-            record = recorder(manager.metrics, progress, tell=manager.heart.tell)
+            session.begin_part("scales", parts)
+            record = recorder(
+                *(manager.metrics, progress, known, session.countdown),
+                tell=manager.heart.tell,
+            )
 
             def on_step(stage: str, step: int, value: float) -> None:
                 manager.stop_if_asked(alone=True)
@@ -179,6 +186,7 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
             )
         made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
+            session.countdown = None
             return made
         return replace(made, plan=learned.plan, learning=learned.facts)
 
@@ -203,15 +211,16 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     """The posterior; the diagnostics of learning are among its facts."""
     config = session.config
     known = _announced(session, state, sample)
-    if known is not None:
-        spent = session.manager.clock.seconds.get("inference", 0.0)
-        known = replace(known, seconds=max(known.seconds - spent, 0.0))
+    parts = None if known is None else known.parts
+    session.begin_part("first map", parts)
     with Progress(description="inference") as progress:
         record = recorder(
-            session.manager.metrics, progress, known, tell=session.manager.heart.tell
+            *(session.manager.metrics, progress, known, session.countdown),
+            tell=session.manager.heart.tell,
         )
         if correlated_noise.is_wanted(sample, config) and state.residual is None:
             state = _mapped(session, state, sample, record)
+        session.begin_part("map")
         result = _run(session, state, sample, record, state.plan, config)
     if state.result is not None:
         result = replace(result, facts={**state.result.facts, **result.facts})
@@ -224,13 +233,27 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 
 def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
     """Say what was planned, and what it will cost."""
-    config, plan, group = session.config, state.plan, session.group
-    distances = sample.train.distance
-    work = work_of(plan.grids, plan.build_kernel(), distances, config, std=plan.std)
-    work = work.shared_out(group.size, group.here)
-    announce(plan, work, state.speed, config)
+    work = _work(session, state, sample)
+    announce(state.plan, work, state.speed, session.config)
+    return _expected(session, state, sample)
+
+
+def _expected(
+    session: Session, state: FitState, sample: Sample, *, learns: bool = False
+) -> Expected | None:
+    """What this plan will take."""
+    config, work = session.config, _work(session, state, sample)
     blurred = data_of(sample.train, config).distance_error is not None
-    return expected(plan, work, state.speed, config, blurred=blurred)
+    about = (state.plan, work, state.speed, config)
+    return expected(*about, blurred=blurred, learns=learns)
+
+
+def _work(session: Session, state: FitState, sample: Sample) -> Work:
+    """The size of the fit."""
+    plan, group = state.plan, session.group
+    kernel, distances = plan.build_kernel(), sample.train.distance
+    work = work_of(plan.grids, kernel, distances, session.config, std=plan.std)
+    return work.shared_out(group.size, group.here)
 
 
 def _mapped(
@@ -253,6 +276,7 @@ def _mapped(
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
+    session.begin_part("residual")
     state = replace(
         state,
         stage="mapped",
@@ -338,11 +362,10 @@ def _run(
 
 
 def _seconds_left(session: Session) -> Callable[[], float]:
-    """What the ranks have left of ``budget.minutes``, with earlier processes' time."""
-    budget, clock = 60 * session.config.budget.minutes, session.manager.clock
+    """What the ranks have left of ``budget.minutes``, the least of them."""
 
     def left() -> float:
-        milliseconds = int(1000 * (budget - clock.total))
+        milliseconds = int(1000 * session.seconds_left)
         return min(session.group.numbers(milliseconds)) / 1000
 
     return left

@@ -33,6 +33,10 @@ from pipelines.storage.metrics import Record, write_metrics
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
+_NO_TIME = (
+    "no predictions without a map to compare with: budget.minutes = {:g} have passed "
+    "(`dustmap fit --quick` makes them)"
+)
 # What of a report stands in ``run.json``, beside the plan.
 _SUMMARY = (
     *("counts", "held_out", "seconds", "peak_memory_bytes"),
@@ -118,7 +122,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     if len(test):
-        beside, said = _baselines(sample, config)
+        beside, said = _baselines(sample, config, session.seconds_left)
         predictions, told = predictions | beside, (*told, *said)
         clock.lap("baselines")
     report = FitReport(
@@ -158,9 +162,11 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
 
 
 def _baselines(
-    sample: Sample, config: FitConfig
+    sample: Sample, config: FitConfig, seconds_left: float
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Columns of the held-out stars, or why there are none."""
+    if seconds_left <= 0:
+        return {}, (_NO_TIME.format(config.budget.minutes),)
     generator = torch.Generator().manual_seed(config.inference.seed)
     try:
         found = predict_baselines(sample.known, sample.test, generator)

@@ -44,6 +44,8 @@ _EASY_STD = 1.25
 # stars and 1.90 GiB for 501,000; W of averaged sight lines and of distance errors,
 # relative to that of plain ones.
 _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
+# For how long each speed is measured [s].
+_TESTED = 0.1
 # What the precision of noise that neighbours share holds of a star [bytes]: 31 entries,
 # with the weights and the neighbours that they are made of.
 _PRECISION = 31 * 12.0 + 30 * 16.0
@@ -150,23 +152,31 @@ def measure(dtype: torch.dtype, device: torch.device) -> Speed:
     )
 
 
-def _seconds(
-    action: Callable[[], object], device: torch.device, repeats: int = 5
-) -> float:
-    """The shortest of several runs after a first one."""
+def _seconds(action: Callable[[], object], device: torch.device) -> float:
+    """The mean of runs for a tenth of a second, after a first one.
+
+    Not the shortest: what else the machine does slows the fit, too.
+    """
     action()
-    best = math.inf
-    for _ in range(repeats):
-        start = time.perf_counter()
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < _TESTED or not count:
         action()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return best
+        count += 1
+    return passed / count
 
 
 def seconds(work: Work, speed: Speed) -> float:
     """Time of the solves and of the draws behind the sub-grid variance."""
+    return sum(parts(work, speed).values())
+
+
+def parts(work: Work, speed: Speed) -> dict[str, float]:
+    """That time [s] by part: a ``first map`` with independent noise, ``map``, samples.
+
+    A Gaussian density has its ``samples`` alone.
+    """
     points = work.torus_points
     fine = points * work.refinement**3
     flop = speed.streamed if work.lognormal else speed.flop
@@ -182,22 +192,24 @@ def seconds(work: Work, speed: Speed) -> float:
         + vectors * flop
         + 20 * transformed * speed.entry
     )
-    hard = max(1.0, work.std / _EASY_STD) ** 2
+    if not work.lognormal:
+        steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
+        columns = work.samples / work.teams + 1 + work.rank / steps
+        residual = points * work.residual_refinement**3
+        draw = 2 * residual * math.log2(residual) * speed.fft
+        return {"samples": steps * columns * column + work.residual_count * draw}
+    once = max(1.0, work.std / _EASY_STD) ** 2 * _SINGLY * column
+    mode = _MODE_ITERATIONS * once
     if work.correlated:
-        samples = work.samples / work.teams
-        shared = _SHARED_MODE + samples * _SHARED_ITERATIONS * _TOGETHER
-        iterations = _MODE_ITERATIONS + _SHARED * shared
-        return hard * _SINGLY * iterations * column + _PER_ROW * work.stars
-    if work.lognormal:
-        fits = work.samples + _ROUGH_FITS if work.samples else 0
-        each = _SAMPLE_ITERATIONS * _TOGETHER / work.teams
-        iterations = _MODE_ITERATIONS + fits * each
-        return hard * _SINGLY * iterations * column
-    steps = _ITERATIONS * max(0.3, math.log10(work.tolerance) / -3)
-    columns = work.samples / work.teams + 1 + work.rank / steps
-    residual = points * work.residual_refinement**3
-    draw = 2 * residual * math.log2(residual) * speed.fft
-    return steps * columns * column + work.residual_count * draw
+        each = _SHARED * _SHARED_ITERATIONS * _TOGETHER * once
+        rows = _PER_ROW * work.stars
+        found = {"first map": mode, "map": _SHARED * _SHARED_MODE * once + rows}
+        sampled = work.samples / work.teams * each
+    else:
+        each = _SAMPLE_ITERATIONS * _TOGETHER * once / work.teams
+        found = {"map": mode}
+        sampled = (work.samples + _ROUGH_FITS) * each if work.samples else 0.0
+    return {**found, "samples": sampled / 2, "refined samples": sampled / 2}
 
 
 def memory(work: Work) -> dict[str, float]:

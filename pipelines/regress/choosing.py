@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pipelines.base.progress import say
+from pipelines.base.timing import Countdown, in_words
 from pipelines.regress.dense import fit_exact, fit_sgpr
 from pipelines.regress.fitted import FittedModel, Problem
 from pipelines.regress.neighbours import fit_neighbours
@@ -54,9 +56,11 @@ def choose(problem: Problem, options: Options) -> Choice:
         return Choice(method=names[0], why=why, model=_METHODS[names[0]](problem))
     times = {name: seconds(name, rows, axes) for name in names}
     able = _affordable(times, options.time_budget)
-    tried, models = _compare(problem, able)
+    countdown = Countdown({name: times[name] for name in able})
+    tried, models = _compare(problem, able, countdown)
     best = max(tried, key=lambda name: tried[name])
     refit = models[best].refit
+    say(f"{best} predicts held-out rows best: fitting it to all rows")
     every = refit(problem.x, problem.y) if refit else _METHODS[best](problem)
     return Choice(
         method=best,
@@ -94,7 +98,7 @@ def _affordable(times: dict[str, float], budget: float) -> list[str]:
 
 
 def _compare(
-    problem: Problem, names: list[str]
+    problem: Problem, names: list[str], countdown: Countdown
 ) -> tuple[dict[str, float], dict[str, FittedModel]]:
     """Mean log density of held-out rows by method, and the fits to the others."""
     rows = len(problem.x)
@@ -102,8 +106,11 @@ def _compare(
     count = min(_HELD, int(_SHARE * rows))
     held, kept = order[:count], order[count:]
     part = replace(problem, x=problem.x[kept], y=problem.y[kept])
-    models = {name: _METHODS[name](part) for name in names}
-    scores = {}
+    scores, models = {}, {}
+    for name in names:
+        countdown.enter(name)
+        say(f"trying {name}; about {in_words(countdown.left())} left")
+        models[name] = _METHODS[name](part)
     for name, model in models.items():
         latent = model.latent(problem.x[held])
         density = model.likelihood.predictive_log_density(problem.y[held], *latent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from dustmap.distributed.group import Group
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import say
-from pipelines.base.timing import StageClock
+from pipelines.base.timing import Countdown, StageClock
 from pipelines.config import FitConfig
 from pipelines.model.problem import Place, place_of
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
@@ -55,11 +55,29 @@ class Session:
     teams: Group
     state: FitState | None = None
     inference: State | None = None
+    countdown: Countdown | None = None
+
+    def begin_part(self, part: str, known: Mapping[str, float] | None = None) -> None:
+        """A part of the fit begins, for the time that is told to be left.
+
+        ``known`` are the seconds that parts are expected to take, the first time or
+        anew.
+        """
+        if self.countdown is None and known is not None:
+            self.countdown = Countdown(known, ceiling=lambda: self.seconds_left)
+        if self.countdown is not None:
+            self.countdown.expect(known or {})
+            self.countdown.enter(part)
 
     @property
     def group(self) -> Group:
         """The processes that make it together."""
         return self.manager.group
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of ``budget.minutes``, with earlier processes' time [s]."""
+        return 60 * self.config.budget.minutes - self.manager.clock.total
 
     def begin_from(self, found: Checkpoint | None) -> None:
         """Go on from what an earlier process saved, if it did."""

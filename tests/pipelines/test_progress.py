@@ -88,6 +88,16 @@ def test_a_terminal_gets_a_bar_with_the_postfix():
     assert "residual=0.125" in stream.getvalue()
 
 
+def test_what_is_not_known_is_not_shown():
+    stream = io.StringIO()
+    with Progress(description="solve", total=2, stream=stream) as work:
+        work.update(residual=float("nan"))
+        work.update(residual=0.5)
+        work.show(residual=float("nan"))
+    assert "nan" not in stream.getvalue()
+    assert lines(stream)[-1].endswith("residual=0.5")
+
+
 def test_a_message_does_not_break_the_bar():
     stream = Terminal()
     with Progress(description="solve", total=2, stream=stream) as work:
