@@ -14,12 +14,10 @@ from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, check_folder, write_comparison
 from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
-from pipelines.compare.others import cube_map, read_npz, run_map
-from pipelines.compare.references import HELD_OUT, PACKAGE, kind_of, open_package
+from pipelines.compare.references import HELD_OUT, kind_of
 from pipelines.compare.stars import compare_held_out, compare_stars
 from pipelines.compare.tables import read_clouds, read_lines
-from pipelines.formats.fits import read_fits
-from pipelines.formats.zarr import read_zarr
+from pipelines.others import PACKAGE, open_other, open_package
 from pipelines.run.folder import Run, read_run
 
 _CALLED = {
@@ -115,13 +113,10 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
                 f"{reference}: say with --factor what turns its values into mag (or, "
                 "with --differential, mag/pc) in the band of this map; see its docs"
             )
+        # Whether it is integrated may stand in the object itself.
         other = open_package(reference.removeprefix(PACKAGE))
-    elif (path / "run.json").is_file():
-        other = run_map(read_run(path), factor)
     else:
-        read = read_zarr if path.is_dir() else read_fits
-        read = read_npz if path.suffix == ".npz" else read
-        other = cube_map(read(path), factor)
+        other = open_other(reference, factor=factor)
     return compare_map(
         run,
         other,

@@ -12,7 +12,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
-from pipelines.compare.others import OtherMap, predicted_at, queried_map
+from pipelines.others import OtherMap, predicted_at, queried_map
 from pipelines.run.folder import Run
 
 _BINS = 6
@@ -59,7 +59,7 @@ def compare_map(
     Parameters
     ----------
     other
-        A map (`pipelines.compare.others`), or any object with ``.query(coordinates)``
+        A map (`pipelines.others`), or any object with ``.query(coordinates)``
         like those of the package dustmaps; of the latter ``integrated`` says whether
         its values are extinctions from the observer or densities, ``factor`` turns them
         into mag or mag/pc in the band of the map, and ``options`` are keywords of

@@ -14,9 +14,15 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_map
 from pipelines.compare.maps import seen_cells
-from pipelines.compare.others import OtherMap, cube_map, queried_map, read_npz, run_map
-from pipelines.compare.references import open_package
 from pipelines.maps.cube import Cube
+from pipelines.others import (
+    OtherMap,
+    cube_map,
+    open_package,
+    queried_map,
+    read_npz,
+    run_map,
+)
 from pipelines.products import map_cube
 
 PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])
