@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipelines.api import (
         Beam,
         DustMap,
+        fill,
         fit,
         ingest,
         open_map,
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Beam",
     "DustMap",
+    "fill",
     "fit",
     "ingest",
     "open_map",

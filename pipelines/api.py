@@ -28,6 +28,7 @@ from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
+    from pipelines.query.filling import FilledMap
     from pipelines.regress import Report
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 PathLike = str | Path
+# Spacing [pc] over which densities of other maps are integrated.
+_STEP = 20.0
 
 
 def fit(
@@ -118,6 +121,56 @@ def fit(
         stars = kept
     run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
     return open_map(output)
+
+
+def fill(
+    dust: DustMap,
+    other: Any,
+    *,
+    beyond: str = "box",
+    factor: float | None = None,
+    integrated: bool | None = None,
+    query: Mapping[str, Any] | None = None,
+) -> FilledMap:
+    """A map that another one continues where it ends.
+
+    Parameters
+    ----------
+    other
+        A run folder, a map.zarr, map.fits or .npz archive, ``dustmaps:MODULE.CLASS``,
+        or an object of the package dustmaps.
+    beyond
+        ``box``: where the map's box ends; ``stars``: where, nearer, no star looks.
+    factor
+        What turns the other's values into the band of the map.
+    integrated, query
+        Of maps of dustmaps: whether they give extinctions from the observer or
+        densities, and keywords of their ``query``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be opened, or a choice is missing.
+    """
+    from pipelines.others import OtherMap, open_other, queried_map
+    from pipelines.query.filling import FilledMap
+
+    asked = dict(query or {})
+    if isinstance(other, str | Path):
+        other = open_other(
+            str(other), factor=factor, integrated=integrated, query=asked
+        )
+    elif not isinstance(other, OtherMap):
+        if integrated is None:
+            raise InputError(
+                "say whether the other map gives extinctions (integrated=True) or "
+                "densities (integrated=False)"
+            )
+        scale = 1.0 if factor is None else factor
+        other = queried_map(
+            other, integrated=integrated, factor=scale, options=asked, step=_STEP
+        )
+    return FilledMap(own=dust, other=other, beyond=beyond)
 
 
 def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:

@@ -15,6 +15,8 @@ from pipelines.cli.reporting import (
     OUT,
     OVERWRITE,
     band_options,
+    fill_of,
+    fill_options,
     reporting,
 )
 from pipelines.export.registry import EXPORTERS, usual_targets
@@ -55,6 +57,7 @@ def _products(command: Any) -> Any:
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels [deg].  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards that give all four.")
+@fill_options
 @band_options
 @click.option(
     "--box",
@@ -91,6 +94,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         chosen[name] = _numbers(name, chosen[name])
     chosen["box"] = {} if chosen["box"] is None else parse_box(chosen["box"])
     chosen["field"] = _field(chosen)
+    chosen["fill"], chosen["fill_beyond"] = fill_of(chosen)
     options = ExportOptions(**chosen)
     done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
     if done.change is not None:

@@ -16,6 +16,8 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     RIGHT_ASCENSION,
     band_options,
+    fill_of,
+    fill_options,
     reporting,
 )
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pipelines.bands import Conversion
     from pipelines.query.beams import Beam
     from pipelines.query.map import DustMap
-    from pipelines.query.table import QueryOptions
+    from pipelines.query.table import AnyMap, QueryOptions
     from pipelines.query.targets import TargetTable
 
 
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     metavar="CANONICAL=COLUMN[:UNIT]",
     help="Which column of TABLE is l, b (or ra, dec), distance.",
 )
+@fill_options
 @click.option("--prefix", default="", help="Put before the names of answers.")
 @click.option(
     "-o",
@@ -98,7 +101,7 @@ def query(map_: Path, **options: Any) -> None:
     """
     from pipelines.query import open_map
 
-    dust = open_map(map_, samples=options["samples"])
+    dust = filled(open_map(map_, samples=options["samples"]), options)
     wanted = _wanted(options, dust)
     if options["table"] is None:
         _one(dust, options, wanted)
@@ -106,7 +109,17 @@ def query(map_: Path, **options: Any) -> None:
         _many(dust, options, wanted)
 
 
-def _wanted(options: dict[str, Any], dust: DustMap) -> QueryOptions:
+def filled(dust: DustMap, options: dict[str, Any]) -> AnyMap:
+    """The map, continued by the one that is wanted, if any."""
+    from pipelines.query.filling import FilledMap
+
+    other, beyond = fill_of(options)
+    if other is None:
+        return dust
+    return FilledMap(own=dust, other=other, beyond=beyond or "box")
+
+
+def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
@@ -160,7 +173,7 @@ def _beam(options: dict[str, Any]) -> Beam | None:
     return Beam(radius=radius, fwhm=fwhm)
 
 
-def change_of(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
+def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
     """The conversion to the band that is wanted, told where there is one."""
     from pipelines.bands import wanted_conversion
 
@@ -176,7 +189,7 @@ def change_of(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
     return change
 
 
-def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _many(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.targets import TargetTable
 
     output = options["output"]
@@ -190,7 +203,7 @@ def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
 
 
 def tell_answers(
-    dust: DustMap,
+    dust: AnyMap,
     targets: TargetTable,
     wanted: QueryOptions,
     output: Path,
@@ -207,7 +220,7 @@ def tell_answers(
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
-def _one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.table import ask, band_of, rounded
 
     if options["output"] is not None or options["mappings"] or options["prefix"]:

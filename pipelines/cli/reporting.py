@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import rank_mark
 from pipelines.base.quantities import degrees, parsecs
+
+if TYPE_CHECKING:
+    from pipelines.others import OtherMap
 
 OUT = click.Path(path_type=Path)
 # What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
@@ -49,6 +52,51 @@ _BAND_OPTIONS = (
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
 )
+
+
+_FILL_OPTIONS = (
+    click.option(
+        "--fill",
+        metavar="MAP",
+        help="Continue the map by this one: a run, map.zarr, map.fits, .npz, or "
+        "dustmaps:MODULE.CLASS.",
+    ),
+    click.option(
+        "--fill-beyond",
+        type=click.Choice(["box", "stars"]),
+        help="From the edge of the box, or where no star looks.  [default: box]",
+    ),
+    click.option(
+        "--fill-factor",
+        type=float,
+        help="What turns its values into the band of the map.",
+    ),
+    click.option(
+        "--fill-integrated/--fill-differential",
+        default=None,
+        help="What a map of dustmaps gives: extinctions or densities.",
+    ),
+)
+
+
+def fill_options(command: Any) -> Any:
+    """The options of a map that another one continues."""
+    for option in reversed(_FILL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
+    """The map that continues another one, and from where, taken out of ``options``."""
+    reference, beyond = options.pop("fill"), options.pop("fill_beyond")
+    factor, integrated = options.pop("fill_factor"), options.pop("fill_integrated")
+    if reference is None:
+        if (beyond, factor, integrated) != (None, None, None):
+            raise InputError("--fill-beyond, --fill-factor and the like go with --fill")
+        return None, None
+    from pipelines.others import open_other
+
+    return open_other(reference, factor=factor, integrated=integrated), beyond
 
 
 def band_options(command: Any) -> Any:

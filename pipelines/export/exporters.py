@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.bands import Conversion
+from pipelines.export.filling import fill_cube, fill_integrals
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.citation import write_citation
@@ -23,6 +24,7 @@ from pipelines.formats.zarr import write_zarr
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import Integrated, sky_outside
+from pipelines.others import BEYOND
 from pipelines.products import (
     default_distances,
     integrated,
@@ -36,6 +38,7 @@ from pipelines.products.provenance import convert, converted
 from pipelines.products.reach import (
     checked_distances,
     checked_nside,
+    pixel_directions,
     ray_distances,
 )
 from pipelines.products.shells import shell_maps
@@ -85,9 +88,8 @@ class RunProducts:
         """Through the whole box, at its own spacing; none of other cubes."""
         if not self._is_whole:
             return []
-        factor = 1.0 if self.change is None else self.change.factor
         return [
-            replace(one, arrays={k: factor * v for k, v in one.arrays.items()})
+            replace(one, arrays={k: self.factor * v for k, v in one.arrays.items()})
             for one in self._whole[1].values()
         ]
 
@@ -103,6 +105,21 @@ class RunProducts:
         if options.sphere is not None:
             cube = cut_sphere(cube, options.sphere)
         return convert(cube, self.change)
+
+    def filled(
+        self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Integrals ``(n, e)`` continued by another map, if asked, and their origin."""
+        other = self.options.fill
+        if other is None:
+            return arrays, None
+        where = (self.options.fill_beyond or BEYOND[0], directions, edges)
+        return fill_integrals(self.run, other, *where, arrays, self.factor)
+
+    @property
+    def factor(self) -> float:
+        """From the run's band to the one that is wanted."""
+        return 1.0 if self.change is None else self.change.factor
 
     def integrated(self, name: str) -> Integrated:
         """Extinction along the rays of pixels, at the distances of this product."""
@@ -195,12 +212,20 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density."""
-    write_fits(path, products.cube, overwrite=overwrite)
+    cube, other = products.cube, products.options.fill
+    if other is not None:
+        cube = fill_cube(cube, other, products.factor)
+    write_fits(path, cube, overwrite=overwrite)
 
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Integrated extinction at a few distances, with quantiles where there are any."""
-    maps = SkyMaps.of(products.integrated("healpix"), products.meta)
+    found = products.integrated("healpix")
+    edges = found.distance
+    arrays, origin = products.filled(pixel_directions(found.nside), edges, found.arrays)
+    maps = SkyMaps.of(replace(found, arrays=arrays), products.meta)
+    if origin is not None:
+        maps = replace(maps, filled=origin.T)
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
     products.tell_what_is_outside(path, maps.mean, maps.distances)
@@ -226,11 +251,15 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     distances = options.distances
     chosen = default_distances(run)[-1:] if distances is None else distances
     edges = np.asarray(chosen, dtype=np.float64)
-    factor = 1.0 if products.change is None else products.change.factor
+    found = integrals_along(run, vectors[on_sky], edges)
+    found = {name: products.factor * values for name, values in found.items()}
+    found, origin = products.filled(vectors[on_sky], edges, found)
+    if origin is not None:
+        found["filled"] = origin
     arrays = {}
-    for name, found in integrals_along(run, vectors[on_sky], edges).items():
+    for name, values in found.items():
         arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
-        arrays[name][:, on_sky] = factor * found.T
+        arrays[name][:, on_sky] = values.T
     write_images(path, arrays, edges, wcs, products.meta, overwrite=overwrite)
     products.tell_what_is_outside(path, arrays["mean"][:, on_sky], edges)
 

@@ -14,6 +14,7 @@ from pipelines.base.errors import InputError
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.images import Field
 from pipelines.maps.cube import AXES
+from pipelines.others import OtherMap
 from pipelines.storage.atomic import check_output
 
 Range = tuple[float, float]
@@ -60,6 +61,9 @@ class ExportOptions:
     band, from_band, curve, r_v
         The band to convert to, and by what (`pipelines.bands`); ``from_band`` alone
         only states the band.
+    fill, fill_beyond
+        A map that continues this one, in its band, beyond its ``box`` (as unless given)
+        or its ``stars``; of a cube it fills the cells that no sight line crosses.
     box, sphere
         Cut-outs of the density [pc].
     spacing
@@ -75,6 +79,8 @@ class ExportOptions:
     from_band: str | None = None
     curve: str | None = None
     r_v: float | None = None
+    fill: OtherMap | None = None
+    fill_beyond: str | None = None
     box: dict[str, Range] = with_default(default_factory=dict)
     sphere: float | None = None
     spacing: float | None = None

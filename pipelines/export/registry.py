@@ -45,13 +45,13 @@ EXPORTERS = {
         write=f"{_WRITERS}:fits",
         help="Density cube as FITS.",
         usual=("map.fits",),
-        options=("box", "sphere", "spacing"),
+        options=("box", "sphere", "spacing", "fill"),
     ),
     "healpix": Exporter(
         write=f"{_WRITERS}:healpix",
         help="Integrated extinction, HEALPix.",
         usual=("map.healpix.fits",),
-        options=("distances", "ordering"),
+        options=("distances", "ordering", "fill"),
     ),
     "shells": Exporter(
         write=f"{_WRITERS}:shells",
@@ -61,7 +61,7 @@ EXPORTERS = {
     "image": Exporter(
         write=f"{_WRITERS}:image",
         help="Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        options=("distances", "field"),
+        options=("distances", "field", "fill"),
         suffixes=(".fits", ".fit"),
     ),
     "vti": Exporter(

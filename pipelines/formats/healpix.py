@@ -33,7 +33,7 @@ _ROW = 1024
 _MOST_COLUMNS = 999
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
 ORDERINGS = ("nested", "ring")
-_LAST_STAR = "LAST_STAR"
+_LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
 
 
 class _Layout(NamedTuple):
@@ -76,6 +76,12 @@ def write_healpix(
     columns = _columns(skymaps.arrays, list(map(_label, skymaps.distances)), "mag")
     if skymaps.last_star is not None:
         columns[_LAST_STAR] = (skymaps.last_star, "pc")
+    if skymaps.filled is not None:
+        labels = map(_label, skymaps.distances)
+        columns |= {
+            f"{_FILLED}{label}PC": (values, "")
+            for label, values in zip(labels, skymaps.filled, strict=True)
+        }
     about = (skymaps.distances, skymaps.meta)
     _write(path, _SKY, columns, *about, ordering=ordering, overwrite=overwrite)
 
@@ -114,6 +120,7 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         std=arrays.pop("std"),
         quantiles=arrays,
         last_star=found.last_star,
+        filled=found.filled,
         meta=found.meta,
     )
 
@@ -187,13 +194,14 @@ def _write(
 
 
 class _Found(NamedTuple):
-    """Distances [pc], arrays ``(n, npix)`` by name, unit, provenance."""
+    """Distances [pc], arrays ``(n, npix)`` by name, unit, provenance, and more."""
 
     distances: np.ndarray
     arrays: dict[str, np.ndarray]
     unit: str
     meta: dict[str, Any]
     last_star: np.ndarray | None
+    filled: np.ndarray | None
 
 
 def _read(source: Path, layout: _Layout) -> _Found:
@@ -219,14 +227,13 @@ def _read(source: Path, layout: _Layout) -> _Found:
             )
         kind_of = {_written(kind): kind for kind in KINDS}
         every = [str(name) for name in table.columns.names]
-        fields = [name for name in every if name != _LAST_STAR]
+        beside = [n for n in every if n == _LAST_STAR or n.startswith(_FILLED)]
+        fields = [name for name in every if name not in beside]
         heads = [name.split("_")[0] for name in fields]
         names = [kind_of.get(head, head) for head in heads]
         units = {table.columns[name].unit for name in fields}
         columns = np.stack([np.ravel(table.data.field(name)) for name in fields])
-        last_star = None
-        if _LAST_STAR in every:
-            last_star = np.ravel(table.data.field(_LAST_STAR)).astype(np.float64)
+        more = [np.ravel(table.data.field(name)) for name in beside]
     kinds = tuple(dict.fromkeys(names))
     count = len(distances) - 1 + layout.first
     ordered = names == [kind for kind in kinds for _ in range(count)]
@@ -239,10 +246,12 @@ def _read(source: Path, layout: _Layout) -> _Found:
     maps = np.where(columns == _UNSEEN, np.float32(np.nan), columns.astype(np.float32))
     if ordering.lower() == "ring":
         maps = np.stack([np.asarray(healpy.reorder(m, r2n=True)) for m in maps])
-        if last_star is not None:
-            last_star = healpy.reorder(last_star, r2n=True)
+        more = [np.asarray(healpy.reorder(one, r2n=True)) for one in more]
+    own = dict(zip(beside, (one.astype(np.float64) for one in more)))
+    last_star = own.pop(_LAST_STAR, None)
+    filled = np.stack(list(own.values())) if own else None
     arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
-    return _Found(distances, arrays, units.pop(), meta, last_star)
+    return _Found(distances, arrays, units.pop(), meta, last_star, filled)
 
 
 def _written(kind: str) -> str:

@@ -31,8 +31,9 @@ FRAME = {
 _TITLES = {
     "support": "sight-line length per cell [cell sizes]",
     "density": "true extinction density",
+    "filled": "1 where another map fills a hole, else 0",
 }
-_DIMENSIONLESS = ("support",)
+_DIMENSIONLESS = ("support", "filled")
 # In cells: a point on a face may land a rounding error beyond it.
 _EDGE = 1e-6
 
@@ -189,6 +190,9 @@ class SkyMaps:
         quantiles ``p2_5`` to ``p97_5`` of the integral, of a positive density.
     last_star
         How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
+    filled
+        Of a map that another one continues, by distance and pixel: 0 where a value is
+        its own, 1 the other's, 2 its own with what the other adds.
     """
 
     distances: np.ndarray
@@ -197,6 +201,7 @@ class SkyMaps:
     meta: dict[str, Any] = field(default_factory=dict)
     quantiles: dict[str, np.ndarray] = field(default_factory=dict)
     last_star: np.ndarray | None = None
+    filled: np.ndarray | None = None
 
     @classmethod
     def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:

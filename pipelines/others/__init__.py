@@ -1,6 +1,7 @@
 """Maps of others: one face for runs, cubes of any format and the package dustmaps."""
 
 from pipelines.others.maps import (
+    BEYOND,
     OtherMap,
     cube_map,
     predicted_at,
@@ -11,6 +12,7 @@ from pipelines.others.maps import (
 from pipelines.others.opening import PACKAGE, open_cube_of, open_other, open_package
 
 __all__ = [
+    "BEYOND",
     "PACKAGE",
     "OtherMap",
     "cube_map",

@@ -24,6 +24,10 @@ from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.run.folder import Run
 from pipelines.run.predict import predict_columns
 
+# Where another map may continue a map: beyond its box, or where no star looks.
+BEYOND = ("box", "stars")
+# Nearer than this [pc] there is no dust, and maps do not answer.
+_NOTHING = 1e-3
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000
 _SHOWN = ("p50", "density", "mean")
@@ -41,6 +45,21 @@ class OtherMap:
 
     density: AtPoints
     extinction: AtPoints
+
+    def added(
+        self, directions: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    ) -> np.ndarray:
+        """Extinction between two distances [pc] along unit vectors [mag], not negative.
+
+        Shapes ``(n, 3)``, ``(n,)`` and ``(n,)`` or ``(n, e)``.
+        """
+        begin = np.maximum(starts, _NOTHING)
+        here = self.extinction(begin[:, None] * directions)
+        here = np.where(starts <= _NOTHING, 0.0, here)
+        across = (len(ends), -1)
+        points = ends.reshape(across)[..., None] * directions[:, None]
+        there = self.extinction(points.reshape(-1, 3)).reshape(across)
+        return np.maximum(there - here[:, None], 0.0).reshape(ends.shape)
 
 
 def cube_map(cube: Cube, factor: float = 1.0, *, blank: bool = True) -> OtherMap:

@@ -16,9 +16,11 @@ from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
+from pipelines.query.filling import FilledMap
 from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.targets import TargetTable
 
+AnyMap = DustMap | FilledMap
 Columns = dict[str, np.ndarray]
 Units = dict[str, str]
 _QUANTITIES = {True: ("extinction", "mag"), False: ("density", "mag/pc")}
@@ -65,7 +67,7 @@ class QueryOptions:
         return self.total or self.extinction is not None
 
 
-def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
+def ask(dust: AnyMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
     """Columns of answers, shape ``(n,)`` each, and the units of those that have one.
 
     A row whose coordinates are NaN has no answer, and the flag ``no_position``.
@@ -84,7 +86,7 @@ def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns,
 
 
 def _asked(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions
+    dust: AnyMap, coords: SkyCoord, wanted: QueryOptions
 ) -> tuple[Columns, Units, np.ndarray]:
     """Answers and flags at places that are known, in the band that is wanted."""
     factor = 1.0 if wanted.change is None else wanted.change.factor
@@ -104,7 +106,11 @@ def _asked(
     flags: np.ndarray = np.empty(0, dtype=FLAGS)
     for integrated in wanted.integrated:
         what, unit = _QUANTITIES[integrated]
-        found, flags = _quantity(dust, coords, wanted, integrated)
+        found, these = _quantity(dust, coords, wanted, integrated)
+        if not columns:
+            flags = these
+        elif "filled" in (these.dtype.names or ()):
+            flags["filled"] |= these["filled"]
         columns |= {f"{what}_{kind}": factor * values for kind, values in found.items()}
         units |= {f"{what}_{kind}": unit for kind in found}
     return columns, units, flags
@@ -140,7 +146,7 @@ def rounded(columns: Columns) -> Columns:
 
 
 def write_answers(
-    dust: DustMap,
+    dust: AnyMap,
     targets: TargetTable,
     wanted: QueryOptions,
     output: Path,
@@ -179,7 +185,7 @@ def write_answers(
     return counts
 
 
-def band_of(dust: DustMap, wanted: QueryOptions) -> str:
+def band_of(dust: AnyMap, wanted: QueryOptions) -> str:
     """The band of the answers; empty where nobody said."""
     return dust.band if wanted.change is None else wanted.change.target
 
@@ -229,6 +235,8 @@ def _kind(kind: str) -> str:
 
 
 _FLAG_TEXTS = {
+    "filled": "the answer, or its far part, is that of the map that fills",
+    "joined": "its near part is that of the map itself",
     "inside": "the place is in the map",
     "extrapolated": "no sight line of a star reaches so far: only the prior",
     "unseen": "no sight line of a star crosses this cell",
@@ -241,7 +249,7 @@ _FLAG_TEXTS = {
 
 
 def _quantity(
-    dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
+    dust: AnyMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
     if wanted.mode is None:
         parts, flags = dust.summary(coords, integrated=integrated, total=wanted.total)

@@ -1,0 +1,196 @@
+"""A map continued by another: no jump, and every answer says where it is from."""
+
+import healpy
+import numpy as np
+import pytest
+import ray_field
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+from astropy.io import fits
+from astropy.table import Table
+
+import dustmap
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import unit_vectors
+from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions
+from pipelines.formats.fits import read_fits, write_fits
+from pipelines.formats.healpix import read_healpix
+from pipelines.maps.cube import Cube
+from pipelines.others import OtherMap, cube_map
+from pipelines.query.filling import FilledMap
+
+LEVEL = 5e-3
+EVEN = OtherMap(
+    density=lambda points: np.full(len(points), LEVEL),
+    extinction=lambda points: LEVEL * np.linalg.norm(points, axis=-1),
+)
+BLIND = OtherMap(
+    density=lambda points: np.full(len(points), np.nan),
+    extinction=lambda points: np.full(len(points), np.nan),
+)
+
+
+def at(lon, lat, distance):
+    return SkyCoord(
+        l=lon * u.deg, b=lat * u.deg, distance=distance * u.pc, frame="galactic"
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ray_field.write(tmp_path_factory.mktemp("filling") / "map.zarr", nside=32)
+
+
+@pytest.fixture(scope="module")
+def dust(store):
+    return dustmap.open_map(store)
+
+
+@pytest.mark.parametrize("beyond", ["box", "stars"])
+@pytest.mark.parametrize("mode", ["mean", "median", "std"])
+def test_the_extinction_goes_on_without_a_jump(dust, beyond, mode):
+    filled = FilledMap(own=dust, other=EVEN, beyond=beyond)
+    far = np.linspace(10.0, 900.0, 400)
+    where = at(np.full(400, 33.0), np.full(400, 4.0), far)
+    found, flags = filled.query(where, integrated=True, mode=mode, return_flags=True)
+    values = found.value
+    assert np.isfinite(values).all() and flags["inside"].all()
+    (end,) = {float(d) for d in far[np.argmax(flags["filled"]) - 1 :][:1]}
+    assert (flags["filled"] == (far > end)).all()
+    assert (flags["joined"] == flags["filled"]).all()
+    if beyond == "stars":
+        assert end == pytest.approx(ray_field.SEEN, abs=2 * ray_field.STEP)
+    else:
+        assert end > 400.0
+    own = dust.query(where[~flags["filled"]], integrated=True, mode=mode).value
+    np.testing.assert_allclose(values[~flags["filled"]], own)
+    steps = np.diff(values)
+    if mode == "std":
+        assert np.ptp(values[flags["filled"]]) == 0.0
+    else:
+        np.testing.assert_allclose(steps[flags["filled"][:-1]], LEVEL * np.diff(far)[0])
+    # No step is larger than both maps' densities allow.
+    assert steps.max() < 1.2 * np.diff(far)[0] * max(LEVEL, 2 * ray_field.LEVEL)
+
+
+def test_densities_fill_holes_and_what_is_outside(dust):
+    filled = FilledMap(own=dust, other=EVEN)
+    where = at([0.0, 0.0, 90.0], [0.0, 0.0, 0.0], [100.0, 450.0, 1000.0])
+    found, flags = filled.query(where, integrated=False, return_flags=True)
+    assert flags["filled"].tolist() == [False, True, True]
+    assert found.value[1:].tolist() == [LEVEL, LEVEL]
+    assert found[0] == dust.query(where[0], integrated=False)
+    error = filled.query(where, integrated=False, mode="std").value
+    assert np.isfinite(error).tolist() == [True, False, False]
+
+
+def test_what_the_other_does_not_know_stays_as_it_was(dust):
+    filled = FilledMap(own=dust, other=BLIND)
+    where = at([10.0, 10.0], [0.0, 0.0], [100.0, 5000.0])
+    for integrated in (True, False):
+        found, flags = filled.query(where, integrated=integrated, return_flags=True)
+        assert np.isfinite(found.value).tolist() == [True, False]
+        assert not flags["filled"].any() and flags["inside"].tolist() == [True, False]
+
+
+def test_shapes_quantiles_and_missing_distances(dust):
+    filled = FilledMap(own=dust, other=EVEN)
+    shaped = at(np.full((2, 3), 5.0), np.zeros((2, 3)), np.full((2, 3), 800.0))
+    found = filled.query(shaped, integrated=True, mode="percentile", pct=[16, 50, 84])
+    assert found.shape == (2, 3, 3) and (np.diff(found.value, axis=-1) > 0).all()
+    parts, flags = filled.summary(shaped, integrated=True)
+    np.testing.assert_allclose(parts["p16"].value, found.value[..., 0], rtol=1e-2)
+    assert flags.shape == (2, 3) and flags["joined"].all()
+    missing = at(np.array([5.0]), np.array([0.0]), np.array([np.nan]))
+    found, flags = filled.query(missing, integrated=True, return_flags=True)
+    assert np.isnan(found.value[0]) and flags["no_distance"][0]
+    with pytest.raises(InputError, match="total"):
+        filled.query(shaped, integrated=True, total=True)
+    with pytest.raises(InputError, match="box or stars"):
+        FilledMap(own=dust, other=EVEN, beyond="moon")
+    with pytest.raises(InputError):
+        filled.distance_at(shaped, 0.1)
+
+
+@pytest.fixture(scope="module")
+def other_file(tmp_path_factory):
+    axis = np.arange(-1500.0, 1501.0, 100.0)
+    arrays = {"density": np.full((len(axis),) * 3, LEVEL, dtype=np.float32)}
+    path = tmp_path_factory.mktemp("other") / "other.fits"
+    write_fits(path, Cube(x=axis, y=axis, z=axis, arrays=arrays))
+    return path
+
+
+def test_filling_on_the_command_line(command, store, other_file, tmp_path):
+    Table(
+        {"l": [10.0, 10.0], "b": [2.0, 2.0], "distance": [100.0, 900.0]},
+        units=["deg", "deg", "pc"],
+    ).write(tmp_path / "rows.ecsv")
+    line = f"query {store} {tmp_path}/rows.ecsv -o {tmp_path}/answers.ecsv "
+    said = command(line + f"--integrated --fill {other_file} --fill-factor 0.5")
+    assert said.exit_code == 0, said.output
+    answers = Table.read(tmp_path / "answers.ecsv")
+    assert answers["filled"].tolist() == [False, True]
+    assert "map that fills" in answers["filled"].description
+    assert answers["extinction_mean"][1] > 0.5 * LEVEL * 400
+    wrong = command(line + "--overwrite --fill-factor 2")
+    assert wrong.exit_code == 2 and "--fill" in wrong.output
+
+
+class Package:
+    """A map as those of dustmaps: extinctions in its own unit."""
+
+    def query(self, coords, mode="mean"):
+        assert mode == "median"
+        return 2 * LEVEL * coords.distance.pc
+
+
+def test_an_object_of_another_package_fills_a_map(dust):
+    options = {"factor": 0.5, "query": {"mode": "median"}}
+    filled = dustmap.fill(dust, Package(), integrated=True, **options)
+    where = at([10.0, 10.0], [2.0, 2.0], [800.0, 900.0])
+    steps = np.diff(filled.query(where, integrated=True).value)
+    np.testing.assert_allclose(steps, 100 * LEVEL)
+    with pytest.raises(InputError, match="integrated"):
+        dustmap.fill(dust, Package())
+
+
+def test_exported_maps_say_where_every_value_is_from(
+    positive_run, other_file, tmp_path
+):
+    other = cube_map(read_fits(other_file))
+    targets = {
+        "healpix": [tmp_path / "sky.fits"],
+        "fits": [tmp_path / "map.fits"],
+        "image": [tmp_path / "image.fits"],
+    }
+    distances = (100.0, 300.0, 500.0)
+    options = ExportOptions(
+        nside=8, distances=distances, fill=other, fill_beyond="stars", ordering="ring"
+    )
+    export_run(positive_run.path, targets, options)
+    maps, own = read_healpix(tmp_path / "sky.fits"), dustmap.open_map(positive_run.path)
+    assert np.isfinite(maps.mean).all() and set(np.unique(maps.filled)) >= {0.0, 2.0}
+    filled = FilledMap(own=own, other=other, beyond="stars")
+    lon, lat = healpy.pix2ang(8, np.arange(768), nest=True, lonlat=True)
+    for row, distance in enumerate(distances):
+        where = at(lon, lat, np.full(768, distance))
+        found, flags = filled.query(where, integrated=True, return_flags=True)
+        np.testing.assert_allclose(maps.mean[row], found.value, rtol=0.02)
+        np.testing.assert_array_equal(maps.filled[row] > 0, flags["filled"])
+        np.testing.assert_array_equal(maps.filled[row] == 2, flags["joined"])
+    cube = read_fits(tmp_path / "map.fits")
+    hole = cube.arrays["support"] <= 0
+    np.testing.assert_array_equal(cube.arrays["filled"] == 1, hole)
+    np.testing.assert_allclose(cube.arrays["p50"][hole], LEVEL, rtol=1e-5)
+    assert set(np.unique(fits.getdata(tmp_path / "image.fits", "FILLED"))) >= {0.0, 2.0}
+    opened = dustmap.open_map(tmp_path / "sky.fits")
+    assert "mean" in repr(opened)
+
+
+def test_what_is_added_along_rays():
+    rays = unit_vectors(np.array([0.0, 90.0]), np.array([0.0, 10.0]))
+    ends = np.array([[10.0, 60.0], [40.0, 60.0]])
+    added = EVEN.added(rays, np.array([0.0, 50.0]), ends)
+    np.testing.assert_allclose(added, LEVEL * np.array([[10.0, 60.0], [0.0, 10.0]]))
