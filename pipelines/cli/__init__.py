@@ -10,6 +10,7 @@ import dustmap
 from pipelines.cli.catalogues import ingest, merge, simulate
 from pipelines.cli.comparisons import compare
 from pipelines.cli.exports import export
+from pipelines.cli.fetching import fetch
 from pipelines.cli.fitting import config_, fit, status
 from pipelines.cli.integrity import verify
 from pipelines.cli.pictures import plot
@@ -42,6 +43,6 @@ def main() -> None:
 
 for _verb in (
     *(simulate, ingest, merge, fit, status, predict, query, export, samples, plot),
-    *(compare, report, regress, verify, config_),
+    *(compare, report, regress, verify, fetch, config_),
 ):
     main.add_command(_verb)

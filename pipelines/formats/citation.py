@@ -50,6 +50,7 @@ SOFTWARE = {
     "title": "dustmap: three-dimensional maps of interstellar dust from catalogues of "
     "stars",
     "version": dustmap.__version__,
+    "year": 2026,
     "license": "BSD-3-Clause",
     "authors": ["The dustmap developers"],
 }
@@ -122,10 +123,12 @@ def to_cff(block: dict[str, Any]) -> str:
     """Citation File Format 1.2.0: the software, with all else as its references."""
     software, *works = _works(block)
     references = [reference for reference, _, _ in works]
+    # Of the work itself the format has a date, of references a year.
+    own = {name: said for name, said in software[0].items() if name != "year"}
     content = {
         "cff-version": "1.2.0",
         "message": block["message"],
-        **software[0],
+        **own,
         # A paper may stand for several catalogues.
         "references": [r for i, r in enumerate(references) if r not in references[:i]],
     }
@@ -154,6 +157,7 @@ def _works(block: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
         "title": software["title"],
         "type": "software",
         "version": software["version"],
+        **({"year": software["year"]} if "year" in software else {}),
         "license": software["license"],
         "authors": [{"name": name} for name in software["authors"]],
     }

@@ -1,5 +1,11 @@
 """A map among those of the package ``dustmaps``: the same calls as for Bayestar.
 
+>>> from pipelines.query import dustmaps_map                    # doctest: +SKIP
+>>> dustmaps_map.register()                                     # doctest: +SKIP
+>>> from dustmaps.dustmap import DustmapQuery, fetch            # doctest: +SKIP
+>>> fetch("near", registry="https://example.org/maps.toml")     # doctest: +SKIP
+>>> DustmapQuery("near", integrated=True).query_gal(90, 5, 0.4) # doctest: +SKIP
+
 Needs ``pip install 'dustmap[dustmaps]'``. That package looks for its own configuration
 when it is imported, and warns if there is none; it is needed for the maps that it
 downloads, not here, so that this one warning is left out. Nothing is written.
@@ -7,6 +13,7 @@ downloads, not here, so that this one warning is left out. Nothing is written.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,16 +23,61 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.query.opening import open_map
+from pipelines.storage.fetching import fetch as run_fetch
+from pipelines.storage.fetching import read_registry
 
 try:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"\s*Configuration file not found")
         from dustmaps.map_base import DustMap as _Base
+        from dustmaps.std_paths import data_dir
 except ImportError as error:
     raise InputError(
         "the classes of the package dustmaps need it installed: "
         "pip install 'dustmap[dustmaps]'"
     ) from error
+
+
+def register() -> None:
+    """Make this module ``dustmaps.dustmap``, for imports and ``dustmaps:dustmap``."""
+    import dustmaps
+
+    module = sys.modules[__name__]
+    sys.modules["dustmaps.dustmap"] = module
+    dustmaps.__dict__["dustmap"] = module
+
+
+def fetch(name: str, registry: str, *, clobber: bool = False) -> Path:
+    """Download a published map into the folder where that package keeps its data.
+
+    Parameters
+    ----------
+    name, registry
+        As of ``dustmap fetch``: the map's name, and the path or URL of the registry.
+    clobber
+        Whether to fetch it again if it is there.
+
+    Returns
+    -------
+    Where it is; `DustmapQuery` opens it by its name.
+
+    Raises
+    ------
+    InputError
+        If the registry has no such map, or the file is not the one it names.
+    """
+    maps = read_registry(registry)
+    if name not in maps:
+        raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
+    place = _kept(name)
+    if place.exists() and not clobber:
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return run_fetch(maps[name], place, overwrite=clobber)
+
+
+def _kept(name: str) -> Path:
+    return Path(data_dir()) / "dustmap" / name
 
 
 class DustmapQuery(_Base):
@@ -34,7 +86,7 @@ class DustmapQuery(_Base):
     Parameters
     ----------
     path, samples
-        As of `pipelines.query.open_map`.
+        As of `pipelines.query.open_map`; a name that was fetched stands for its map.
     integrated
         True for extinctions [mag], False for densities [mag/pc], in every query that
         does not say. Where neither does, a query is an error.
@@ -54,7 +106,9 @@ class DustmapQuery(_Base):
         quantity: bool = True,
     ) -> None:
         super().__init__()
-        self.map = open_map(path, samples=samples)
+        fetched = _kept(str(path))
+        place = fetched if fetched.exists() and not Path(path).exists() else path
+        self.map = open_map(place, samples=samples)
         self.integrated, self._quantity = integrated, quantity
         self._rng = np.random.default_rng(seed)
 

@@ -1,0 +1,81 @@
+"""A map with the call signature of the package mwdust."""
+
+import warnings
+
+import numpy as np
+import pytest
+import ray_field
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+
+import dustmap
+from pipelines.bands import factor
+from pipelines.base.errors import InputError
+from pipelines.others import OtherMap
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import mwdust
+    from mwdust.DustMap3D import DustMap3D
+    from mwdust.util.extCurves import aebv
+
+    from pipelines.query.mwdust_map import MwdustMap
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return ray_field.write(tmp_path_factory.mktemp("mwdust") / "map.zarr")
+
+
+def plain(path, distance):
+    where = SkyCoord(
+        l=np.full(len(distance), 30.0) * u.deg,
+        b=np.full(len(distance), 3.0) * u.deg,
+        distance=distance * u.kpc,
+        frame="galactic",
+    )
+    return dustmap.open_map(path).query(where, integrated=True).value
+
+
+def test_it_is_called_as_those_of_that_package(path):
+    dust, own = MwdustMap(path, filter="2MASS H", from_band="A_V"), mwdust.Zero()
+    assert isinstance(dust, DustMap3D) and isinstance(own, DustMap3D)
+    far = np.array([0.05, 0.1, 0.3, 9.0])
+    found = dust(30.0, 3.0, far)
+    assert found.shape == own(30.0, 3.0, far).shape
+    scale = factor("A_V", "E(B-V)") * aebv("2MASS H") / 0.884
+    np.testing.assert_allclose(found[:3], scale * plain(path, far)[:3], rtol=1e-6)
+    assert np.isnan(found[3])
+    # One distance comes back as an array of one, as there.
+    assert dust(30.0, 3.0, 0.1).shape == (1,)
+
+
+def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):
+    dust, far = MwdustMap(path, from_band="E(B-V)"), np.array([0.1, 0.2])
+    np.testing.assert_allclose(dust(30.0, 3.0, far), plain(path, far) / 0.884)
+    with pytest.raises(InputError):
+        MwdustMap(path)
+    with pytest.raises(ValueError, match="filter"):
+        MwdustMap(path, filter="no such", from_band="A_V")
+
+
+def test_a_disc_is_pixels_with_their_areas(path):
+    dust = MwdustMap(path, from_band="E(B-V)")
+    area, values = dust.dust_vals_disk(30.0, 3.0, np.array([0.1, 0.2]), 2.0)
+    assert values.shape == (len(area), 2)
+    assert area.sum() == pytest.approx(
+        2 * np.pi * (1 - np.cos(np.deg2rad(2.0))), rel=0.02
+    )
+    middle = dust(30.0, 3.0, np.array([0.1, 0.2]))
+    np.testing.assert_allclose(values.mean(axis=0), middle, rtol=0.01)
+
+
+def test_a_filled_map_has_no_edge(path):
+    other = OtherMap(
+        density=lambda points: np.full(len(points), 1e-3),
+        extinction=lambda points: 1e-3 * np.linalg.norm(points, axis=-1),
+    )
+    filled = dustmap.fill(dustmap.open_map(path), other)
+    dust = MwdustMap(path, from_band="E(B-V)", fill=filled)
+    found = dust(30.0, 3.0, np.array([2.0, 3.0]))
+    assert np.diff(found)[0] == pytest.approx(1.0 / 0.884)

@@ -1,0 +1,217 @@
+"""Published maps: fetched by name, resumed, verified, unpacked; made by publish.sh."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from astropy import units as u
+from astropy.coordinates import SkyCoord
+
+import dustmap
+from pipelines.base.errors import InputError
+from pipelines.storage.fetching import fetch, read_registry
+from pipelines.verify import verify
+
+CONTENT = np.random.default_rng(1).bytes(3_000_000)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves CONTENT; ``ranges``, and after how many bytes a connection breaks."""
+
+    ranges, breaks = True, None
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        start = int(asked[6:-1]) if asked and self.server.ranges else 0
+        if start >= len(CONTENT):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - start))
+        self.end_headers()
+        end = len(CONTENT) if self.server.breaks is None else self.server.breaks
+        self.wfile.write(CONTENT[start:end])
+
+
+@pytest.fixture
+def server():
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+
+
+def registry(folder, url, content=CONTENT, name="near", **more):
+    digest = hashlib.sha256(content).hexdigest()
+    values = {"url": url, "sha256": digest, "citation": "Doe 2026", **more}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    path = folder / "maps.toml"
+    path.write_text("\n".join([f"[maps.{name}]", *lines]))
+    return str(path)
+
+
+def url_of(server):
+    return f"http://127.0.0.1:{server.server_address[1]}/maps/near.fits"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_broke_off_goes_on(server, tmp_path, ranges):
+    server.ranges, server.breaks = ranges, 1_000_000
+    (near,) = read_registry(registry(tmp_path, url_of(server))).values()
+    target = tmp_path / "near.fits"
+    with pytest.raises(InputError, match="call again"):
+        fetch(near, target)
+    assert not target.exists()
+    assert (tmp_path / "near.fits.part").stat().st_size == 1_000_000
+    server.breaks, seen = None, []
+    fetch(near, target, progress=seen.append)
+    assert target.read_bytes() == CONTENT and not list(tmp_path.glob("*.part"))
+    assert server.asked == [None, "bytes=1000000-"]
+    assert seen[0] == (1_000_000 if ranges else 0) and seen[-1] == len(CONTENT)
+
+
+def test_a_part_that_is_whole_is_only_verified(server, tmp_path):
+    (near,) = read_registry(registry(tmp_path, url_of(server))).values()
+    (tmp_path / "near.fits.part").write_bytes(CONTENT)
+    fetch(near, tmp_path / "near.fits")
+    assert (tmp_path / "near.fits").read_bytes() == CONTENT
+
+
+def test_another_file_than_the_registrys_is_put_aside(tmp_path):
+    source = tmp_path / "source.fits"
+    source.write_bytes(CONTENT[:-1] + b"?")
+    (near,) = read_registry(registry(tmp_path, source.as_uri())).values()
+    with pytest.raises(InputError, match="SHA-256"):
+        fetch(near, tmp_path / "near.fits")
+    assert sorted(p.name for p in tmp_path.glob("near*")) == ["near.fits.wrong"]
+    source.write_bytes(CONTENT)
+    fetch(near, tmp_path / "near.fits")
+    with pytest.raises(InputError, match="exists"):
+        fetch(near, tmp_path / "near.fits")
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "two"])
+def test_archives_that_lead_elsewhere_are_refused(tmp_path, name):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for member in ("map.zarr/data", f"{name}/data" if name == "two" else name):
+            item = tarfile.TarInfo(member)
+            item.size = 4
+            tar.addfile(item, io.BytesIO(b"data"))
+    (tmp_path / "map.zarr.tar").write_bytes(stream.getvalue())
+    uri = (tmp_path / "map.zarr.tar").as_uri()
+    (near,) = read_registry(registry(tmp_path, uri, stream.getvalue())).values()
+    with pytest.raises(InputError, match="folders"):
+        fetch(near, tmp_path / "map.zarr")
+    assert not (tmp_path / "map.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "no toml", "[maps.a]\nurl = 'x'", "[maps]\na = 1"),
+        "[maps.a]\nurl = 'x'\nsha256 = 'short'\ncitation = 'c'",
+        "[maps.a]\nurl = 'x'\nsha256 = 's'\ncitation = 'c'\nmore = 1",
+    ],
+)
+def test_registries_that_are_none_are_refused(tmp_path, text):
+    (tmp_path / "maps.toml").write_text(text)
+    with pytest.raises(InputError, match=r"maps\.toml"):
+        read_registry(str(tmp_path / "maps.toml"))
+    with pytest.raises(InputError):
+        read_registry("gopher://example.org/maps.toml")
+    with pytest.raises(InputError):
+        read_registry(str(tmp_path / "absent.toml"))
+
+
+@pytest.fixture(scope="module")
+def published(positive_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published") / "cloud"
+    script = Path(__file__).parents[2] / "scripts" / "publish.sh"
+    about = "--title 'One cloud' --author 'Doe, Jane' --author 'Roe, R.'"
+    about += f" --doi 10.5281/zenodo.1 --url {folder.as_uri()} --version 2.1"
+    line = f"{script} {positive_run.path} {folder} {about}"
+    subprocess.run(line, shell=True, check=True, capture_output=True, timeout=300)
+    return folder
+
+
+def test_a_published_folder_has_what_an_archive_wants(published):
+    subprocess.run(
+        ["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=published, check=True
+    )
+    cff = yaml.safe_load((published / "CITATION.cff").read_text())
+    assert cff["doi"] == "10.5281/zenodo.1" and cff["version"] == "2.1"
+    assert cff["authors"][0] == {"family-names": "Doe", "given-names": "Jane"}
+    assert cff["references"][0]["title"].startswith("dustmap")
+    bib = (published / "CITATION.bib").read_text()
+    for field in ("year = {20", "version = {2.1}", "doi = {10.5281/zenodo.1}"):
+        assert field in bib
+    zenodo = json.loads((published / ".zenodo.json").read_text())
+    assert zenodo["upload_type"] == "dataset" and len(zenodo["creators"]) == 2
+    readme = (published / "README.md").read_text()
+    assert "One cloud" in readme and "map.samples.tar" in readme
+    verify(published / "map.fits")
+
+
+def test_a_published_map_is_fetched_and_asked(
+    command, published, positive_run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    said = command(f"fetch --registry {published}/maps.toml")
+    assert said.exit_code == 0 and "cloud-fits" in said.output
+    monkeypatch.setenv("DUSTMAP_REGISTRY", f"{published}/maps.toml")
+    said = command("fetch cloud")
+    assert said.exit_code == 0 and "Doe, Jane" in said.output, said.output
+    where = SkyCoord(
+        l=[40] * u.deg, b=[2] * u.deg, distance=[90] * u.pc, frame="galactic"
+    )
+    found = dustmap.open_map(tmp_path / "map.zarr").query(where, integrated=True)
+    expected = dustmap.open_map(positive_run.path).query(where, integrated=True)
+    np.testing.assert_allclose(found.value, expected.value, rtol=0.1)
+    verify(tmp_path / "map.zarr")
+    for line in ("fetch cloud", "fetch nobody", "fetch --registry none.toml"):
+        assert command(line).exit_code == 2
+    monkeypatch.delenv("DUSTMAP_REGISTRY")
+    assert command("fetch").exit_code == 2
+
+
+def test_a_fetched_map_is_one_of_the_package_dustmaps(published, tmp_path):
+    program = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from dustmaps.config import config\n"
+        f"config._options['data_dir'] = {str(tmp_path)!r}\n"
+        "from pipelines.query import dustmaps_map\n"
+        "dustmaps_map.register()\n"
+        "import dustmaps\n"
+        "from dustmaps.dustmap import DustmapQuery, fetch\n"
+        f"place = fetch('cloud', registry={str(published / 'maps.toml')!r})\n"
+        f"assert fetch('cloud', registry={str(published / 'maps.toml')!r}) == place\n"
+        "assert dustmaps.dustmap.DustmapQuery is DustmapQuery\n"
+        "found = DustmapQuery('cloud', integrated=True).query_gal(40., 2., 0.09)\n"
+        "print(place, found.value)\n"
+    )
+    done = subprocess.run(
+        ["python", "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    place, value = done.stdout.split()
+    assert place.startswith(str(tmp_path)) and float(value) > 0
