@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
+from pipelines.base.quantities import parsecs
 from pipelines.figures import save_figure
 from pipelines.figures.cut_panels import compared_panels, cut_panels
 from pipelines.figures.cuts import QUANTITIES, SHOWS, Cut
@@ -30,7 +31,24 @@ from pipelines.figures.skypanels import UNSEEN, sky_panels
 from pipelines.figures.sources import open_source
 
 _PATH = click.Path(path_type=Path)
-_FAR = click.FloatRange(min=0, min_open=True)
+
+
+class _Far(click.ParamType):
+    """A positive distance [pc], or a text with a unit such as 0.4kpc."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        try:
+            found = parsecs(value) if isinstance(value, str) else float(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not found >= 0 or (found == 0 and param.name == "distances"):
+            self.fail(f"{value} is not positive", param, ctx)
+        return found
+
+
+_FAR = _Far()
 
 
 @click.command(help=__doc__)
@@ -38,7 +56,7 @@ _FAR = click.FloatRange(min=0, min_open=True)
 @click.option("--distance", "distances", required=True, multiple=True, type=_FAR,
               metavar="PC", help="How far from the Sun [pc]; repeat it for a strip of "
               "panels.")  # fmt: skip
-@click.option("--from", "near", default=0.0, type=click.FloatRange(min=0),
+@click.option("--from", "near", default=0.0, type=_FAR,
               metavar="PC", help="Begin there, not at the Sun: extinction between the "
               "two, or mean density.")  # fmt: skip
 @click.option("--quantity", type=click.Choice(QUANTITIES), help="What is drawn.")

@@ -28,14 +28,20 @@ from pipelines.catalog.merging import MERGED_COLUMNS, Cells, parse_cells
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.parallel import Run, processes
 from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
-from pipelines.catalog.plan import IngestPlan, make_plan
+from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
+from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify, make_record, unstated
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
 from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
 from pipelines.catalog.valid_rows import ValidRows, validate_sources
 from pipelines.catalog.validation import Progress
-from pipelines.storage.atomic import MANIFEST, atomic_directory, write_manifest
+from pipelines.storage.atomic import (
+    MANIFEST,
+    atomic_directory,
+    check_output,
+    write_manifest,
+)
 
 STARS_PER_PARTITION = 1 << 20
 _FILE_SUFFIXES = (".parquet", ".parq", ".pq")
@@ -49,6 +55,7 @@ def ingest(
     workers: int = 1,
     merge: str | None = None,
     progress: Progress = None,
+    save_preset: str | Path | None = None,
     **options: Any,
 ) -> IngestReport:
     """Read catalogues, drop faulty rows, and write the canonical table.
@@ -71,6 +78,9 @@ def ingest(
         a folder.
     progress
         Called with the number of rows after each piece.
+    save_preset
+        A TOML file to write: what was mapped, for `IngestOptions.preset` of other files
+        of this form. It is written once the table is.
     options
         Those of `IngestOptions`.
 
@@ -95,6 +105,26 @@ def ingest(
             "--workers or --merge name a folder, e.g. -o stars"
         )
     plan = make_plan(sources, chosen)
+    if save_preset is not None:
+        check_output(Path(save_preset), overwrite=overwrite)
+    report = _made(plan, output, single, cells, workers, progress, overwrite=overwrite)
+    if save_preset is not None:
+        place = Path(save_preset)
+        write_preset(place, preset_of(plan, place.stem), overwrite=overwrite)
+    return report
+
+
+def _made(
+    plan: IngestPlan,
+    output: Path,
+    single: bool,
+    cells: Cells | None,
+    workers: int,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> IngestReport:
+    """The table, as one file or as a folder."""
     if single:
         return _write_file(plan, output, overwrite=overwrite, progress=progress)
     _check_folder(output)

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.source import Source, describe_absence, locate
-from pipelines.catalog.units import INPUT_UNITS, conversion_factor
+from pipelines.catalog.units import (
+    INPUT_UNITS,
+    conversion_factor,
+    sexagesimal,
+    unit_in_name,
+)
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
@@ -35,6 +40,13 @@ class Binding:
     def __str__(self) -> str:
         unit = f" [{self.unit}]" if self.unit else ""
         return f"{self.column or self.value}{unit}"
+
+    @property
+    def kind(self) -> str:
+        """What its column is wanted as (`pipelines.catalog.conversions.KINDS`)."""
+        if self.canonical == "source_id":
+            return "identifier"
+        return sexagesimal(self.unit) or "number"
 
     @property
     def ignored(self) -> bool:
@@ -218,7 +230,8 @@ def _settled(source: Source, binding: Binding) -> Binding:
             found=found,
             source=str(source.path),
         )
-    return replace(binding, unit=binding.unit or found, factor=factor)
+    named = unit_in_name(binding.column or "")
+    return replace(binding, unit=binding.unit or found or named, factor=factor)
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:

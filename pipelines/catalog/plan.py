@@ -15,6 +15,8 @@ from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
     KeptColumn,
     Preset,
+    PresetColumn,
+    fitting_presets,
     load_preset,
 )
 from pipelines.catalog.readers import find_files, open_source
@@ -67,7 +69,10 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             if not item.optional or item.column in source.columns
         }
         _check_columns(source, survey, filters, carried.values())
-        recipe = choose(source, user, survey, positions_only=options.positions_only)
+        try:
+            recipe = choose(source, user, survey, positions_only=options.positions_only)
+        except InputError as error:
+            raise InputError(f"{error}{_offered(source, options)}") from error
         if options.band is None and (survey is None or "extinction" in user):
             _ask_for_band(source, recipe)
         validators.append(
@@ -83,6 +88,47 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     return IngestPlan(
         options=options, survey=survey, validators=validators, units=units
     )
+
+
+def preset_of(plan: IngestPlan, name: str) -> Preset:
+    """What was mapped, as a preset for other files of this form."""
+    first, options = plan.validators[0], plan.options
+    columns = {
+        canonical: PresetColumn(
+            column=binding.column,
+            value=binding.value,
+            unit=None if canonical == "source_id" else binding.unit,
+        )
+        for canonical, binding in first.recipe.items()
+    }
+    survey = plan.survey
+    cuts = dict(survey.cuts) if survey else {}
+    if options.where is not None:
+        cuts["where"] = options.where
+    band = options.band or (survey.band if survey else "")
+    return Preset(
+        name=name,
+        title=survey.title if survey else f"Columns as in {first.source.path.name}",
+        reference=survey.cited if survey else "",
+        band=band,
+        tested_on="real",
+        notes=f"Saved from the mapping of {first.source.path.name}.",
+        columns=columns,
+        cuts=cuts,
+        keep=_kept(survey, options.keep),
+        min_parallax_snr=first.min_parallax_snr,
+    )
+
+
+def _offered(source: Source, options: IngestOptions) -> str:
+    """Presets that describe these columns, if none was chosen."""
+    if options.preset is not None:
+        return ""
+    folders = dict.fromkeys((Path.cwd(), source.path.parent.resolve()))
+    found = fitting_presets(source.columns, folders)
+    if not found:
+        return ""
+    return f". These columns are those of --preset {' or --preset '.join(found[:3])}"
 
 
 def _ask_for_band(source: Source, recipe: Recipe) -> None:

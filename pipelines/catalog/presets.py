@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 import tomllib
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.references import Reference, references_of
-from pipelines.catalog.units import INPUT_UNITS, parse_unit
+from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
+from pipelines.storage.atomic import atomic_file
 
 MINIMUM_PARALLAX_SNR = 5.0
 _FOLDER = importlib.resources.files("catalogs")
@@ -22,7 +25,7 @@ class _Strict(pydantic.BaseModel):
 
 
 def _known_unit(text: str | None) -> str | None:
-    if text is not None and parse_unit(text) is None:
+    if text is not None and not sexagesimal(text) and parse_unit(text) is None:
         raise ValueError(f"{text!r} is no unit")
     return text
 
@@ -113,6 +116,55 @@ def list_presets() -> list[str]:
     """Return the names of the surveys that are described here, sorted."""
     names = sorted(item.name for item in _FOLDER.iterdir())
     return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
+
+
+def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None:
+    """Write a preset as TOML, which `load_preset` reads.
+
+    Raises
+    ------
+    InputError
+        If ``path`` has another ending, or exists and ``overwrite`` is false.
+    """
+    if path.suffix != ".toml":
+        raise InputError(f"{path}: a preset's name ends in .toml")
+    content = preset.model_dump(exclude_none=True, exclude_defaults=True)
+    tables = {name: part for name, part in content.items() if isinstance(part, dict)}
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in {"reference": "", **content}.items()
+        if name not in tables
+    ]
+    for name, part in tables.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{json.dumps(key)} = {_inline(each)}" for key, each in part.items()]
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        temporary.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def _inline(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    parts = ", ".join(f"{key} = {_inline(each)}" for key, each in value.items())
+    return f"{{ {parts} }}"
+
+
+def fitting_presets(columns: Collection[str], folders: Iterable[Path]) -> list[str]:
+    """Presets whose columns are all there: of surveys, and those saved in folders."""
+    saved = [str(path) for folder in folders for path in sorted(folder.glob("*.toml"))]
+    found = []
+    for name in dict.fromkeys([*list_presets(), *saved]):
+        try:
+            preset = load_preset(name)
+        except InputError:
+            # Another kind of TOML.
+            continue
+        needed = [c.column for c in preset.columns.values() if not c.optional]
+        # Two-dimensional columns are named with an index.
+        bare = {name.split("[")[0] for name in needed if name is not None}
+        if bare and bare <= set(columns):
+            found.append(name)
+    return found
 
 
 def load_preset(name: str) -> Preset:

@@ -24,6 +24,8 @@ _ARROW = {
     "value": pa.float64(),
     "boolean": pa.bool_(),
     "string": pa.string(),
+    "hms": pa.string(),
+    "dms": pa.string(),
     "identifier": pa.string(),
 }
 _INTEGER = r"^\s*-?(0|[1-9][0-9]*)\s*$"

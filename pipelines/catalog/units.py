@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -18,6 +19,27 @@ _NAMES = {
 INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
 """Of every canonical quantity that a source may give."""
 EXAMPLES = {"deg": "deg", "pc": "kpc", "mas": "mas", "mag": "mag"}
+
+# Units of angles as text, by how their kinds are called in
+# `pipelines.catalog.conversions`; quoted ones are those of the CDS.
+_SEXAGESIMAL = {
+    "hms": ("hms", "h:m:s", '"h:m:s"'),
+    "dms": ("dms", "d:m:s", '"d:m:s"'),
+}
+# A unit that a column's name ends in.
+_SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
+
+
+def sexagesimal(unit: str | None) -> str | None:
+    """``hms`` or ``dms`` where that is what a unit says, else None."""
+    said = [kind for kind, names in _SEXAGESIMAL.items() if unit in names]
+    return said[0] if said else None
+
+
+def unit_in_name(column: str) -> str | None:
+    """The unit that a column's name ends in, as in ``d_kpc``."""
+    suffix = _SUFFIX.fullmatch(column)
+    return suffix[1] if suffix else None
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
@@ -37,7 +59,9 @@ def conversion_factor(
 ) -> float:
     """Return what a column must be multiplied by to be in its canonical unit.
 
-    ``stated`` is the unit given by the user or a preset, ``found`` that of the file.
+    ``stated`` is the unit given by the user or a preset, ``found`` that of the file;
+    without either it is the one that the column's name ends in, as in ``d_kpc``. Angles
+    as text, in ``hms`` or ``dms``, are read as degrees.
 
     Raises
     ------
@@ -46,14 +70,17 @@ def conversion_factor(
         other, or the unit measures something else.
     """
     target = u.Unit(INPUT_UNITS[canonical])
+    found = found or (None if stated else unit_in_name(column))
+    if sexagesimal(stated or found) and target == u.deg:
+        return 1.0
     remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
     said = stated or found or ""
     unit = parse_unit(said) if said else None
     in_file = parse_unit(found) if stated and found else None
     if not said:
         fault = (
-            f"no unit is given or in the file; say it, e.g. {remedy}, or leave the "
-            f"column out: --map {canonical}=none"
+            f"no unit is given or in the file; say it, e.g. {remedy} (hms or dms if it "
+            f"is sexagesimal text), or leave the column out: --map {canonical}=none"
         )
     elif unit is None:
         fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"

@@ -58,7 +58,7 @@ class RowValidator:
 
     def _requests(self) -> dict[str, tuple[str, str]]:
         requests = {
-            name: (binding.column, "identifier" if name == "source_id" else "number")
+            name: (binding.column, binding.kind)
             for name, binding in self.recipe.items()
             if binding.column is not None
         }

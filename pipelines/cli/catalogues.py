@@ -83,6 +83,12 @@ class _NamingPresets(click.Command):
     help="Where a canonical column comes from, e.g. distance=dist_pc:pc; a number "
     "stands for a constant. Repeatable.",
 )
+@click.option(
+    "--save-preset",
+    type=OUT,
+    metavar="TOML",
+    help="Save what was mapped, for --preset with other files of this form.",
+)
 @click.option("--where", metavar="EXPR", help="Keep rows that fulfil, e.g. 'snr > 20'.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Carry a column along.")
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipelines.base.errors import InputError
 from pipelines.cli.reporting import OUT, OVERWRITE, reporting
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("stars", type=OUT)
+@click.argument("tables", type=OUT, nargs=-1, required=True, metavar="STARS")
 @click.option("-o", "--output", required=True, type=OUT, help="Run folder to make.")
 @click.option("-c", "--config", type=OUT, help="TOML configuration.")
 @click.option(
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @OVERWRITE
 @reporting
 def fit(
-    stars: Path,
+    tables: tuple[Path, ...],
     output: Path,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -63,6 +64,13 @@ def fit(
     from pipelines.fit import fit as run
     from pipelines.fit.launch import processes
 
+    if len(tables) > 1:
+        named = " ".join(map(str, tables))
+        raise InputError(
+            f"a fit takes one table of stars: join these first, by `dustmap ingest "
+            f"{named} -o all.parquet`, which also finds stars that are in both"
+        )
+    stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
     if is_quick:
         click.echo(str(_quick(stars, output, settings, **options)))
@@ -80,7 +88,6 @@ def _quick(
     stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **resuming: bool
 ) -> QuickReport:
     """Refuses what only a fit of a map can do."""
-    from pipelines.base.errors import InputError
     from pipelines.fit.quick import quick
 
     if any(resuming.values()):

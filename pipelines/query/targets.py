@@ -15,7 +15,7 @@ from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings
 from pipelines.catalog.readers import describe_absence, find_files, open_source
 from pipelines.catalog.source import ColumnInfo, Source, locate
-from pipelines.catalog.units import conversion_factor
+from pipelines.catalog.units import conversion_factor, sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")
@@ -70,14 +70,17 @@ class TargetTable:
             name: (*locate(source, str(binding.column)), self._factor(source, binding))
             for name, binding in self._bindings.items()
         }
-        numbers = {column for column, _, _ in places.values()}
-        kinds = {n: "number" if n in numbers else "any" for n in source.columns}
+        numbers = {}
+        for name, (column, _, _) in places.items():
+            stated = self._bindings[name].unit or source.columns[column].unit
+            numbers[column] = sexagesimal(stated) or "number"
+        kinds = {name: numbers.get(name, "any") for name in source.columns}
         for batch in source.batches(kinds):
             values = {}
             for name, (column, index, factor) in places.items():
                 found = batch[column] if index is None else batch[column][:, index]
                 where = f"{source.path}, column {column!r}"
-                values[name] = factor * convert(found, "number", where)
+                values[name] = factor * convert(found, numbers[column], where)
             columns: dict[str, np.ndarray] = {}
             for name, found in batch.items():
                 parts = [found] if found.ndim == 1 else list(found.T)
