@@ -73,12 +73,19 @@ def _kinds() -> list[str]:
 @click.option("--z", type=LENGTH, metavar="PC", help="slice: the plane z = PC; 0.")
 @click.option("--direction", "directions", multiple=True, metavar="L,B",
               help="los: Galactic direction [deg]; may be repeated.")  # fmt: skip
-@click.option("--other", type=OUT, help="compare: a second run, map or truth.")
+@click.option(
+    "--other",
+    help="compare: a second run, map, truth, .npz, or dustmaps:MODULE.CLASS.",
+)
 @click.option(
     "--factor",
     type=float,
-    default=1.0,
     help="compare: multiplies the second map, to bring it to the band of the first.",
+)
+@click.option(
+    "--other-integrated/--other-differential",
+    default=None,
+    help="compare: what a map of dustmaps gives, extinctions or densities.",
 )
 @reporting
 def plot(

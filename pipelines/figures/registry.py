@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
@@ -25,7 +26,8 @@ from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
 from pipelines.maps.columns import near_the_sun
-from pipelines.maps.cube import AXES
+from pipelines.maps.cube import AXES, Cube
+from pipelines.others import PACKAGE, open_cube_of, open_other
 from pipelines.products.cuts import cut_box
 
 
@@ -43,9 +45,10 @@ class PlotOptions:
         Of the lines of sight, ``l, b`` [deg]; chosen by themselves if ``None``.
     nside
         Of the sky maps.
-    other, factor
-        A second map to compare with, and what its values are multiplied by: from its
-        band to that of the first.
+    other, factor, other_integrated
+        A second map to compare with, by whatever `pipelines.others.open_other` opens,
+        and what its values are multiplied by: from its band to that of the first. Of
+        the package dustmaps, whether it gives extinctions from the observer.
     band
         Name of the extinction; that of the map's provenance if ``None``.
     width
@@ -67,8 +70,9 @@ class PlotOptions:
     at: float = 0.0
     directions: Directions | None = None
     nside: int | None = None
-    other: Path | None = None
-    factor: float = 1.0
+    other: str | Path | None = None
+    factor: float | None = None
+    other_integrated: bool | None = None
     band: str | None = None
     width: float = DOUBLE
     log: bool | None = None
@@ -130,17 +134,37 @@ def _slice(source: Source, options: PlotOptions) -> Figure:
 def _compare(source: Source, options: PlotOptions) -> Figure:
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
-    cube, other = source.cube(), open_source(options.other).cube()
+    cube = source.cube()
+    other, factor = _second(cube, options)
     return compare(
         cube,
         other,
         columns=source.columns("z", shared_range(cube, other, "z")),
-        names=(source.path.name, options.other.name),
-        factor=options.factor,
+        names=(source.path.name, Path(options.other).name),
+        factor=factor,
         axis=options.axis,
         at=options.at,
         **_look(options),
     )
+
+
+def _second(cube: Cube, options: PlotOptions) -> tuple[Cube, float]:
+    """The second map as a cube, and the factor to the band of the first.
+
+    A map of the package dustmaps is asked at the points of the first one's grid.
+    """
+    reference, factor = str(options.other), options.factor
+    if reference.startswith(PACKAGE):
+        integrated = options.other_integrated
+        other = open_other(reference, factor=factor, integrated=integrated)
+        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+        values = other.density(np.stack([x, y, z], axis=-1).reshape(-1, 3))
+        found = {"mean": values.reshape(x.shape)}
+        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), 1.0
+    scale = 1.0 if factor is None else factor
+    if Path(reference).suffix != ".npz":
+        return open_source(Path(reference)).cube(), scale
+    return open_cube_of(Path(reference)), scale
 
 
 def _convergence(source: Source, options: PlotOptions) -> Figure:

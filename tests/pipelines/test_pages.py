@@ -27,7 +27,7 @@ from pipelines.figures import (
 )
 from pipelines.figures.clouds import CLOUDS, label_clouds
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
-from pipelines.figures.registry import KINDS, PlotOptions, plot
+from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
 from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
 from pipelines.figures.sources import MissingError, open_source
@@ -360,6 +360,26 @@ def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
         done = command(f"plot {tmp_path}/map.zarr -o {tmp_path}/out {more}")
         assert done.exit_code == 2, more
         assert message in done.stderr
+
+
+def test_a_second_map_is_whatever_compare_takes(tmp_path, command):
+    cube = make_cube(mean=1e-3, std=1e-4)
+    write_zarr(tmp_path / "map.zarr", cube)
+    density = 2 * cube.arrays["mean"].T
+    axes = {name: getattr(cube, name) for name in "xyz"}
+    np.savez(tmp_path / "other.npz", density=density, **axes)
+    words = f"plot {tmp_path}/map.zarr -o {tmp_path}/out --kind compare --dpi 60"
+    done = command(f"{words} --other {tmp_path}/other.npz --factor 0.5")
+    assert done.exit_code == 0, done.output
+    options = PlotOptions(other=tmp_path / "other.npz", factor=0.5)
+    drawn = draw(tmp_path / "map.zarr", "compare", options)
+    images = [axes.images[0].get_array() for axes in drawn.axes if axes.images]
+    # Extinction and density of both, and of their difference: none.
+    for first in (0, 4):
+        np.testing.assert_allclose(images[first], images[first + 1], rtol=1e-4)
+    for wrong in ("dustmaps:none.Query", "absent.npz"):
+        done = command(f"{words} --other {wrong} --factor 1 --other-integrated")
+        assert done.exit_code == 2, wrong
 
 
 def test_a_new_figure_is_a_line_in_the_registry(tmp_path, command, monkeypatch):
