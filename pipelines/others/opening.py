@@ -70,6 +70,11 @@ def open_other(
 
 def open_cube_of(path: Path) -> Cube:
     """A cube of any format: map.zarr, map.fits, or an archive (`read_npz`)."""
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist: expected a run, map.zarr, map.fits, an archive "
+            f".npz, or {PACKAGE}MODULE.CLASS"
+        )
     read = read_zarr if path.is_dir() else read_fits
     return (read_npz if path.suffix == ".npz" else read)(path)
 
