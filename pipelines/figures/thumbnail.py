@@ -31,7 +31,8 @@ def thumbnail(
     of its median or mean.
     """
     if run is not None:
-        image = _of_run(run)
+        # The published engine would pay a solve for every column.
+        image = _of_run(run) if run.plan.is_full_batch else None
     elif cube is not None:
         image = integral(cube, density_name(cube.arrays), "z")
     elif is_zarr(path):

@@ -96,6 +96,12 @@ def test_a_map_is_drawn_read_whole_and_shown_small(run, tmp_path):
     assert "<img" not in dustmap.open_map(tmp_path / "map.zarr")._repr_html_()
 
 
+def test_maps_of_every_engine_are_shown(cloud_run, positive_run, svi_run):
+    for one in (cloud_run, positive_run, svi_run):
+        shown = dustmap.open_map(one.path)._repr_html_()
+        assert ("<img" in shown) == one.plan.is_full_batch
+
+
 def test_without_output_a_run_lasts_until_it_is_saved(arrays, tmp_path, capsys):
     coords, a_v = arrays
     dust = dustmap.fit(coords, a_v * u.mag, 0.02 * u.mag, settings=SMALL)
