@@ -19,6 +19,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import QTable, Table, vstack
 
+from pipelines.bands.passbands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.memory import as_file, is_table
@@ -119,7 +120,8 @@ def fit(
     elif is_table(stars):
         say(str(ingest(stars, kept, band=band or None, overwrite=again, **options)))
         stars = kept
-    run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
+    report = run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
+    say(str(report))
     return open_map(output)
 
 
@@ -302,7 +304,8 @@ def _stars(
             "extinction that is not finite, or a distance or extinction_error that is "
             f"not positive, the first is number {int(np.argmin(sound))}: leave them out"
         )
-    meta = {"sources": [], **({"band": band} if band else {})}
+    named = {"band": parse_band(band).name} if band else {}
+    meta = {"sources": [], **named}
     return replace(places, meta=meta, **columns)
 
 

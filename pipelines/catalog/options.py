@@ -50,7 +50,8 @@ class IngestOptions:
 
     def __post_init__(self) -> None:
         if self.band is not None:
-            parse_band(self.band)
+            # By its own name: A0 is A_0.
+            object.__setattr__(self, "band", parse_band(self.band).name)
         if not 0 <= self.max_bad <= 1:
             raise InputError(f"--max-bad is a fraction from 0 to 1, not {self.max_bad}")
         if self.min_parallax_snr is not None and not self.min_parallax_snr > 0:

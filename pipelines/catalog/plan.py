@@ -104,7 +104,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     survey = plan.survey
     cuts = dict(survey.cuts) if survey else {}
     if options.where is not None:
-        cuts["where"] = options.where
+        cuts[f"not {options.where}"] = options.where
     band = options.band or (survey.band if survey else "")
     return Preset(
         name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipelines.bands.passbands import parse_band
 from pipelines.catalog.counts import Counts
 from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.schema import CANONICAL_UNITS
@@ -106,8 +107,13 @@ def _assumptions(plan: IngestPlan) -> list[str]:
             assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
     if "ra" in first.recipe:
         assumed.append("ra and dec taken as ICRS")
+    if plan.options.band is not None:
+        band = parse_band(plan.options.band)
+        terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
+        assumed.append(f"band: {band.name}, in conversions {terms}")
     if preset is not None:
-        assumed.append(f"{preset.title} ({preset.cited}); band: {preset.band}")
+        cited = f" ({preset.cited})" if preset.cited else ""
+        assumed.append(f"{preset.title}{cited}; band: {preset.band}")
         if preset.tested_on == "generated":
             assumed.append("this preset was not tested on a sample of the real survey")
     return assumed

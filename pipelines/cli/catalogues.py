@@ -141,7 +141,7 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
 
-    with Progress(description="ingest", unit="row") as progress:
+    with Progress(description="ingest", unit="rows") as progress:
         report = run(list(sources), output, progress=progress.update, **options)
     click.echo(str(report))
 
@@ -169,7 +169,7 @@ def merge(stars: Path, output: Path, cells: str, **options: Any) -> None:
     from pipelines.base.progress import Progress
     from pipelines.catalog.ingest import ingest as run
 
-    with Progress(description="merge", unit="row") as progress:
+    with Progress(description="merge", unit="rows") as progress:
         # Their distances and extinctions were taken once.
         options |= {"merge": cells, "any_range": True, "progress": progress.update}
         report = run([stars], output, **options)

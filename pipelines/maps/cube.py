@@ -48,7 +48,7 @@ def field_unit(name: str, unit: str) -> str:
     return "" if name in _DIMENSIONLESS else unit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cube:
     """Fields on a regular heliocentric Galactic grid.
 
@@ -91,6 +91,12 @@ class Cube:
                     f"array {name!r} has shape {array.shape}, expected (z, y, x) = "
                     f"{expected}"
                 )
+
+    def __repr__(self) -> str:
+        size = " x ".join(str(len(axis)) for axis in (self.x, self.y, self.z))
+        finer = f", {len(self.finer)} finer inside" if self.finer else ""
+        names = ", ".join(self.arrays)
+        return f"Cube of {size} cells (x, y, z){finer}: {names} [{self.unit}]"
 
     @property
     def spacing(self) -> tuple[float, float, float]:

@@ -35,7 +35,7 @@ _OWN = (
 _NOTHING = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FilledMap:
     """A map that another one continues; it is asked as `DustMap` is.
 
@@ -56,6 +56,9 @@ class FilledMap:
             raise InputError(
                 f"a map is filled beyond {' or '.join(BEYOND)}, got {self.beyond!r}"
             )
+
+    def __repr__(self) -> str:
+        return f"{self.own!r}\n  filled beyond its {self.beyond} by another map"
 
     @property
     def band(self) -> str:
@@ -178,6 +181,8 @@ class _Parts(NamedTuple):
         """The map's own answers, flat, with the other's; of an ``error`` nothing."""
         values = np.array(answer.value)
         values[self.alone] = np.nan if error else 0.0
+        # Beyond both maps nothing is known, nor an error.
+        values[self.filled & ~np.isfinite(self.put)] = np.nan
         if not error:
             added = self.put[self.filled]
             values[self.filled] += added.reshape(-1, *[1] * (values.ndim - 1))
@@ -188,7 +193,9 @@ class _Parts(NamedTuple):
         values = answer.value.reshape(len(self.places), -1)
         known = self.filled & np.isfinite(values).all(axis=1)
         flags["inside"] = np.where(self.filled, known, flags["inside"])
-        flags["extrapolated"] &= ~self.filled
+        for name in ("extrapolated", "unseen"):
+            # Those of the edge of the map, where it was asked, are not the place's.
+            flags[name] &= ~self.filled
         more = {"filled": known, "joined": known & ~self.alone}
         flags = recfunctions.append_fields(
             flags, list(more), list(more.values()), usemask=False

@@ -223,6 +223,8 @@ def _described(
                 place = "through the whole map"
             of = f"{what} {place}{f', {band}' if band else ''}"
             text = f"{_kind(kind)} of the {of}"
+            if kind == "std" and f"{wanted.prefix}filled" in answers:
+                text += "; where filled, of the map's own part"
         found[name] = Described(unit=units.get(plain, ""), text=text)
     return found
 

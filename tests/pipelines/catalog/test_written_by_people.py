@@ -113,6 +113,14 @@ def test_a_mapping_that_worked_is_a_preset_and_offered(tmp_path, command, monkey
     assert not (tmp_path / "mine.txt").exists()
 
 
+def test_bands_go_by_their_own_names_with_their_wavelengths(tmp_path):
+    path = rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
+    maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc", *REST]
+    report = ingest([path], tmp_path / "a.parquet", mappings=maps, band="A0")
+    assert read_stars(tmp_path / "a.parquet").meta["band"] == "A_0"
+    assert "A_0 at 541.4 nm" in str(report)
+
+
 def test_two_tables_for_a_fit_are_joined_first(tmp_path, command):
     said = command(f"fit {tmp_path}/a.parquet {tmp_path}/b.parquet -o {tmp_path}/run")
     assert said.exit_code == 2 and "dustmap ingest" in said.output

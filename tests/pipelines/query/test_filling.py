@@ -94,6 +94,24 @@ def test_what_the_other_does_not_know_stays_as_it_was(dust):
         assert not flags["filled"].any() and flags["inside"].tolist() == [True, False]
 
 
+def test_beyond_both_maps_nothing_is_known(dust):
+    near = OtherMap(
+        density=lambda points: np.full(len(points), np.nan),
+        extinction=lambda points: np.where(
+            np.linalg.norm(points, axis=-1) < 1000.0, 1e-3, np.nan
+        ),
+    )
+    filled = FilledMap(own=dust, other=near)
+    where = at([10.0, 10.0], [0.0, 0.0], [800.0, 2000.0])
+    parts, flags = filled.summary(where, integrated=True)
+    for values in parts.values():
+        assert np.isfinite(values.value).tolist() == [True, False]
+    assert flags["inside"].tolist() == [True, False]
+    # Those of the edge of the map are not those of places beyond it.
+    assert not flags["unseen"].any() and not flags["extrapolated"].any()
+    assert "filled beyond its box" in repr(filled)
+
+
 def test_shapes_quantiles_and_missing_distances(dust):
     filled = FilledMap(own=dust, other=EVEN)
     shaped = at(np.full((2, 3), 5.0), np.zeros((2, 3)), np.full((2, 3), 800.0))
