@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import subprocess
+import sys
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -210,7 +211,7 @@ def test_a_fetched_map_is_one_of_the_package_dustmaps(published, tmp_path):
         "print(place, found.value)\n"
     )
     done = subprocess.run(
-        ["python", "-c", program], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     place, value = done.stdout.split()
