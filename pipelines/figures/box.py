@@ -199,6 +199,9 @@ def draw_panels(
         hints = not small and columns < 3
         _name_axes(axes, panel.plane, first=number % columns == 0, hints=hints)
         _draw(axes, replace(panel, label=next(names)), small)
+        if number % columns and panel.plane.extent == drawn[0].plane.extent:
+            # The numbers of the first panel serve the row.
+            axes.tick_params(labelleft=False)
     return page
 
 
