@@ -44,8 +44,6 @@ __all__ = [
 ]
 
 PathLike = str | Path
-# Spacing [pc] over which densities of other maps are integrated.
-_STEP = 20.0
 
 
 def fit(
@@ -169,9 +167,7 @@ def fill(
                 "densities (integrated=False)"
             )
         scale = 1.0 if factor is None else factor
-        other = queried_map(
-            other, integrated=integrated, factor=scale, options=asked, step=_STEP
-        )
+        other = queried_map(other, integrated=integrated, factor=scale, options=asked)
     return FilledMap(own=dust, other=other, beyond=beyond)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantities import parsecs
+from pipelines.cli.reporting import LENGTH
 from pipelines.figures import save_figure
 from pipelines.figures.cut_panels import compared_panels, cut_panels
 from pipelines.figures.cuts import QUANTITIES, SHOWS, Cut
@@ -33,30 +33,12 @@ from pipelines.figures.sources import open_source
 _PATH = click.Path(path_type=Path)
 
 
-class _Far(click.ParamType):
-    """A positive distance [pc], or a text with a unit such as 0.4kpc."""
-
-    name = "length"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        try:
-            found = parsecs(value) if isinstance(value, str) else float(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not found >= 0 or (found == 0 and param.name == "distances"):
-            self.fail(f"{value} is not positive", param, ctx)
-        return found
-
-
-_FAR = _Far()
-
-
 @click.command(help=__doc__)
 @click.argument("source", metavar="MAP", type=_PATH)
-@click.option("--distance", "distances", required=True, multiple=True, type=_FAR,
+@click.option("--distance", "distances", required=True, multiple=True, type=LENGTH,
               metavar="PC", help="How far from the Sun [pc]; repeat it for a strip of "
               "panels.")  # fmt: skip
-@click.option("--from", "near", default=0.0, type=_FAR,
+@click.option("--from", "near", default=0.0, type=LENGTH,
               metavar="PC", help="Begin there, not at the Sun: extinction between the "
               "two, or mean density.")  # fmt: skip
 @click.option("--quantity", type=click.Choice(QUANTITIES), help="What is drawn.")
@@ -119,6 +101,8 @@ def draw(
     """Draw the slices and return where they are."""
     if nside & (nside - 1):
         raise InputError(f"--nside must be a power of two, got {nside}")
+    if not (min(distances) > 0 and near >= 0):
+        raise InputError("--distance is positive, and --from not negative")
     projection = projection_of(kind, centre, field)
     source = open_source(path)
     if quantity is None:

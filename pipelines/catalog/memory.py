@@ -41,18 +41,16 @@ def as_file(table: Any) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / _NAME
         names = list(getattr(table, "colnames", table))
-        parts = [_column(str(name), table[name]) for name in names]
-        fields = [
-            pa.field(str(name), array.type, metadata={"unit": unit})
-            for name, (array, unit) in zip(names, parts)
-        ]
         try:
+            parts = [_column(str(name), table[name]) for name in names]
+            fields = [
+                pa.field(str(name), array.type, metadata={"unit": unit})
+                for name, (array, unit) in zip(names, parts)
+            ]
             arrays = [array for array, _ in parts]
             whole = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-        except pa.ArrowInvalid as error:
-            raise InputError(
-                f"the table's columns do not fit together: {error}"
-            ) from error
+        except pa.ArrowException as error:
+            raise InputError(f"the table in memory cannot be read: {error}") from error
         pq.write_table(whole, path)
         yield path
 

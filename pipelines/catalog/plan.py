@@ -101,23 +101,28 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         )
         for canonical, binding in first.recipe.items()
     }
-    survey = plan.survey
-    cuts = dict(survey.cuts) if survey else {}
-    if options.where is not None:
-        cuts[f"not {options.where}"] = options.where
-    band = options.band or (survey.band if survey else "")
-    return Preset(
+    # What a survey's preset says of it and of whom to cite stays.
+    survey = plan.survey or Preset(
         name=name,
-        title=survey.title if survey else f"Columns as in {first.source.path.name}",
-        reference=survey.cited if survey else "",
-        band=band,
+        title=f"Columns as in {first.source.path.name}",
+        reference="",
+        band="",
         tested_on="real",
         notes=f"Saved from the mapping of {first.source.path.name}.",
         columns=columns,
-        cuts=cuts,
-        keep=_kept(survey, options.keep),
-        min_parallax_snr=first.min_parallax_snr,
     )
+    cuts = dict(survey.cuts)
+    if options.where is not None:
+        cuts[f"not {options.where}"] = options.where
+    changed = {
+        "name": name,
+        "band": options.band or survey.band,
+        "columns": columns,
+        "cuts": cuts,
+        "keep": _kept(survey, options.keep),
+        "min_parallax_snr": first.min_parallax_snr,
+    }
+    return survey.model_copy(update=changed)
 
 
 def _offered(source: Source, options: IngestOptions) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-import json
 import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pydantic
 from pipelines.base.errors import InputError
 from pipelines.catalog.references import Reference, references_of
 from pipelines.catalog.units import INPUT_UNITS, parse_unit, sexagesimal
+from pipelines.config.text import literal
 from pipelines.storage.atomic import atomic_file
 
 MINIMUM_PARALLAX_SNR = 5.0
@@ -129,22 +129,24 @@ def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None
     if path.suffix != ".toml":
         raise InputError(f"{path}: a preset's name ends in .toml")
     content = preset.model_dump(exclude_none=True, exclude_defaults=True)
+    if "references" not in content:
+        content = {"reference": "", **content}
     tables = {name: part for name, part in content.items() if isinstance(part, dict)}
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in {"reference": "", **content}.items()
-        if name not in tables
-    ]
+    plain = {name: part for name, part in content.items() if name not in tables}
+    lines = [f"{name} = {_inline(value)}" for name, value in plain.items()]
     for name, part in tables.items():
         lines += ["", f"[{name}]"]
-        lines += [f"{json.dumps(key)} = {_inline(each)}" for key, each in part.items()]
+        lines += [f"{literal(key)} = {_inline(each)}" for key, each in part.items()]
     with atomic_file(path, overwrite=overwrite) as temporary:
         temporary.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _inline(value: Any) -> str:
+    """A value as TOML has it on one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
     if not isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
+        return literal(value)
     parts = ", ".join(f"{key} = {_inline(each)}" for key, each in value.items())
     return f"{{ {parts} }}"
 

@@ -19,7 +19,7 @@ def to_toml(config: Settings) -> str:
     for section, settings in _sections(config):
         lines = [] if section is None else [f"[{section}]"]
         lines += [
-            f"{name} = {_literal(value)}"
+            f"{name} = {literal(value)}"
             for name, value in settings
             if not (value is None or isinstance(value, Settings))
         ]
@@ -42,7 +42,7 @@ def describe(model: type[Settings]) -> str:
             if not isinstance(value, Settings):
                 info = type(settings).model_fields[name]
                 default = AUTO if value is None else value
-                lines += [_comment(_meaning(info)), f"{name} = {_literal(default)}"]
+                lines += [_comment(_meaning(info)), f"{name} = {literal(default)}"]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
@@ -55,7 +55,8 @@ def _sections(config: Settings) -> Iterator[tuple[str | None, Settings]]:
             yield name, value
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value as TOML has it."""
     # JSON's values are TOML's, but JSON leaves DEL alone.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -44,6 +44,9 @@ from pipelines.products.reach import (
 from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
+# Maps that no other map can continue.
+_NEVER_FILLED = ("zarr", "shells", "vti")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
@@ -192,6 +195,8 @@ def export_run(
         for path in targets.get(name, ()):
             pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
             written.append(path)
+            if options.fill is not None and name in _NEVER_FILLED:
+                products.notes.append(f"{path.name} holds the map alone: not filled")
     return Exported(
         paths=written,
         band=meta["extinction_band"],

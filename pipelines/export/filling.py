@@ -7,14 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from pipelines.maps.cube import Cube
-from pipelines.others import OtherMap
+from pipelines.others import NOTHING, OtherMap
 from pipelines.products.integrated import integrals_along, last_star
 from pipelines.run.folder import Run
 
 # Where values are from: the map, the other one, the other one added to the map.
 OWN, OTHER, JOINED = 0.0, 1.0, 2.0
-# Nearer than this [pc] there is no dust, and maps do not answer.
-_NOTHING = 1e-3
 
 
 def fill_integrals(
@@ -47,7 +45,7 @@ def fill_integrals(
     ends = run.box.exits(directions)
     if beyond == "stars":
         ends = np.minimum(ends, last_star(run, directions))
-    alone, ends = ends <= _NOTHING, np.maximum(ends, _NOTHING)
+    alone, ends = ends <= NOTHING, np.maximum(ends, NOTHING)
     own = integrals_along(run, directions, ends[None])
     far = np.broadcast_to(edges, (len(directions), len(edges)))
     added = factor * other.added(directions, ends, far)
@@ -72,15 +70,16 @@ def fill_cube(cube: Cube, other: OtherMap, factor: float = 1.0) -> Cube:
         z, y, x = np.meshgrid(level.z, level.y, level.x, indexing="ij")
         hole = level.arrays["support"] <= 0
         points = np.stack([x, y, z], axis=-1)[hole]
-        values = factor * other.density(points)
+        values = np.full(len(points), np.nan)
+        if len(points):
+            values = factor * other.density(points)
         filled = np.zeros(hole.shape, dtype=np.float32)
         filled[hole] = np.isfinite(values)
-        arrays = {"filled": filled}
-        for name, own in level.arrays.items():
-            arrays[name] = own.copy()
-            if name != "support":
-                known = np.nan if name == "std" else values
-                arrays[name][hole] = np.where(np.isfinite(values), known, own[hole])
-        return replace(level, arrays={n: arrays[n] for n in (*level.arrays, "filled")})
+        arrays = {name: own.copy() for name, own in level.arrays.items()}
+        for name in arrays.keys() - {"support"}:
+            put = np.nan if name == "std" else values
+            own = arrays[name][hole]
+            arrays[name][hole] = np.where(np.isfinite(values), put, own)
+        return replace(level, arrays={**arrays, "filled": filled})
 
     return cube.each(fill)

@@ -2,6 +2,7 @@
 
 from pipelines.others.maps import (
     BEYOND,
+    NOTHING,
     OtherMap,
     cube_map,
     predicted_at,
@@ -13,6 +14,7 @@ from pipelines.others.opening import PACKAGE, open_cube_of, open_other, open_pac
 
 __all__ = [
     "BEYOND",
+    "NOTHING",
     "PACKAGE",
     "OtherMap",
     "cube_map",

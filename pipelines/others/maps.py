@@ -27,7 +27,9 @@ from pipelines.run.predict import predict_columns
 # Where another map may continue a map: beyond its box, or where no star looks.
 BEYOND = ("box", "stars")
 # Nearer than this [pc] there is no dust, and maps do not answer.
-_NOTHING = 1e-3
+NOTHING = 1e-3
+# Spacing [pc] over which extinctions are differenced and densities integrated.
+_STEP = 20.0
 # Nodes at once along rays of a map that only knows densities.
 _NODES = 1_000_000
 _SHOWN = ("p50", "density", "mean")
@@ -53,9 +55,9 @@ class OtherMap:
 
         Shapes ``(n, 3)``, ``(n,)`` and ``(n,)`` or ``(n, e)``.
         """
-        begin = np.maximum(starts, _NOTHING)
+        begin = np.maximum(starts, NOTHING)
         here = self.extinction(begin[:, None] * directions)
-        here = np.where(starts <= _NOTHING, 0.0, here)
+        here = np.where(starts <= NOTHING, 0.0, here)
         across = (len(ends), -1)
         points = ends.reshape(across)[..., None] * directions[:, None]
         there = self.extinction(points.reshape(-1, 3)).reshape(across)
@@ -131,7 +133,7 @@ def queried_map(
     integrated: bool,
     factor: float,
     options: dict[str, Any],
-    step: float,
+    step: float = _STEP,
 ) -> OtherMap:
     """An object with ``.query(coordinates)``, as the package dustmaps has them.
 

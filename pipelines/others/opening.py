@@ -16,8 +16,6 @@ from pipelines.others.maps import OtherMap, cube_map, queried_map, read_npz, run
 from pipelines.run.folder import read_run
 
 PACKAGE = "dustmaps:"
-# Spacing [pc] over which extinctions are differenced and densities integrated.
-_STEP = 20.0
 
 
 def open_other(
@@ -26,7 +24,6 @@ def open_other(
     factor: float | None = None,
     integrated: bool | None = None,
     query: dict[str, Any] | None = None,
-    step: float = _STEP,
 ) -> OtherMap:
     """The map that ``reference`` names.
 
@@ -41,8 +38,6 @@ def open_other(
     integrated, query
         Of a map of dustmaps: whether it gives extinctions from the observer, and
         keywords of its ``query``.
-    step
-        Over which densities are integrated or extinctions differenced [pc].
 
     Raises
     ------
@@ -60,7 +55,7 @@ def open_other(
             )
         source = open_package(reference.removeprefix(PACKAGE))
         return queried_map(
-            source, integrated=integrated, factor=factor, options=query or {}, step=step
+            source, integrated=integrated, factor=factor, options=query or {}
         )
     scale = 1.0 if factor is None else factor
     if (path / "run.json").is_file():

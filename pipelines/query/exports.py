@@ -62,7 +62,7 @@ class CubeDensity:
     @property
     def arrays(self) -> tuple[str, ...]:
         """What of the density there is."""
-        return tuple(name for name in self.cube.arrays if name != "support")
+        return tuple(n for n in self.cube.arrays if n not in ("support", "filled"))
 
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Arrays by name, trilinear at places in the box, shape ``(n,)``."""

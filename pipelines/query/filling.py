@@ -22,7 +22,7 @@ from astropy.coordinates import SkyCoord
 from numpy.lib import recfunctions
 
 from pipelines.base.errors import InputError
-from pipelines.others import BEYOND, OtherMap
+from pipelines.others import BEYOND, NOTHING, OtherMap
 from pipelines.query.map import DustMap
 from pipelines.query.places import Places, places_of
 
@@ -31,8 +31,6 @@ _OWN = (
     "distances of an extinction, and beams, are those of the map itself: ask it "
     "without the one that fills it"
 )
-# Nearer than this [pc] a map has no part of its own.
-_NOTHING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -136,18 +134,18 @@ class FilledMap:
             inside = self.own.source.box.contains(places.positions()) & far
             filled = far & ~inside
             filled[inside] = self.own.source.unseen(places.select(inside))
-            ends = np.zeros(len(places))
             put = np.full(len(places), np.nan)
-            put[filled] = self.other.density(places.select(filled).positions())
+            if filled.any():
+                put[filled] = self.other.density(places.select(filled).positions())
             # Where the other knows nothing the map answers as it does.
             filled &= np.isfinite(put)
             return _Parts(places, places, filled, filled, put)
         ends = self.own.source.reach(places)
         if self.beyond == "stars":
             ends = np.minimum(ends, self.own.source.last_star(places))
-        filled, starts = far & (places.distance > ends), np.maximum(ends, _NOTHING)
+        filled, starts = far & (places.distance > ends), np.maximum(ends, NOTHING)
         near = places.at(np.where(filled, starts, places.distance))
-        alone = filled & (ends <= _NOTHING)
+        alone = filled & (ends <= NOTHING)
         put = np.full(len(places), np.nan)
         some, begin = places.select(filled), starts[filled]
         if len(some):

@@ -17,6 +17,8 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.bands import wanted_conversion
 from pipelines.base.errors import InputError
+from pipelines.query.filling import FilledMap
+from pipelines.query.map import DustMap
 from pipelines.query.opening import open_map
 
 try:
@@ -41,8 +43,9 @@ class MwdustMap(_Base):
 
     Parameters
     ----------
-    path, samples
-        As of `pipelines.query.open_map`.
+    path
+        As of `pipelines.query.open_map`; or a map that is open, such as one that
+        another continues (`dustmap.fill`).
     filter
         A filter of ``mwdust`` such as ``2MASS H``; E(B-V) on the scale of Schlegel,
         Finkbeiner & Davis (1998), as its own maps give, if ``None``.
@@ -52,23 +55,19 @@ class MwdustMap(_Base):
         Of `pipelines.query.map.DustMap.query`: ``mean`` or ``median``.
     from_band
         The band of the map, where it is not known.
-    fill
-        What continues the map outside, e.g. ``dustmap.fill(dust, other)``: asked
-        instead of the map at ``path``.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | DustMap | FilledMap,
         filter: str | None = None,
         sf10: bool = True,
         *,
         mode: str = "mean",
         from_band: str | None = None,
-        fill: Any = None,
     ) -> None:
         super().__init__(filter=filter)
-        self.map = open_map(path) if fill is None else fill
+        self.map = open_map(path) if isinstance(path, str | Path) else path
         self._mode = mode
         change = wanted_conversion(
             {"extinction_band": self.map.band},

@@ -9,7 +9,7 @@ from astropy.table import Table
 from pipelines.base.errors import InputError
 from pipelines.catalog.conversions import convert
 from pipelines.catalog.ingest import ingest
-from pipelines.catalog.presets import fitting_presets, load_preset
+from pipelines.catalog.presets import fitting_presets, load_preset, write_preset
 from pipelines.catalog.schema import read_stars
 
 RNG = np.random.default_rng(4)
@@ -111,6 +111,15 @@ def test_a_mapping_that_worked_is_a_preset_and_offered(tmp_path, command, monkey
         said = command(f"{line.replace('a.parquet', 'd.parquet')} --save-preset {name}")
         assert said.exit_code == 2, name
     assert not (tmp_path / "mine.txt").exists()
+
+
+def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
+    survey = load_preset("hunt2023")
+    path = tmp_path / "mine.toml"
+    write_preset(path, survey)
+    again = load_preset(str(path))
+    assert again.references == survey.references and again.columns == survey.columns
+    assert again.references[0].doi and again.cited == survey.cited
 
 
 def test_bands_go_by_their_own_names_with_their_wavelengths(tmp_path):

@@ -187,7 +187,11 @@ def test_exported_maps_say_where_every_value_is_from(
     options = ExportOptions(
         nside=8, distances=distances, fill=other, fill_beyond="stars", ordering="ring"
     )
-    export_run(positive_run.path, targets, options)
+    targets["zarr"] = [tmp_path / "map.zarr"]
+    done = export_run(positive_run.path, targets, options)
+    assert [note for note in done.notes if "not filled" in note] == [
+        "map.zarr holds the map alone: not filled"
+    ]
     maps, own = read_healpix(tmp_path / "sky.fits"), dustmap.open_map(positive_run.path)
     assert np.isfinite(maps.mean).all() and set(np.unique(maps.filled)) >= {0.0, 2.0}
     filled = FilledMap(own=own, other=other, beyond="stars")
@@ -203,8 +207,8 @@ def test_exported_maps_say_where_every_value_is_from(
     np.testing.assert_array_equal(cube.arrays["filled"] == 1, hole)
     np.testing.assert_allclose(cube.arrays["p50"][hole], LEVEL, rtol=1e-5)
     assert set(np.unique(fits.getdata(tmp_path / "image.fits", "FILLED"))) >= {0.0, 2.0}
-    opened = dustmap.open_map(tmp_path / "sky.fits")
-    assert "mean" in repr(opened)
+    assert "mean" in repr(dustmap.open_map(tmp_path / "sky.fits"))
+    assert "filled" not in dustmap.open_map(tmp_path / "map.fits").source.density.arrays
 
 
 def test_what_is_added_along_rays():

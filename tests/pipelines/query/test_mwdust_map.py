@@ -76,6 +76,6 @@ def test_a_filled_map_has_no_edge(path):
         extinction=lambda points: 1e-3 * np.linalg.norm(points, axis=-1),
     )
     filled = dustmap.fill(dustmap.open_map(path), other)
-    dust = MwdustMap(path, from_band="E(B-V)", fill=filled)
+    dust = MwdustMap(filled, from_band="E(B-V)")
     found = dust(30.0, 3.0, np.array([2.0, 3.0]))
     assert np.diff(found)[0] == pytest.approx(1.0 / 0.884)
