@@ -1,6 +1,6 @@
 """Kriging of many places from neighbouring rays, compiled: a thread for some places.
 
-The same numbers as `dustmap.residual.kriging.Neighbourhoods` has, which learning
+The same numbers as `dustmap.residual.neighbourhoods` has, which learning
 differentiates; of a prediction nothing is kept but the weights.
 """
 
@@ -23,7 +23,7 @@ from dustmap.residual.compiled_covariance import (
     point_covariance,
 )
 from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.kriging import JITTER, Kriging, Neighbourhoods
+from dustmap.residual.kriging import JITTER, Kriging
 from dustmap.residual.rays import Rays
 
 # Places of a block that are solved for at once.
@@ -51,7 +51,7 @@ def krige_rays(
     covariance = CompiledCovariance(form, weights)
     given = _prepared(covariance, rays, noise, places, neighbours)[0]
     found = np.zeros(tuple(neighbours.shape)), np.full(len(places), np.nan)
-    _in_parts(_krige, neighbours, *given, *found)
+    in_parts(_krige, neighbours, *given, *found)
     solved, variance = map(torch.from_numpy, found)
     _require_solved(variance)
     return Kriging(neighbours=neighbours, weights=solved, variance=variance)
@@ -91,7 +91,7 @@ def predict_rays(
     prior = float(weights.sum()) if points else math.nan
     found = np.zeros((len(places), known.shape[1])), np.full(len(places), np.nan)
     own = known, order.numpy(), starts.numpy(), prior
-    _in_parts(_predict, neighbours, *given, *own, *found)
+    in_parts(_predict, neighbours, *given, *own, *found)
     mean, variance = map(torch.from_numpy, found)
     _require_solved(variance)
     return mean.T, variance
@@ -114,7 +114,7 @@ def _prepared(
     return (*columns, noise.numpy(), neighbours.numpy(), covariance.tables), used
 
 
-def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
+def in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
     """A loop over neighbourhoods, a part of them on each thread."""
     count, size = neighbours.shape
     threads = thread_count(count * size**3)
@@ -131,51 +131,8 @@ def _require_solved(variance: Float[Tensor, " m"]) -> None:
         )
 
 
-def ray_neighbourhoods(
-    form: FreeSpectrum | AlongRay,
-    rays: Rays,
-    places: Rays,
-    neighbours: Int[Tensor, "m k"],
-) -> Neighbourhoods:
-    """`Neighbourhoods.of` places and their neighbours, from tables of the form."""
-    used, near = neighbours.unique(return_inverse=True)
-    (count, size), scales = neighbours.shape, len(form.lengthscales)
-    among = np.empty((count, size, size, scales))
-    across, prior = np.empty((count, size, scales)), np.empty((count, scales))
-    for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
-        component = CompiledCovariance(form, unit)
-        given = (component.columns(rays[used]), component.columns(places), near.numpy())
-        found = among[..., j], across[..., j], prior[:, j]
-        _in_parts(_components, near, *given, component.tables, *found)
-    return Neighbourhoods(
-        neighbours=neighbours,
-        among=torch.from_numpy(among),
-        across=torch.from_numpy(across),
-        prior=torch.from_numpy(prior),
-    )
-
-
 @compiled
-def _components(first, last, rays, places, neighbours, tables, among, across, prior):
-    """Fill in the covariances of the places from ``first`` to ``last``."""
-    size = neighbours.shape[1]
-    found, own = np.empty(size), np.empty(1)
-    for m in range(first, last):
-        rows = rays[neighbours[m]]
-        columns = rows.T.copy()
-        for i in range(size):
-            covariances(rows[i], rows, columns, i + 1, tables, found)
-            for j in range(i + 1):
-                among[m, i, j] = among[m, j, i] = found[j]
-        place = places[m : m + 1]
-        covariances(place[0], rows, columns, size, tables, found)
-        across[m] = found
-        covariances(place[0], place, place.T.copy(), 1, tables, own)
-        prior[m] = own[0]
-
-
-@compiled
-def _factorise(matrix):
+def factorise(matrix):
     """``UᵀU`` with U in the upper triangle in place; whether there is one.
 
     Loops run along rows, so that they are vectors.
@@ -196,7 +153,7 @@ def _factorise(matrix):
 
 
 @compiled
-def _solve(factor, x):
+def solve(factor, x):
     """``(UᵀU)⁻¹ x`` in place."""
     n = len(x)
     for i in range(n):
@@ -233,7 +190,7 @@ def _factor(rows, columns, noise, tables, matrix, found):
         for j in range(i + 1):
             matrix[j, i] = found[j]
         matrix[i, i] += JITTER * matrix[i, i] + noise[i]
-    return _factorise(matrix)
+    return factorise(matrix)
 
 
 @compiled
@@ -251,7 +208,7 @@ def _krige(first, last, rays, places, noise, neighbours, tables, solved, varianc
         covariances(place[0], rows, columns, size, tables, found)
         covariances(place[0], place, place.T.copy(), 1, tables, own)
         solved[m] = found
-        _solve(matrix, solved[m])
+        solve(matrix, solved[m])
         # The tables cannot resolve a smaller variance.
         variance[m] = max(own[0] - (solved[m] * found).sum(), JITTER * own[0])
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.compiled_kriging import ray_neighbourhoods
 from dustmap.residual.field import COUNT, ResidualField
 from dustmap.residual.learning import learn_weights, tail_degrees, variance_scale
+from dustmap.residual.neighbourhoods import Neighbourhoods
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import DensityCube, Rays
 
@@ -190,7 +190,7 @@ def _learnt(
     It is nothing but the nugget unless rows share something.
     """
     near = _near_unseen(field.rays, held, field.stretch, count)
-    hoods = ray_neighbourhoods(field.form, field.rays, field.rays[held], near)
+    hoods = Neighbourhoods.of(field.form, field.rays, field.rays[held], near)
     mean = field.residuals.mean(dim=0)
     learnt = learn_weights(
         hoods,
@@ -199,6 +199,7 @@ def _learnt(
         mean[held],
         field.stated[held],
         shared=shared,
+        known=field.weights,
     )
     return replace(
         field,

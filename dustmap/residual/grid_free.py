@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.compiled_kriging import ray_neighbourhoods
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.learning import learn_weights
+from dustmap.residual.neighbourhoods import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.rays import Rays
 
@@ -156,7 +156,7 @@ class _Trial:
         points = self.rays.coordinates(stretch)
         near = known[nearest(points[known], points[held], _TRIED_NEIGHBOURS)]
         places = self.rays[held]
-        hoods = ray_neighbourhoods(FreeSpectrum(), self.rays, places, near)
+        hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, places, near)
         return learn_weights(
             hoods, self.residuals, noise, self.residuals[held], noise[held]
         ).score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from dustmap.residual.kriging import Neighbourhoods
+from dustmap.residual.neighbourhoods import Neighbourhoods
 
 # Degrees of freedom of the score: rows far off count less than in a normal's.
 _DEGREES = 5.0
@@ -19,8 +20,11 @@ OUTLYING = 10.0
 _STEPS = 60
 # Of the logarithms that are searched, about their start: the score is flat in weights
 # that do not matter. Steps of a line search that go too far end at the range's bounds.
-_PRIOR_STD, _RANGE = 5.0, 12.0
+_PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
 _OUTLIER_LOGIT = -4.0
+# How far apart weights start [their logarithm], and a change of the mean score that is
+# none [nats].
+_APART, _FLAT = 6.0, 1e-7
 # Parts of a normal within one standard deviation and within 1.96 of them, and how well
 # noise tells the first: noise of a slightly other shape has another core. The factor on
 # variances was 0.53 to 0.66 where true extinctions are known; the doubt is about its
@@ -53,10 +57,13 @@ def learn_weights(
     observed_noise: Float[Tensor, " m"],
     *,
     shared: bool = True,
+    known: Float[Tensor, " j"] | None = None,
 ) -> Learnt:
     r"""Maximise the log score of held-out residuals by L-BFGS.
 
-    Components have no weight if nothing is ``shared``.
+    Components have no weight if nothing is ``shared``. The search starts from weights
+    that are ``known``; else from several, as the score may have a maximum for each of
+    two lengthscales that explain the same.
 
     The score is a mixture of two Student-T densities, five degrees of freedom, one with
     the predicted variance and one of outliers, ten times as wide. Weights and the
@@ -70,9 +77,8 @@ def learn_weights(
     scale = torch.cat([largest, unit[None]])
     origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
     origin[-1] = _OUTLIER_LOGIT
-    steps = torch.zeros_like(origin).requires_grad_(True)
 
-    def place() -> Tensor:
+    def place(steps: Tensor) -> Tensor:
         return origin + _RANGE * (steps / _RANGE).tanh()
 
     def score(place: Tensor) -> Tensor:
@@ -86,18 +92,22 @@ def learn_weights(
         )
         return torch.logaddexp(inlying, outlying).mean()
 
-    search = torch.optim.LBFGS([steps], max_iter=_STEPS, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        search.zero_grad()
+    def loss(steps: Tensor) -> Tensor:
         prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
-        loss = prior - score(place())
-        loss.backward()
-        return loss
+        return prior - score(place(steps))
 
-    search.step(closure)
+    j, starts = len(largest), [torch.zeros_like(origin)]
+    if shared and known is not None and len(known):
+        steps = (known / largest).log() - origin[:j]
+        starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
+    elif shared:
+        # Each component above the others.
+        above = _APART * (torch.eye(j) - 0.5)
+        starts += torch.nn.functional.pad(above, (0, 2)).to(origin)
     with torch.no_grad():
-        best = place()
+        found = [_minimum(loss, start) for start in starts]
+        steps = min(found, key=lambda steps: float(loss(steps)))
+        best = place(steps)
         values = scale * best[:-1].exp()
         return Learnt(
             weights=values[:-1],
@@ -105,6 +115,24 @@ def learn_weights(
             outliers=float(best[-1].sigmoid()),
             score=float(score(best)),
         )
+
+
+@torch.enable_grad()
+def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Where L-BFGS ends."""
+    steps = start.clone().requires_grad_(True)
+    search = torch.optim.LBFGS(
+        [steps], max_iter=_STEPS, line_search_fn="strong_wolfe", tolerance_change=_FLAT
+    )
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        value = loss(steps)
+        value.backward()
+        return value
+
+    search.step(closure)
+    return steps.detach()
 
 
 def log_score(

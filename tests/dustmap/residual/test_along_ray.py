@@ -19,12 +19,12 @@ from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import (
     krige_rays,
     predict_rays,
-    ray_neighbourhoods,
 )
 from dustmap.residual.field import ResidualField, calibrated, rays_to
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER
+from dustmap.residual.neighbourhoods import Neighbourhoods
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import DensityCube, Rays
 
@@ -178,11 +178,11 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     found = krige_rays(form, WEIGHTS, rows, noise, places, near)
     torch.testing.assert_close(found.weights, expected, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found.variance, left, rtol=1e-3, atol=0)
-    hoods = ray_neighbourhoods(form, rows, places, near)
+    hoods = Neighbourhoods.of(form, rows, places, near)
     some = rows[near]
     for value, one, other in (
-        (hoods.among, some[:, :, None], some[:, None]),
-        (hoods.across, places[:, None], some),
+        (hoods.among.movedim(1, -1), some[:, :, None], some[:, None]),
+        (hoods.across.mT, places[:, None], some),
         (hoods.prior, places, places),
     ):
         exact = form.components(one, other)
@@ -194,14 +194,15 @@ def test_gradients_are_those_of_the_prediction(generator: torch.Generator) -> No
     rows, places = (rays(n, density, generator) for n in (60, 5))
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 8)
     form = form_of(density)
-    hoods = ray_neighbourhoods(form, rows, places, near)
+    hoods = Neighbourhoods.of(form, rows, places, near)
     residuals = torch.randn(60, generator=generator, dtype=torch.float64)
 
     def predict(weights: torch.Tensor, noise: torch.Tensor) -> tuple:
         return hoods.predict(weights, noise, residuals)
 
     mean, variance = predict(WEIGHTS, torch.full((60,), 0.1, dtype=torch.float64))
-    among, across = hoods.among @ WEIGHTS, hoods.across @ WEIGHTS
+    among = hoods.among.movedim(1, -1) @ WEIGHTS
+    across = hoods.across.mT @ WEIGHTS
     own = JITTER * torch.diagonal(among, dim1=1, dim2=2) + 0.1
     solved = torch.linalg.solve(among + torch.diag_embed(own), across)
     torch.testing.assert_close(mean, (solved * residuals[near]).sum(1))

@@ -15,6 +15,8 @@ from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER
+from dustmap.residual.learning import learn_weights
+from dustmap.residual.neighbourhoods import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.ray_table import ray_table
 from dustmap.residual.rays import Rays
@@ -188,6 +190,22 @@ def test_outliers_count_less(generator: torch.Generator) -> None:
     raised = field.noise > 10 * field.stated
     assert bool(raised[order < 45].double().mean() > 0.9)
     assert bool(raised[order >= 45].double().mean() < 0.05)
+
+
+def test_of_two_maxima_the_higher_is_found() -> None:
+    rows, observed, noise, _ = drawn(150, torch.Generator().manual_seed(23))
+    held, others = torch.arange(25), torch.arange(25, 150)
+    points = rows.coordinates(10.0)
+    near = others[nearest(points[others], points[held], 8)]
+    hoods = Neighbourhoods.of(SPECTRUM, rows, rows[held], near)
+    given = (hoods, observed, noise, observed[held], noise[held])
+    found = learn_weights(*given)
+    starts = torch.eye(4, dtype=torch.float64) + 1e-3
+    scores = [learn_weights(*given, known=start).score for start in starts]
+    assert max(scores) - min(scores) > 0.01
+    assert found.score == pytest.approx(max(scores), abs=1e-3)
+    again = learn_weights(*given, known=found.weights)
+    assert again.score == pytest.approx(found.score, abs=1e-4)
 
 
 def test_a_correction_never_makes_an_extinction_negative(
