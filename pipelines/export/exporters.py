@@ -45,7 +45,7 @@ from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
 # Maps that no other map can continue.
-_NEVER_FILLED = ("zarr", "shells", "vti")
+_NEVER_FILLED = ("zarr", "shells")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,12 @@ class RunProducts:
         if options.sphere is not None:
             cube = cut_sphere(cube, options.sphere)
         return convert(cube, self.change)
+
+    @property
+    def filled_cube(self) -> Cube:
+        """The density, with another map in its holes, if asked."""
+        other = self.options.fill
+        return self.cube if other is None else fill_cube(self.cube, other, self.factor)
 
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
@@ -217,10 +223,7 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density."""
-    cube, other = products.cube, products.options.fill
-    if other is not None:
-        cube = fill_cube(cube, other, products.factor)
-    write_fits(path, cube, overwrite=overwrite)
+    write_fits(path, products.filled_cube, overwrite=overwrite)
 
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
@@ -271,7 +274,7 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """The density, for programs that draw volumes."""
-    cube = products.cube
+    cube = products.filled_cube
     write_vti(path, cube, overwrite=overwrite)
     if cube.finer:
         products.notes.append(

@@ -7,20 +7,30 @@ of nested cubes the values at the points of the coarsest are those of the finest
 
 from __future__ import annotations
 
+import json
 import os
-from xml.sax.saxutils import escape, quoteattr
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.formats.hdus import provenance_text
-from pipelines.maps.cube import Cube
+from pipelines.maps.cube import AXES, Cube
 from pipelines.storage.atomic import atomic_file
+
+_DATA, _END = b'<AppendedData encoding="raw">\n_', b"\n</AppendedData>\n</VTKFile>\n"
+_ABOUT, _UNIT = "provenance", "unit"
 
 
 def write_vti(
     path: str | os.PathLike[str], cube: Cube, *, overwrite: bool = False
 ) -> None:
-    """Write every array of ``cube`` as float32 point data.
+    """Write every array of ``cube`` as float32 point data, and whence it is.
+
+    The provenance, as JSON, and the unit are strings among the field data.
 
     Raises
     ------
@@ -40,26 +50,83 @@ def write_vti(
             f'offset="{offset}"/>'
         )
         offset += 8 + array.nbytes
-    about = f"{cube.unit}; positions in pc; {provenance_text(cube.meta)}"
     head = f"""<?xml version="1.0"?>
-<!-- {escape(about).replace("--", "- -")} -->
 <VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" header_type="UInt64">
 <ImageData WholeExtent="{size}" Origin="{origin}" Spacing="{spacing}">
+<FieldData>
+{_text(_UNIT, cube.unit)}
+{_text(_ABOUT, provenance_text(cube.meta))}
+</FieldData>
 <Piece Extent="{size}"><PointData Scalars={quoteattr(next(iter(arrays)))}>
 {chr(10).join(each)}
 </PointData></Piece>
 </ImageData>
-<AppendedData encoding="raw">
-_"""
+"""
     with (
         atomic_file(path, overwrite=overwrite) as temporary,
         open(temporary, "wb") as f,
     ):
-        f.write(head.encode("ascii", "xmlcharrefreplace"))
+        f.write(head.encode() + _DATA)
         for array in arrays.values():
             f.write(np.uint64(array.nbytes).astype("<u8").tobytes())
             f.write(array.tobytes())
-        f.write(b"\n</AppendedData>\n</VTKFile>\n")
+        f.write(_END)
+
+
+def read_vti(path: str | os.PathLike[str]) -> Cube:
+    """Read a cube that :func:`write_vti` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is absent, truncated or not one of this program's.
+    """
+    source = Path(path)
+    try:
+        head, _, data = source.read_bytes().partition(_DATA)
+        if not data.endswith(_END):
+            raise ValueError("its end is missing")
+        image = ElementTree.fromstring(head + b"</VTKFile>")[0]
+        texts = {
+            str(part.get("Name")): bytes(
+                map(int, (part.text or "").split()[:-1])
+            ).decode()
+            for part in image.iterfind("FieldData/DataArray")
+        }
+        axes = _axes(image)
+        shape = tuple(len(axes[name]) for name in reversed(AXES))
+        arrays = {}
+        for part in image.iterfind("Piece/PointData/DataArray"):
+            place = int(part.attrib["offset"]) + 8
+            values = np.frombuffer(data, "<f4", int(np.prod(shape)), place)
+            arrays[part.attrib["Name"]] = values.reshape(shape).astype(np.float32)
+        return Cube(
+            **axes, arrays=arrays, unit=texts[_UNIT], meta=json.loads(texts[_ABOUT])
+        )
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
+        raise InputError(
+            f"{source} is no VTK image that `dustmap export --vti` wrote, or is "
+            f"damaged: {error}"
+        ) from error
+
+
+def _text(name: str, text: str) -> str:
+    """A string among the field data: its bytes as numbers, and a zero."""
+    codes = " ".join(str(code) for code in (*text.encode(), 0))
+    return (
+        f'<DataArray type="String" Name="{name}" NumberOfTuples="1" format="ascii">'
+        f"{codes}</DataArray>"
+    )
+
+
+def _axes(image: ElementTree.Element) -> dict[str, Any]:
+    """Coordinates [pc] by axis."""
+    ends = [int(end) for end in image.attrib["WholeExtent"].split()[1::2]]
+    starts, steps = (map(float, image.attrib[n].split()) for n in ("Origin", "Spacing"))
+    return {
+        name: start + step * np.arange(end + 1)
+        for name, start, step, end in zip(AXES, starts, steps, ends, strict=True)
+    }
 
 
 def _at_points(cube: Cube, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Exported files opened for questions: a FITS cube, maps of the sky, shells.
+"""Exported files opened for questions: FITS and VTK cubes, maps of the sky, shells.
 
 They are read whole. A cube knows the mean of an integral, the integral of its mean, but
 no error of it; maps of the sky know no density, and not which cells stars see.
@@ -18,6 +18,7 @@ from pipelines.base.geometry import Box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
+from pipelines.formats.vtk import read_vti
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import ShellMaps
 from pipelines.maps.truth import truth_extinction
@@ -155,13 +156,15 @@ class ShellDensity:
 
 
 def open_export(path: Path) -> MapStore:
-    """Open ``map.fits``, ``map.healpix.fits`` or shells, as ``dustmap export`` wrote.
+    """Open ``map.fits``, ``map.vti``, ``map.healpix.fits`` or shells of an export.
 
     Raises
     ------
     InputError
         If it is none of these, or is truncated or altered.
     """
+    if path.suffix == ".vti":
+        return _of_cube(path, read_vti(path))
     with open_checked(path) as hdus:
         names = {hdu.name for hdu in hdus}
         is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
@@ -173,7 +176,11 @@ def open_export(path: Path) -> MapStore:
     if is_table:
         maps = read_healpix(path)
         return _store(path, maps.meta, None, _of_maps(maps))
-    cube = read_fits(path)
+    return _of_cube(path, read_fits(path))
+
+
+def _of_cube(path: Path, cube: Cube) -> MapStore:
+    """Its density, and integrals where the Sun is within."""
     density = CubeDensity(cube=cube)
     lower, upper = np.array(density.box.lower), np.array(density.box.upper)
     around = bool((lower <= 0).all() and (upper >= 0).all() and "mean" in cube.arrays)

@@ -26,7 +26,7 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     ----------
     path
         A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
-        around the coordinates will be read; another export (``map.fits``,
+        around the coordinates will be read; another export (``map.fits``, ``map.vti``,
         ``map.healpix.fits`` or shells), which is read whole and knows less
         (:mod:`pipelines.query.exports`); or a run folder, or the archive of its
         samples (``dustmap samples``), which compute every answer anew.
@@ -43,8 +43,8 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     if not place.exists():
         raise InputError(
             f"{place} does not exist: expected what `dustmap export RUN` wrote "
-            "(map.zarr, map.fits, map.healpix.fits or shells), the folder of a run, or "
-            "the archive of its samples (map.samples, by `dustmap samples`)"
+            "(map.zarr, map.fits, map.vti, map.healpix.fits or shells), the folder of "
+            "a run, or the archive of its samples (map.samples, by `dustmap samples`)"
         )
     if place.is_dir() and (is_samples(place) or not is_zarr(place)):
         return _of_posterior(place, place)

@@ -1,5 +1,6 @@
 """Images and volumes, opened by programs that are not ours."""
 
+import json
 import warnings
 
 import numpy as np
@@ -15,7 +16,7 @@ from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
-from pipelines.formats.vtk import write_vti
+from pipelines.formats.vtk import read_vti, write_vti
 from pipelines.maps.cube import Cube
 from pipelines.products import map_cube
 
@@ -165,7 +166,7 @@ def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
     def cube(half, step, value, finer=()):
         axis = np.arange(-half, half + step / 2, step)
         shape = (len(axis),) * 3
-        meta = {"note": "<a & b> -- c"}
+        meta = {"note": "<a & b> -- ü"}
         arrays = {"mean": np.full(shape, value)}
         return Cube(x=axis, y=axis, z=axis, arrays=arrays, finer=finer, meta=meta)
 
@@ -173,3 +174,18 @@ def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
     grid = pyvista.read(tmp_path / "nested.vti")
     values = grid["mean"].reshape(5, 5, 5)
     assert values[2, 2, 2] == 2.0 and values[0, 0, 0] == 1.0
+    assert json.loads(grid.field_data["provenance"][0]) == {"note": "<a & b> -- ü"}
+    back = read_vti(tmp_path / "nested.vti")
+    np.testing.assert_array_equal(back.arrays["mean"], values)
+    np.testing.assert_allclose(back.x, np.arange(-40, 41, 20))
+    assert back.meta == {"note": "<a & b> -- ü"} and back.unit == "mag pc-1"
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_truncated_volume_is_refused(positive_run, tmp_path, kept):
+    whole, part = tmp_path / "map.vti", tmp_path / "part.vti"
+    export(positive_run, whole)
+    content = whole.read_bytes()
+    part.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(InputError, match="vti"):
+        dustmap.open_map(part)

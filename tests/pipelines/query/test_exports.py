@@ -23,6 +23,7 @@ def exported(positive_run, tmp_path_factory):
     targets = {
         "zarr": [folder / "map.zarr"],
         "fits": [folder / "map.fits"],
+        "vti": [folder / "map.vti"],
         "healpix": [folder / "sky.fits"],
         "shells": [folder / "shells.fits"],
     }
@@ -52,8 +53,10 @@ def coords():
     return galactic(places.l, places.b, places.distance)
 
 
-def test_a_fits_cube_has_the_densities_of_the_store(exported, coords):
-    cube, store = (open_map(exported / name) for name in ("map.fits", "map.zarr"))
+@pytest.mark.parametrize("name", ["map.fits", "map.vti"])
+def test_a_cube_has_the_densities_of_the_store(exported, coords, name):
+    cube, store = (open_map(exported / one) for one in (name, "map.zarr"))
+    assert cube.band == store.band
     for mode in ("mean", "std", "median"):
         ours, theirs = (
             dust.query(coords, integrated=False, mode=mode, return_flags=True)

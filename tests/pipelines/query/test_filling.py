@@ -16,6 +16,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
+from pipelines.formats.vtk import read_vti
 from pipelines.maps.cube import Cube
 from pipelines.others import OtherMap, cube_map
 from pipelines.query.filling import FilledMap
@@ -181,6 +182,7 @@ def test_exported_maps_say_where_every_value_is_from(
     targets = {
         "healpix": [tmp_path / "sky.fits"],
         "fits": [tmp_path / "map.fits"],
+        "vti": [tmp_path / "map.vti"],
         "image": [tmp_path / "image.fits"],
     }
     distances = (100.0, 300.0, 500.0)
@@ -206,6 +208,8 @@ def test_exported_maps_say_where_every_value_is_from(
     hole = cube.arrays["support"] <= 0
     np.testing.assert_array_equal(cube.arrays["filled"] == 1, hole)
     np.testing.assert_allclose(cube.arrays["p50"][hole], LEVEL, rtol=1e-5)
+    volume = read_vti(tmp_path / "map.vti")
+    np.testing.assert_array_equal(volume.arrays["filled"], cube.arrays["filled"])
     assert set(np.unique(fits.getdata(tmp_path / "image.fits", "FILLED"))) >= {0.0, 2.0}
     assert "mean" in repr(dustmap.open_map(tmp_path / "sky.fits"))
     assert "filled" not in dustmap.open_map(tmp_path / "map.fits").source.density.arrays
