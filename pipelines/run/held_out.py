@@ -112,7 +112,7 @@ def _observed(
 def held_out_score(
     predictions: dict[str, np.ndarray], stars: Stars, plan: Plan
 ) -> dict[str, float]:
-    """Error and coverage of the noisy extinctions of the held-out stars."""
+    """Error, coverage and median z-score of held-out stars' noisy extinctions."""
     if not len(stars):
         return {}
     held = HeldOut.of(stars, plan, predictions)
@@ -123,7 +123,9 @@ def held_out_score(
     }
     # Without posterior samples there is no standard deviation to judge.
     if held.has_uncertainty:
-        for found in coverage(held.z_scores(positive=plan.is_lognormal), _LEVELS):
+        z = held.z_scores(positive=plan.is_lognormal)
+        score["z_median"] = float(np.median(z))
+        for found in coverage(z, _LEVELS):
             score[f"coverage_{100 * found.level:.0f}"] = found.held
     return score | held.baseline_score()
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from pipelines.run.baselines import NAMES, loses
 
-# Deviations of a coverage from its level, in binomial errors.
-TOO_FAR = 4.0
+# Deviations that count: in standard errors, and, as those of many stars are small, of a
+# coverage and of the median z-score, which outliers do not move.
+_ERRORS, _COVERAGE, _BIAS = 4.0, 0.02, 0.1
 
 
 def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
@@ -31,14 +32,20 @@ def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
     if "coverage_68" not in score:
         return False, "to be used with care: the map states no uncertainty"
     for level, key in ((0.68, "coverage_68"), (0.95, "coverage_95")):
-        error = math.sqrt(level * (1 - level) / score["stars"])
-        if abs(score[key] - level) > TOO_FAR * error:
+        if misses(level, score[key], score["stars"]):
             word = "wide" if score[key] > level else "narrow"
             return False, (
                 f"to be used with care: intervals are too {word}, those of "
                 f"{level:.0%} hold {score[key]:.0%} of {score['stars']:.0f} held-out "
                 "stars"
             )
+    bias = score.get("z_median", 0.0)
+    if biased(bias, score["stars"]):
+        return False, (
+            f"to be used with care: the median held-out star has {abs(bias):.2g} "
+            f"standard deviations {'more' if bias > 0 else 'less'} extinction than "
+            "predicted"
+        )
     beside = ""
     if known:
         gain = 1 - score["rmse"] / best
@@ -49,3 +56,15 @@ def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
         f"{beside}, and 68% intervals hold {score['coverage_68']:.0%} of "
         f"{score['stars']:.0f} stars"
     )
+
+
+def misses(level: float, held: float, stars: float) -> bool:
+    """Whether intervals of this level hold too many or too few of so many stars."""
+    error = math.sqrt(level * (1 - level) / stars)
+    return abs(held - level) > max(_ERRORS * error, _COVERAGE)
+
+
+def biased(z_median: float, stars: float) -> bool:
+    """Whether the median z-score of so many stars is off zero."""
+    error = math.sqrt(math.pi / 2 / stars)
+    return abs(z_median) > max(_ERRORS * error, _BIAS)

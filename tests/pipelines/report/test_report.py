@@ -207,6 +207,8 @@ GOOD = {
         ({"excess": 5.0}, True, False, "without a map, neighbouring stars"),
         ({"coverage_68": 0.55}, True, False, "too narrow"),
         ({"coverage_95": 0.999}, True, False, "too wide"),
+        ({"z_median": 0.2}, True, False, "more extinction"),
+        ({"z_median": 0.05, "coverage_68": 0.665, "stars": 1e6}, True, True, "usable"),
     ],
 )
 def test_the_verdict_follows_from_held_out_stars(changes, converged, good, word):
