@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row, plain, table
 from pipelines.figures.style import save_figure
-from pipelines.storage.atomic import atomic_directory, write_manifest
+from pipelines.storage.atomic import (
+    atomic_directory,
+    check_output_folder,
+    write_manifest,
+)
 
 # Rows that are printed of a table.
 _MOST_ROWS = 20
@@ -60,28 +63,6 @@ class Comparison:
         return "\n".join([*parts, *self.words])
 
 
-def check_folder(path: Path, *, overwrite: bool) -> None:
-    """Refuse an output folder before the work rather than after it.
-
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or is no comparison's folder.
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder: make it first ({path})")
-    if not path.exists():
-        return
-    if not overwrite:
-        raise InputError(f"{path} exists: choose another output or pass --overwrite")
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if not is_empty and not (path / SUMMARY).is_file():
-        raise InputError(
-            f"{path} is no folder of a comparison (it has no {SUMMARY}): --overwrite "
-            "replaces only such, choose another output"
-        )
-
-
 def write_comparison(
     path: Path, comparison: Comparison, *, overwrite: bool = False
 ) -> list[Path]:
@@ -90,9 +71,9 @@ def write_comparison(
     Raises
     ------
     InputError
-        As `check_folder`.
+        If ``path`` exists and ``overwrite`` is false, or is no comparison's folder.
     """
-    check_folder(path, overwrite=overwrite)
+    check_output_folder(path, SUMMARY, overwrite=overwrite)
     with atomic_directory(path, overwrite=overwrite) as folder:
         content = {"kind": comparison.kind, "words": comparison.words}
         content = plain(content | comparison.numbers)

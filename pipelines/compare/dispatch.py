@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.compare.clouds import compare_clouds
-from pipelines.compare.comparison import Comparison, check_folder, write_comparison
+from pipelines.compare.comparison import SUMMARY, Comparison, write_comparison
 from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
 from pipelines.compare.references import HELD_OUT, kind_of
@@ -19,6 +19,7 @@ from pipelines.compare.stars import compare_held_out, compare_stars
 from pipelines.compare.tables import read_clouds, read_lines
 from pipelines.others import PACKAGE, open_other, open_package
 from pipelines.run.folder import Run, read_run
+from pipelines.storage.atomic import check_output_folder
 
 _CALLED = {
     "stars": "a table of stars",
@@ -72,7 +73,7 @@ def compare(
         If the run or the reference cannot be read, or the output exists.
     """
     options = options or CompareOptions()
-    check_folder(output, overwrite=overwrite)
+    check_output_folder(output, SUMMARY, overwrite=overwrite)
     kind = kind_of(reference) if options.kind == "auto" else options.kind
     compared = {"stars": _stars, "lines": _lines, "clouds": _clouds, "map": _map}[kind]
     comparison = compared(read_run(run), reference, options)

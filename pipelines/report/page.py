@@ -18,7 +18,7 @@ from pipelines.report.overview import overview
 from pipelines.report.summary import summary
 from pipelines.report.validation import validation
 from pipelines.report.view import view
-from pipelines.storage.atomic import atomic_file
+from pipelines.storage.atomic import atomic_file, check_output
 
 _FOLDER = Path(__file__).with_name("templates")
 
@@ -39,8 +39,7 @@ def write_report(
         If the run is incomplete, the output exists and ``overwrite`` is false, or an
         optional package is missing.
     """
-    if output.exists() and not overwrite:
-        raise InputError(f"{output} exists: choose another output or pass --overwrite")
+    check_output(output, overwrite=overwrite)
     for name in ("jinja2", "plotly.offline")[: 1 + three_d]:
         _optional(name)
     page = _compose(gather(run, nside=nside), three_d=three_d)

@@ -6,7 +6,6 @@
 ``posterior.safetensors``  mean and samples of ε, sight-line lengths per cell
 ``residual.safetensors``   the stars' residuals and their covariance, if learnt
 ``metrics.jsonl``          one record per solver iteration that was reported
-``convergence.png``        the same as a picture
 ``stars.parquet``          the stars that were fitted (at most 200,000 of them)
 ``held_out.parquet``       held-out stars: observed, by the map, without it
 ``manifest.json``          hashes of all of these; ``COMPLETE`` is written last
@@ -35,7 +34,7 @@ from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.run.residual import read_residual
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.atomic import check_manifest, check_output
+from pipelines.storage.atomic import check_manifest, check_output_folder
 
 _NOWHERE = torch.zeros(1, 3, dtype=torch.float64)
 
@@ -90,26 +89,19 @@ class Run:
 
 
 def check_run_folder(path: Path, *, overwrite: bool, marker: str = "run.json") -> None:
-    """Refuse an output folder before the work rather than after it.
+    """Refuse an output folder, as `check_output_folder`, or one of unfinished fits.
 
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false, if overwriting would delete
-        something that holds no ``marker`` of a run, or if its folder cannot be written.
+        If nothing may or can be written there.
     """
     if path.name.endswith(SUFFIX):
         raise InputError(
             f"{path}: names that end in {SUFFIX} are those of fits that are not "
             "finished, choose another output"
         )
-    check_output(path, overwrite=overwrite)
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty and not (path / marker).is_file():
-        raise InputError(
-            f"{path} is no run folder: --overwrite replaces only a run, choose "
-            "another output"
-        )
+    check_output_folder(path, marker, overwrite=overwrite)
 
 
 def write_state(folder: Path, **tensors: Tensor) -> None:

@@ -236,8 +236,22 @@ def _name_some(kind: str, names: list[str]) -> str:
 def check_output(target: Path, *, overwrite: bool) -> None:
     """Raise an `InputError` if a file or folder cannot be written at ``target``."""
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists: choose another output or pass --overwrite")
+        raise InputError(
+            f"{target} exists: choose another output, or have it replaced "
+            "(--overwrite; in Python overwrite=True)"
+        )
     check_writable(target)
+
+
+def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
+    """As `check_output`; what is replaced must be empty or hold the file ``marker``."""
+    check_output(target, overwrite=overwrite)
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if target.exists() and not is_empty and not (target / marker).is_file():
+        raise InputError(
+            f"{target} holds no {marker}: only a folder that has one is replaced, "
+            "choose another output"
+        )
 
 
 def check_writable(target: Path) -> None:

@@ -20,7 +20,6 @@ from pipelines.run.predict import predict_columns
 FILES = [
     "COMPLETE",
     "config.toml",
-    "convergence.png",
     "held_out.parquet",
     "manifest.json",
     "metrics.jsonl",
@@ -132,7 +131,7 @@ def test_only_a_run_or_nothing_may_be_replaced(cloud_run, tmp_path):
     check_run_folder(cloud_run.path, overwrite=True)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="no run folder"):
+    with pytest.raises(InputError, match=r"run\.json"):
         check_run_folder(tmp_path / "home", overwrite=True)
     with pytest.raises(InputError, match="exists"):
         check_run_folder(tmp_path / "empty", overwrite=False)
