@@ -83,6 +83,13 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
         (made / "maps.toml").write_text(registry(folder.name, about, sums))
     for path in sorted(folder.iterdir()):
         click.echo(str(path))
+    for work in meta["citation"].get("catalogues", []):
+        if not work.get("references"):
+            click.echo(
+                f"no paper is named for {work['title']}: name it by `reference` in "
+                "the preset, and ingest and fit again",
+                err=True,
+            )
     if not about["doi"]:
         click.echo("no --doi: reserve one and call again with --overwrite", err=True)
 

@@ -137,7 +137,8 @@ def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
     beam = _beam(options)
     if beam is not None and not dust.has_samples:
         click.echo(
-            "note: the error of an average over a beam needs posterior samples: query "
+            "note: the error of an average over a beam needs posterior samples, and "
+            "its scatter is here that of the mean map, smoother than the dust: query "
             "the run, or name it with --samples RUN",
             err=True,
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.spatial import KDTree
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import QUANTILES
@@ -14,6 +15,9 @@ from pipelines.maps.cube import LineOfSight
 from pipelines.products.cumulative import RayIntegrals
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
+
+# Stars whose median extinction ranks a direction.
+_NEAR = 7
 
 
 def lines_of_sight(
@@ -59,14 +63,17 @@ def lines_of_sight(
 
 
 def default_directions(stars: Stars, count: int = 6) -> list[tuple[float, float]]:
-    """Directions spread over the sky among the stars of largest extinction signal.
+    """Directions spread over the sky among the stars with most extinction.
 
-    Greedy: the star of the highest extinction, then the highest that is at least
-    30 deg away from all chosen before (less where the field is small).
+    Greedy: the star around which it is highest, then the highest that is at least
+    30 deg away from all chosen before (less where the field is small). It is the median
+    of the nearest stars in the sky, which single outliers do not move.
     """
     assert stars.extinction is not None
     vectors = unit_vectors(stars.l, stars.b)
-    order = np.argsort(stars.extinction)[::-1]
+    _, near = KDTree(vectors).query(vectors, k=min(_NEAR, len(stars)))
+    around = stars.extinction[near].reshape(len(stars), -1)
+    order = np.argsort(np.median(around, axis=1))[::-1]
     separation = math.radians(30)
     chosen: list[int] = []
     while len(chosen) < count and separation > 1e-4:

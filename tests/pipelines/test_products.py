@@ -178,8 +178,12 @@ def test_distances_and_resolution_follow_from_the_box(cloud_run):
     assert healpy.isnsideok(default_nside(cloud_run), nest=True)
 
 
-def test_directions_are_towards_extinction_and_apart():
+@pytest.mark.parametrize("outlier", [0.0, 50.0])
+def test_directions_are_towards_extinction_and_apart(outlier):
     stars = one_cloud.catalogue(500)
+    extinction = stars.extinction.copy()
+    extinction[::50] += outlier
+    stars = replace(stars, extinction=extinction)
     chosen = np.array(default_directions(stars))
     first = unit_vectors(*chosen[:1].T)[0]
     assert first @ unit_vectors(CLOUD_L, CLOUD_B) > np.cos(np.radians(20))
