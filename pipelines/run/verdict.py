@@ -16,10 +16,20 @@ def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
     """Whether nothing speaks against a map, and what that rests on.
 
     ``score`` is the summary's ``held_out``: errors, coverages, and those of predictions
-    without a map; empty where no star was held out.
+    without a map; empty where no star was held out. A fit that time cut short has not
+    ``converged``, and may still predict well.
     """
-    if not converged:
-        return False, "not usable as it is: the fit did not converge"
+    good, sentence = _judged(score)
+    if converged:
+        return good, f"{'usable: ' if good else ''}{sentence}"
+    fault = "the fit did not converge"
+    if not good:
+        return False, f"not usable as it is: {fault}"
+    return False, f"to be used with care: {fault}, though {sentence}"
+
+
+def _judged(score: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether held-out stars speak for a map, and in which words."""
     if not score:
         return False, "not judged: no held-out star tells how well the map predicts"
     known = [name for name in NAMES if f"rmse_{name}" in score]
@@ -52,7 +62,7 @@ def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
         beside = f", {abs(gain):.0%} {'better' if gain >= 0 else 'worse'} than without"
         beside += " a map" if gain >= 0 else " a map, within chance"
     return True, (
-        f"usable: held-out extinctions are predicted to {score['rmse']:.3g} mag"
+        f"held-out extinctions are predicted to {score['rmse']:.3g} mag"
         f"{beside}, and 68% intervals hold {score['coverage_68']:.0%} of "
         f"{score['stars']:.0f} stars"
     )

@@ -123,7 +123,7 @@ def test_what_did_not_converge_is_loud_and_comes_first(material):
     wrong = with_summary(material, converged=False)
     page, text = read(overview(wrong), summary(wrong))
     assert page.index('class="warning" role="alert"') < page.index("This map is")
-    assert "The fit did not converge" in page and "Not usable as it is" in text
+    assert "The fit did not converge" in page and "did not converge, though" in text
 
 
 def test_all_faults_of_a_fit_are_told(material):
@@ -203,7 +203,8 @@ GOOD = {
             True,
             "worse than without a map, within",
         ),
-        ({}, False, False, "did not converge"),
+        ({}, False, False, "did not converge, though held-out"),
+        ({"excess": 5.0}, False, False, "not usable as it is: the fit did not"),
         ({"excess": 5.0}, True, False, "without a map, neighbouring stars"),
         ({"coverage_68": 0.55}, True, False, "too narrow"),
         ({"coverage_95": 0.999}, True, False, "too wide"),
