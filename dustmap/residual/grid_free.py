@@ -17,7 +17,7 @@ from torch import Tensor
 from dustmap.residual.field import ResidualField, least_density
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.learning import learn_weights
+from dustmap.residual.learning import Learnt, learn_weights
 from dustmap.residual.neighbourhoods import Neighbourhoods
 from dustmap.residual.neighbours import nearest, without_self
 from dustmap.residual.rays import Rays
@@ -88,10 +88,13 @@ def learn_grid_free(
     means = local_means(observed, None, _MEANS)
     trials = [_Trial.of(observed, mean, least, placing) for mean in means.T]
     tried = held[:_TRIED]
-    scores = [trial.score(noise, tried, _STRETCH) for trial in trials]
+    first = trials[0].learnt(noise, tried, _STRETCH)
+    others = [trial.learnt(noise, tried, _STRETCH, first) for trial in trials[1:]]
+    scores = [learnt.score for learnt in (first, *others)]
     best = scores.index(max(scores))
     trial, known = trials[best], {_STRETCH: scores[best]}
-    known |= {stretch: trial.score(noise, tried, stretch) for stretch in _STRETCHES}
+    for stretch in _STRETCHES:
+        known[stretch] = trial.learnt(noise, tried, stretch, first).score
     stretch = max(known, key=lambda stretch: known[stretch])
     field = learn_residual(
         trial.rays,
@@ -147,8 +150,10 @@ class _Trial:
             placing=(mean * placing) ** 2,
         )
 
-    def score(self, noise: Tensor, held: Tensor, stretch: float) -> float:
-        """Mean log score of held-out rows with the weights that make it largest."""
+    def learnt(
+        self, noise: Tensor, held: Tensor, stretch: float, first: Learnt | None = None
+    ) -> Learnt:
+        """The weights that predict held-out rows best, sought from those of another."""
         noise = noise + self.placing
         seen = torch.ones(len(self.rays), dtype=torch.bool)
         seen[held] = False
@@ -158,5 +163,6 @@ class _Trial:
         places = self.rays[held]
         hoods = Neighbourhoods.of(FreeSpectrum(), self.rays, places, near)
         return learn_weights(
-            hoods, self.residuals, noise, self.residuals[held], noise[held]
-        ).score
+            *(hoods, self.residuals, noise, self.residuals[held], noise[held]),
+            known=None if first is None else first.weights,
+        )

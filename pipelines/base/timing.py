@@ -96,16 +96,30 @@ class Countdown:
 
     def left(self, done: float = 0.0) -> float:
         """Seconds until the end, with this share of the present part done."""
-        pace = self._taken / self._expected
-        ahead = sum(e for name, e in self.parts.items() if name != self._part)
         passed = self._clock() - self._begun
-        present = pace * self.parts.get(self._part, 0.0)
+        present = self.present
         if done > 0:
             weight = min(_TOLD * done, 1.0)
             present = (1 - weight) * present + weight * passed / done
-        left = pace * ahead + max(present - passed, _OVERDUE * passed)
+        left = self.after(self._part) + max(present - passed, _OVERDUE * passed)
         most = self._ceiling()
         return min(left, most) if most > 0 else left
+
+    def after(self, part: str) -> float:
+        """Seconds that what follows a part will take."""
+        names = list(self.parts)
+        first = names.index(part) + 1 if part in names else 0
+        return self._pace * sum(self.parts[name] for name in names[first:])
+
+    @property
+    def present(self) -> float:
+        """Seconds that the present part is expected to take."""
+        return self._pace * self.parts.get(self._part, 0.0)
+
+    @property
+    def _pace(self) -> float:
+        """How much longer parts take than expected."""
+        return self._taken / self._expected
 
     def at(self, stage: str, samples: int = 0) -> float:
         """Seconds until the end from a stage, such as ``samples 17-32`` of 48."""

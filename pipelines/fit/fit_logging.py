@@ -21,10 +21,6 @@ from pipelines.model import cost
 from pipelines.model.plan import Plan, memory_limit
 from pipelines.planning.spacing import round_spacing
 
-# What takes about as long for any catalogue [s], on two idle cores: the scales from
-# 4,000 stars, what neighbours share, and held-out stars with the predictions beside
-# them. Measured for 6,000 and 57,000 stars: 5 and 8, 31 and 28 to 42, 34 and 18 to 25.
-_SCALES, _RESIDUAL, _TESTS = 7.0, 35.0, 28.0
 # Distances [pc] at which the resolution of nested grids is told.
 _TOLD_AT = (50.0, 200.0, 1000.0)
 
@@ -72,11 +68,12 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         each = f" for each of {work.ranks} processes, {work.here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
     seconds, minutes = cost.seconds(work, speed), config.budget.minutes
-    say(f"time: about {seconds:.0f} s for the solves")
-    if seconds > 60 * minutes:
+    others = sum(cost.beside(speed).values())
+    say(f"time: about {seconds:.0f} s for the solves, {others:.0f} s for all else")
+    if seconds + others > 60 * minutes:
         say(
-            f"note: budget.minutes = {minutes:g} is less than that, and the fit will "
-            "end early: raise it, or take a coarser grid or fewer samples"
+            f"note: budget.minutes = {minutes:g} is less than that: the solves will "
+            "end early, with fewer samples; raise it, or take a coarser grid"
         )
     refuse_too_large(plan, work, config)
 
@@ -185,13 +182,14 @@ def expected(
     if not (plan.is_lognormal or plan.outliers or blurred):
         # One linear solve, with a noise that is known.
         tolerances["mean"] = inference.tolerance
-    solves = cost.parts(work, speed)
-    parts = {"scales": _SCALES} if learns else {}
+    solves, beside = cost.parts(work, speed), cost.beside(speed)
+    parts = {"scales": beside["scales"]} if learns else {}
     if "first map" in solves:
-        parts |= {"first map": solves.pop("first map"), "residual": _RESIDUAL}
+        parts["first map"] = solves.pop("first map")
+        parts["residual"] = beside["residual"]
     parts |= solves
     if config.data.holdout > 0:
-        parts["tests"] = _TESTS
+        parts |= {name: beside[name] for name in ("tests", "baselines")}
     return Expected(parts=parts, samples=inference.samples, tolerances=tolerances)
 
 

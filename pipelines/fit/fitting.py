@@ -44,10 +44,10 @@ from pipelines.saving.fit_state import FitState
 from pipelines.saving.session import Session, opened
 from pipelines.saving.workspace import Workspace, finish, unfinished
 
-# Of the time left before a first map, what the rest of the fit needs; what comes after
-# an inference, in units of the time in which the residual was first learnt (with 57,000
-# stars 18 s after 28 s, with 6,000 34 s after 31 s), and at least of the budget.
-_AFTER_FIRST, _AFTER_LAST, _LEAST_AFTER = 0.7, 1.3, 0.05
+# Of the time left before a first map, what the rest of the fit needs; of the budget,
+# what comes at least after the last inference.
+_AFTER_FIRST, _LEAST_AFTER = 0.7, 0.05
+_LAST = "refined samples"
 
 
 def fit(
@@ -276,7 +276,8 @@ def _mapped(
     session.manager.clock.lap("inference")
     # What this map left to a common noise, neighbours may share.
     result = replace(result, plan=state.plan)
-    session.begin_part("residual")
+    doing = "learning what neighbouring stars share beyond the map"
+    session.begin_silent_part("residual", doing)
     state = replace(
         state,
         stage="mapped",
@@ -331,10 +332,11 @@ def _run(
             manager.stop_if_asked()
         record(f"first {stage}" if rough and "samples" in stage else stage, step, value)
 
-    left = _seconds_left(session)
-    spent = session.manager.clock.seconds.get("residual", 0.0)
-    least = _LEAST_AFTER * 60 * config.budget.minutes
-    later = _AFTER_FIRST * left() if rough else max(_AFTER_LAST * spent, least)
+    left, later = _seconds_left(session), _LEAST_AFTER * 60 * config.budget.minutes
+    if rough:
+        later = _AFTER_FIRST * left()
+    elif session.countdown is not None:
+        later = max(session.countdown.after(_LAST), later)
     problem = Problem(
         plan=plan,
         data=data_of(sample.train, config),
@@ -349,7 +351,7 @@ def _run(
         correlation=correlated_noise.correlation_of(state, sample, config),
         start=None if state.result is None else state.result.mean,
         rough=rough,
-        time_left=lambda: left() - later,
+        time_left=lambda: left(later),
     )
     # Free the checkpoint's tensors.
     del inference
@@ -361,11 +363,12 @@ def _run(
         raise InputError(f"{manager.last}: {error}") from error
 
 
-def _seconds_left(session: Session) -> Callable[[], float]:
+def _seconds_left(session: Session) -> Callable[..., float]:
     """What the ranks have left of ``budget.minutes``, the least of them."""
 
-    def left() -> float:
-        milliseconds = int(1000 * session.seconds_left)
+    def left(later: float = 0.0) -> float:
+        """Before ``later`` seconds for the rest."""
+        milliseconds = int(1000 * (session.seconds_left - later))
         return min(session.group.numbers(milliseconds)) / 1000
 
     return left

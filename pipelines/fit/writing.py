@@ -29,13 +29,13 @@ from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
-from pipelines.storage.metrics import Record, write_metrics
+from pipelines.storage.metrics import write_metrics
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
 _NO_TIME = (
-    "no predictions without a map to compare with: budget.minutes = {:g} have passed "
-    "(`dustmap fit --quick` makes them)"
+    "no predictions without a map to compare with: they would not end within "
+    "budget.minutes = {:g} (`dustmap fit --quick` makes them)"
 )
 # What of a report stands in ``run.json``, beside the plan.
 _SUMMARY = (
@@ -110,6 +110,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     """
     config, clock, result = session.config, session.manager.clock, state.result
     assert result is not None
+    session.begin_silent_part("tests", "predicting the held-out stars")
     support, *finer = sight_line_lengths(result.plan, sample.train, session.group)
     # The first rank alone predicts, tests and writes.
     test, residual, predictions = sample.test.select(slice(0)), None, {}
@@ -122,7 +123,8 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         predictions = predict_columns(result.plan, posterior, test) if len(test) else {}
     clock.lap("held-out test")
     if len(test):
-        beside, said = _baselines(sample, config, session.seconds_left)
+        session.begin_silent_part("baselines", "predicting them from their neighbours")
+        beside, said = _baselines(sample, config, in_time=session.is_in_time)
         predictions, told = predictions | beside, (*told, *said)
         clock.lap("baselines")
     report = FitReport(
@@ -154,7 +156,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         )
         if residual is not None:
             write_residual(folder, residual)
-        _write_records(folder, session.manager.metrics.data)
+        write_metrics(folder / "metrics.jsonl", session.manager.metrics.data)
         if len(test):
             write_held_out(folder / HELD_OUT, test, result.plan, predictions)
         write_manifest(folder)
@@ -162,10 +164,10 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
 
 
 def _baselines(
-    sample: Sample, config: FitConfig, seconds_left: float
+    sample: Sample, config: FitConfig, *, in_time: bool
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Columns of the held-out stars, or why there are none."""
-    if seconds_left <= 0:
+    if not in_time:
         return {}, (_NO_TIME.format(config.budget.minutes),)
     generator = torch.Generator().manual_seed(config.inference.seed)
     try:
@@ -210,14 +212,3 @@ def _write_fitted(folder: Path, train: Stars) -> None:
         every = np.linspace(0, len(train) - 1, _KEPT_STARS).astype(np.int64)
         train = train.select(every)
     write_stars(folder / "stars.parquet", train, overwrite=False)
-
-
-def _write_records(folder: Path, records: list[Record]) -> None:
-    """Every iteration that was reported, and a picture of them."""
-    # Within the function: no picture decides what a fit computes.
-    from pipelines.figures.history import history
-    from pipelines.figures.style import save_figure
-
-    write_metrics(folder / "metrics.jsonl", records)
-    if any("seconds" in record for record in records):
-        save_figure(history(records), folder / "convergence.png")

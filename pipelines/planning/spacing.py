@@ -33,8 +33,9 @@ _POINTS_PER_STAR, _LEAST_POINTS = 1_000, 20_000
 _SHARED_PER_STAR, _LEAST_SHARED = 7, 500_000
 # Cost of one of the published engine's rows per grid point, measured at M = 4,000.
 _ROW_SECONDS = 4e-6
-# Fraction of the time budget that the solves may take.
-_SOLVE_SHARE = 0.7
+# Fractions of the time budget that the solves may take: at most, and at least where
+# there is little besides what every fit takes.
+_SOLVE_SHARE, _LEAST_SHARE = 0.7, 0.4
 # A finer grid reaches as far as stars are, on average, this many of its cells apart: on
 # a sky with stars 5.8 pc apart near the Sun errors of extinctions there were 0.00277,
 # 0.00267 and 0.00264 mag with cells of 11.5, 8 and 5.75 pc.
@@ -74,7 +75,7 @@ def finest_grids(
     enough = max(_LEAST_POINTS, _POINTS_PER_STAR * len(distances))
     if shares_noise(config):
         enough = max(_LEAST_SHARED, _SHARED_PER_STAR * len(distances))
-    memory, seconds = memory_limit(config), _solve_seconds(config)
+    memory, seconds = memory_limit(config), _solve_seconds(config, speed)
 
     def grids_of(spacing: float, levels: int | None) -> tuple[Grid, ...]:
         grid = make_grid(lower, upper, (spacing,) * 3, config)
@@ -120,9 +121,11 @@ def mean_log_cell(grids: Sequence[Grid], distances: np.ndarray) -> float:
     return float(np.log(cells).mean())
 
 
-def _solve_seconds(config: FitConfig) -> float:
-    """Time that the solves may take."""
-    return 60 * config.budget.minutes * _SOLVE_SHARE
+def _solve_seconds(config: FitConfig, speed: cost.Speed) -> float:
+    """Time that the full-batch solves may take."""
+    budget = 60 * config.budget.minutes
+    left = budget - sum(cost.beside(speed).values())
+    return max(min(left, _SOLVE_SHARE * budget), _LEAST_SHARE * budget)
 
 
 def svi_spacing(
@@ -134,7 +137,8 @@ def svi_spacing(
     embedding eight times the grid, a value of the kernel for every node and point),
     and keeping the rows of all stars takes 8 bytes a point and star.
     """
-    by_time = _solve_seconds(config) / (max(stars, 1) * _ROW_SECONDS)
+    seconds = _SOLVE_SHARE * 60 * config.budget.minutes
+    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
     by_memory = memory_limit(config) / 4 / (8 * max(stars, 1))
     points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
     return float(np.prod(upper - lower) / points) ** (1 / 3)

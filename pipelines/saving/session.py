@@ -15,7 +15,7 @@ from dustmap.distributed.group import Group
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import say
-from pipelines.base.timing import Countdown, StageClock
+from pipelines.base.timing import Countdown, StageClock, in_words
 from pipelines.config import FitConfig
 from pipelines.model.problem import Place, place_of
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
@@ -69,6 +69,15 @@ class Session:
             self.countdown.expect(known or {})
             self.countdown.enter(part)
 
+    def begin_silent_part(self, part: str, doing: str) -> None:
+        """One without steps begins: tell what is done, and how long it may take."""
+        self.begin_part(part)
+        if self.countdown is None or not self.group.first:
+            return
+        left = in_words(self.countdown.left())
+        say(f"{part}: {doing}; {left} left")
+        self.manager.heart.tell(stage=part, left=left)
+
     @property
     def group(self) -> Group:
         """The processes that make it together."""
@@ -78,6 +87,12 @@ class Session:
     def seconds_left(self) -> float:
         """What is left of ``budget.minutes``, with earlier processes' time [s]."""
         return 60 * self.config.budget.minutes - self.manager.clock.total
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether the present part is expected to end within ``budget.minutes``."""
+        needed = 0.0 if self.countdown is None else self.countdown.present
+        return self.seconds_left > needed
 
     def begin_from(self, found: Checkpoint | None) -> None:
         """Go on from what an earlier process saved, if it did."""

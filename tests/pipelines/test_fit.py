@@ -90,7 +90,7 @@ def test_without_a_configuration_any_size_and_unit_gives_a_sensible_map(
     stars = one_cloud.at(ends * size, true + noise * rng.normal(size=70), noise)
     # Learning has tests of its own.
     settings = {
-        "budget": {"minutes": 1.0},
+        "budget": {"minutes": 3.0},
         "inference": {"samples": 4, "learn": False},
     }
     report, run = fit_stars(tmp_path, stars, settings)
@@ -212,7 +212,7 @@ def test_a_narrow_field_makes_a_map(tmp_path):
     )
     # Learning has tests of its own.
     settings = {
-        "budget": {"minutes": 1.0},
+        "budget": {"minutes": 3.0},
         "inference": {"samples": 4, "learn": False},
     }
     report, run = fit_stars(tmp_path, stars, settings)

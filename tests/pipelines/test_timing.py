@@ -66,6 +66,15 @@ def test_a_slow_machine_is_noticed_by_the_parts_that_have_ended(clock):
     assert left.left() == pytest.approx(70 * 130 / 40)
 
 
+def test_what_follows_a_part_takes_as_much_longer_as_the_parts_before(clock):
+    left = Countdown(PARTS, clock)
+    assert left.after("map") == 40.0 and left.after("samples") == 0.0
+    left.enter("scales")
+    clock.now += 30.0
+    left.enter("first map")
+    assert left.after("map") == pytest.approx(40 * 40 / 20)
+
+
 def test_no_more_is_left_than_is_allowed(clock):
     left = Countdown(PARTS, clock, ceiling=lambda: 150.0 - clock.now)
     assert left.left() == 50.0
