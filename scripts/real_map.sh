@@ -27,10 +27,11 @@ dustmap ingest "$folder/clusters.parquet" "$folder/fields.parquet" \
   -o "$folder/stars.parquet" --overwrite
 dustmap fit "$folder/stars.parquet" -o "$folder/run" -c "$root/scripts/real_map.toml" \
   --overwrite ${overrides[@]+"${overrides[@]}"}
-dustmap export "$folder/run" --zarr "$folder/map.zarr" --fits "$folder/map.fits" \
-  --healpix "$folder/map.healpix.fits" --overwrite
+# Figures and the report take exports that lie in the run's folder.
+dustmap export "$folder/run" --zarr "$folder/run/map.zarr" \
+  --fits "$folder/run/map.fits" --healpix "$folder/run/map.healpix.fits" --overwrite
 dustmap plot "$folder/run" -o "$folder/figures"
 dustmap report "$folder/run" -o "$folder/report.html" --overwrite
-"$python" "$root/scripts/sky_slice.py" "$folder/map.zarr" --distance 400 \
+"$python" "$root/scripts/sky_slice.py" "$folder/run/map.zarr" --distance 400 \
   -o "$folder/figures/density_400pc.png"
 "$python" "$root/scripts/real_map_summary.py" "$folder"

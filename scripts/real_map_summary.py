@@ -63,7 +63,7 @@ def errors(difference: np.ndarray) -> str:
 
 def cube_lines(folder: Path) -> list[str]:
     """What part of the map the stars speak for, and how much of it is negative."""
-    cube = read_zarr(folder / "map.zarr")
+    cube = read_zarr(folder / "run" / "map.zarr")
     seen = cube.arrays["support"] > 0
     mean = cube.arrays["mean"][seen]
     return [

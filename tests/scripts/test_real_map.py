@@ -54,8 +54,8 @@ def test_the_real_map_is_made_of_clusters_and_stars(data_dir, tmp_path):
     done = run(data_dir, tmp_path / "map", DUSTMAP_REAL_MAP_FIT=QUICK)
     assert done.returncode == 0, done.stderr
     assert "9,624 rows read from 2 files, 9,624 kept" in done.stdout
-    for name in ("run", "map.zarr", "map.fits", "map.healpix.fits"):
-        verify(tmp_path / "map" / name)
+    for name in ("", "map.zarr", "map.fits", "map.healpix.fits"):
+        verify(tmp_path / "map" / "run" / name)
     for name in ("face_on", "edge_on", "sky", "lines_of_sight", "density_400pc"):
         assert (tmp_path / "map" / "figures" / f"{name}.png").stat().st_size > 10_000
     assert (tmp_path / "map" / "report.html").stat().st_size > 5_000_000
