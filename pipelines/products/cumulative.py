@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dustmap.posterior import Moments
+from pipelines.base.quantiles import QUANTILES, summaries
 from pipelines.model.observations import exit_distances, rays
 from pipelines.products.segments import SegmentMoments
 from pipelines.run.folder import Run
@@ -76,6 +77,31 @@ class RayIntegrals:
             far[inside], near[inside], outwards, joint=True, outwards=True
         )
         return _scattered(found, inside)
+
+
+def outward_summaries(
+    moments: Moments, *, quantiles: bool | None = None
+) -> dict[str, np.ndarray]:
+    """`summaries` of extinctions ``(e, n)`` that grow outwards; NaN outside the box.
+
+    Extinction does not fall along a ray. Hence a quantile is at most that of any place
+    farther out, and at least that of any nearer place: far from stars, before one that
+    tells the extinction behind, errors of single places are wider. Upper quantiles are
+    the least of those from there outwards, lower ones the largest of those up to there.
+    """
+    found = summaries(moments, quantiles=quantiles)
+    if moments.log_mean is None:
+        return found
+    median = found["p50"]
+    for name, probability in QUANTILES.items():
+        own = found[name]
+        if probability > 0.5:
+            least = np.fmin.accumulate(own[::-1])[::-1]
+            found[name] = np.where(np.isnan(own), own, np.maximum(least, median))
+        elif probability < 0.5:
+            most = np.fmax.accumulate(own)
+            found[name] = np.where(np.isnan(own), own, np.minimum(most, median))
+    return found
 
 
 def _scattered(moments: Moments, inside: Tensor) -> Moments:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.base.progress import Progress
-from pipelines.base.quantiles import summaries
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import Integrated
-from pipelines.products.cumulative import RayIntegrals
+from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import (
     checked_distances,
@@ -31,8 +30,8 @@ def integrated(
 ) -> Integrated:
     """Moments of the integrated extinction by pixel and distance.
 
-    Mean, std, and of a positive density p2_5 to p97_5 by the same rule as
-    `Moments.quantile`; the std is that of the integral. Distances are every finest
+    Mean, std, and of a positive density p2_5 to p97_5 as `outward_summaries` has
+    them; the std is that of the integral. Distances are every finest
     grid step out to the box's furthest corner (160 at most) unless given, pixels those
     of `ray_nside`. Memory: 20 bytes per pixel and distance (0.6 GiB at most), and what
     `RayIntegrals` takes. The engine svi pays a solve per pixel and distance: it has
@@ -58,7 +57,7 @@ def integrals_along(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
         for part in asked.parts():
-            for name, value in summaries(asked.moments(part)).items():
+            for name, value in outward_summaries(asked.moments(part)).items():
                 if name not in arrays:
                     arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T

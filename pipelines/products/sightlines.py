@@ -9,10 +9,10 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from pipelines.base.geometry import unit_vectors
-from pipelines.base.quantiles import QUANTILES
+from pipelines.base.quantiles import NAMES
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.maps.cube import LineOfSight
-from pipelines.products.cumulative import RayIntegrals
+from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
 
@@ -35,22 +35,22 @@ def lines_of_sight(
     vectors = unit_vectors(*np.array(chosen).T)
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
     moments = RayIntegrals(run, vectors, edges).moments(slice(None))
-    mean, std = moments.mean.numpy(), moments.std.numpy()
+    sampled = len(run.posterior.samples) > 0
+    found = outward_summaries(moments, quantiles=sampled)
     last = last_star(run, vectors)
     lines = []
     for i, (lon, lat) in enumerate(chosen):
         near, radius = _stars_near(stars, vectors[i])
         bands = {}
-        if len(run.posterior.samples):
-            quantiles = (moments.quantile(p).numpy()[:, i] for p in QUANTILES.values())
-            low, left, median, right, high = quantiles
+        if sampled:
+            low, left, median, right, high = (found[name][:, i] for name in NAMES)
             bands = {"median": median, "inner": (left, right), "outer": (low, high)}
         line = LineOfSight(
             l=lon,
             b=lat,
             distance=edges[:, i],
-            mean=mean[:, i],
-            std=std[:, i],
+            mean=found["mean"][:, i],
+            std=found["std"][:, i],
             star_distance=stars.distance[near],
             star_extinction=stars.extinction[near],
             star_error=stars.extinction_error[near],
