@@ -20,7 +20,7 @@ _FONT = 7.0
 # Height of a line of the header and of a label, thickness of a colour bar [mm].
 _LINE, LABEL, _BAR = 3.6, 3.4, 2.0
 # A point [mm], and the spaces of a text that are not within mathematics.
-_POINT = INCH / 72
+POINT = INCH / 72
 _SPACES = re.compile(r" (?=(?:[^$]*\$[^$]*\$)*[^$]*$)")
 
 
@@ -55,7 +55,7 @@ def text_width(text: str, size: float) -> float:
     font = FontProperties(size=size)
     measure = TextToPath().get_text_width_height_descent
     wide, _, _ = measure(text, font, ismath=text.count("$") > 1)
-    return wide * _POINT
+    return wide * POINT
 
 
 def wrapped(text: str, width: float, size: float) -> str:

@@ -14,6 +14,7 @@ from pipelines.figures.page import (
     DOUBLE,
     LABEL,
     NARROW,
+    POINT,
     Page,
     panel_width,
     sheet,
@@ -31,6 +32,8 @@ from pipelines.maps.cube import Band, LineOfSight
 
 # Height kept free for the legend [mm].
 _LEGEND = 6.0
+# By how much titles, which are wider than panels, clear a label at the axis' end [mm].
+_CLEAR = 0.8
 # Robust standard deviations beyond which a star does not set a panel's limits.
 _OUTLIER = 5.0
 _OPACITY = {"95%": 0.18, "68%": 0.36}
@@ -55,7 +58,7 @@ def lines_of_sight(
     columns = 1 if width < NARROW else min(len(lines), 3 if len(lines) > 4 else 2)
     wide = panel_width(CURVES, columns, width) + CURVES.between - 2.0
     titles = [wrapped(_title(line), wide, SMALL) for line in lines]
-    extra = LABEL * max(title.count("\n") for title in titles)
+    extra = _CLEAR + LABEL * max(title.count("\n") for title in titles)
     page, every = sheet(
         len(lines),
         0.56 if columns < 3 else 0.8,
@@ -68,7 +71,7 @@ def lines_of_sight(
     handles: dict[str, Any] = {}
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles.update(_draw(axes, line, factor))
-        axes.set_title(titles[number], fontsize=SMALL, pad=2.5)
+        axes.set_title(titles[number], fontsize=SMALL, pad=2.5 + _CLEAR / POINT)
         if number + columns >= len(lines):
             axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
         if number % columns == 0:

@@ -396,7 +396,7 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "inputs: t\n" in done.output and done.output.rstrip().endswith("run: run")
     again = command("regress t.csv -o run --target y")
-    assert again.exit_code == 2 and "pass --overwrite" in again.output
+    assert again.exit_code == 2 and "overwrite" in again.output
     assert command("regress t.csv -o run --target y --overwrite").exit_code == 0
     assert json.loads((tmp_path / "run/summary.json").read_text())["inputs"] == [
         "t",
@@ -411,7 +411,7 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
         ("regress t.csv -o x", "Missing option '--target'"),
         ("regress t.csv --target y", "Missing option '-o'"),
         ("regress t.csv -o x --target z", "no column 'z'"),
-        ("regress t.csv -o notes --target y --overwrite", "no run folder"),
+        ("regress t.csv -o notes --target y --overwrite", "summary.json"),
         ("regress t.csv -o absent/x --target y", "absent is not a folder"),
         ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
         ("regress t.csv -o x --target y --test-fraction 2", "lies between 0 and 1"),
