@@ -274,6 +274,12 @@ def read_footer(path: Path) -> pq.FileMetaData:
 def _read_file(path: Path, groups: list[int] | None) -> Read:
     if not path.exists():
         raise InputError(f"{path} does not exist")
+    with open(path, "rb") as stream:
+        if stream.read(4) != b"PAR1":
+            raise InputError(
+                f"{path} is no table of this program, which are parquet files: make "
+                "one with `dustmap ingest`"
+            )
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}
         table = file.read() if groups is None else file.read_row_groups(groups)

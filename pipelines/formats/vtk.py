@@ -2,7 +2,8 @@
 
 XML with raw appended arrays, little-endian, points at the cells' centres in parsecs
 (VTK file formats, https://docs.vtk.org/en/latest/vtk_file_formats). VTK has one grid:
-of nested cubes the values at the points of the coarsest are those of the finest.
+of nested cubes the values at the points of the coarsest are those of the finest, and
+its provenance counts the `LEFT_OUT`: the sum along a ray is then no integral.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pipelines.storage.atomic import atomic_file
 
 _DATA, _END = b'<AppendedData encoding="raw">\n_', b"\n</AppendedData>\n</VTKFile>\n"
 _ABOUT, _UNIT = "provenance", "unit"
+LEFT_OUT = "finer_grids_left_out"
 
 
 def write_vti(
@@ -40,6 +42,7 @@ def write_vti(
         If the provenance is not JSON.
     """
     arrays = {name: _at_points(cube, name) for name in cube.arrays}
+    meta = {**cube.meta, LEFT_OUT: len(cube.finer)} if cube.finer else cube.meta
     size = " ".join(f"0 {len(axis) - 1}" for axis in (cube.x, cube.y, cube.z))
     origin = " ".join(repr(float(axis[0])) for axis in (cube.x, cube.y, cube.z))
     spacing = " ".join(repr(step) for step in cube.spacing)
@@ -55,7 +58,7 @@ def write_vti(
 <ImageData WholeExtent="{size}" Origin="{origin}" Spacing="{spacing}">
 <FieldData>
 {_text(_UNIT, cube.unit)}
-{_text(_ABOUT, provenance_text(cube.meta))}
+{_text(_ABOUT, provenance_text(meta))}
 </FieldData>
 <Piece Extent="{size}"><PointData Scalars={quoteattr(next(iter(arrays)))}>
 {chr(10).join(each)}

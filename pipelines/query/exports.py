@@ -18,7 +18,7 @@ from pipelines.base.geometry import Box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
-from pipelines.formats.vtk import read_vti
+from pipelines.formats.vtk import LEFT_OUT, read_vti
 from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.maps.integrated import ShellMaps
 from pipelines.maps.truth import truth_extinction
@@ -180,11 +180,12 @@ def open_export(path: Path) -> MapStore:
 
 
 def _of_cube(path: Path, cube: Cube) -> MapStore:
-    """Its density, and integrals where the Sun is within."""
+    """Its density; integrals where the Sun is within and no grid was left out."""
     density = CubeDensity(cube=cube)
     lower, upper = np.array(density.box.lower), np.array(density.box.upper)
     around = bool((lower <= 0).all() and (upper >= 0).all() and "mean" in cube.arrays)
-    sky = CubeSky(cube=cube, box=density.box) if around else None
+    whole = around and not cube.meta.get(LEFT_OUT)
+    sky = CubeSky(cube=cube, box=density.box) if whole else None
     return _store(path, cube.meta, density, sky)
 
 

@@ -88,8 +88,10 @@ class MapStore:
         missing = [name for name in names if name not in part.arrays]
         if missing:
             raise InputError(
-                f"{self.path} has no array {', '.join(missing)}; it has "
-                f"{', '.join(part.arrays)}"
+                f"{self.path} has no {', '.join(missing)} of the "
+                f"{'extinction' if integrated else 'density'}, only "
+                f"{', '.join(part.arrays)}: ask for one of these (--mode, mode=), or "
+                "name the run or its map.zarr"
             )
         read = part.at(names, places)
         found = []

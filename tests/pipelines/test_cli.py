@@ -130,7 +130,7 @@ def test_the_printed_configuration_is_the_default_one(command):
 
 MISTAKES = {
     "fit absent.parquet -o x": "absent.parquet does not exist",
-    "fit text.csv -o x": "text.csv cannot be read",
+    "fit text.csv -o x": "make one with `dustmap ingest`",
     "fit cut.parquet -o x": "cut.parquet cannot be read",
     "fit plain.parquet -o x": "without dustmap's units and provenance",
     "fit positions.parquet -o x": "has positions only",

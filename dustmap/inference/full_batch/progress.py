@@ -126,10 +126,7 @@ class Samples:
         failed = int((~self.converged).sum())
         if not failed:
             return f"each fitted by itself, {tail}"
-        return (
-            f"{failed} of {len(self.converged)} did not converge ({tail}): raise "
-            "the limits on steps and iterations, or loosen the tolerance"
-        )
+        return f"{failed} of {len(self.converged)} did not converge ({tail})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

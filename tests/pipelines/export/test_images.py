@@ -174,11 +174,18 @@ def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
     grid = pyvista.read(tmp_path / "nested.vti")
     values = grid["mean"].reshape(5, 5, 5)
     assert values[2, 2, 2] == 2.0 and values[0, 0, 0] == 1.0
-    assert json.loads(grid.field_data["provenance"][0]) == {"note": "<a & b> -- ü"}
+    meta = {"note": "<a & b> -- ü", "finer_grids_left_out": 1}
+    assert json.loads(grid.field_data["provenance"][0]) == meta
     back = read_vti(tmp_path / "nested.vti")
     np.testing.assert_array_equal(back.arrays["mean"], values)
     np.testing.assert_allclose(back.x, np.arange(-40, 41, 20))
-    assert back.meta == {"note": "<a & b> -- ü"} and back.unit == "mag pc-1"
+    assert back.meta == meta and back.unit == "mag pc-1"
+    dust = dustmap.open_map(tmp_path / "nested.vti")
+    places = galactic([0.0, 90.0], [0.0, 0.0], [5.0, 35.0])
+    density = dust.query(places, integrated=False).value
+    assert density[0] == pytest.approx(2.0) and density[1] == pytest.approx(1.25)
+    with pytest.raises(InputError, match="integrated"):
+        dust.query(places, integrated=True)
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9])
