@@ -57,7 +57,6 @@ class Calibration:
     rmse: float
     scatter: float
     z_mean: float
-    z_median: float
     z_std: float
     chi2: float
     coverage: tuple[Coverage, ...]
@@ -181,7 +180,6 @@ def calibrate(
         rmse=float(np.sqrt(np.mean(residual**2))),
         scatter=float(_TO_STD * np.median(np.abs(residual - middle))),
         z_mean=float(z.mean()),
-        z_median=float(np.median(z)),
         z_std=float(z.std()),
         chi2=float(np.mean(z**2)),
         coverage=coverage(z, levels),

@@ -80,6 +80,8 @@ def fit(
         if not group.first:
             return
     click.echo(str(report))
+    if not report.converged:
+        click.echo("dustmap: warning: the solver did not converge (above)", err=True)
 
 
 def _quick(

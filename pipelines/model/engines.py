@@ -139,7 +139,12 @@ def _messages(
             f"{_NEWTON_TOLERANCE} nats per star"
         )
     if result.sample_solution is not None:
-        messages.append(f"samples: {result.sample_solution.message}")
+        line, timely = result.sample_solution.message, not result.out_of_time
+        if timely and not model.linear and not result.sample_solution.converged.all():
+            line += (
+                ": raise the limits on steps and iterations, or loosen the tolerance"
+            )
+        messages.append(f"samples: {line}")
     if result.out_of_time:
         messages.append(
             f"the time ran out, budget.minutes = {config.budget.minutes:g}: "

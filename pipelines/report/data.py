@@ -64,7 +64,7 @@ class ReportData:
             return calibrate(residual, self.z)
         found = calibrate(residual, np.zeros(len(residual)), levels=())
         nan = float("nan")
-        return replace(found, z_mean=nan, z_median=nan, z_std=nan, chi2=nan)
+        return replace(found, z_mean=nan, z_std=nan, chi2=nan)
 
     @property
     def unjudged(self) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from pipelines.run.baselines import NAMES, loses
 
-# Deviations that count: in standard errors, and, as those of many stars are small, of a
-# coverage and of the median z-score, which outliers do not move.
-_ERRORS, _COVERAGE, _BIAS = 4.0, 0.02, 0.1
+# Deviations that count, in standard errors.
+TOO_FAR = 4.0
 
 
 def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
@@ -49,8 +48,9 @@ def _judged(score: Mapping[str, float]) -> tuple[bool, str]:
                 f"{level:.0%} hold {score[key]:.0%} of {score['stars']:.0f} held-out "
                 "stars"
             )
+    # Outliers do not move the median.
     bias = score.get("z_median", 0.0)
-    if biased(bias, score["stars"]):
+    if abs(bias) > TOO_FAR * math.sqrt(math.pi / 2 / score["stars"]):
         return False, (
             f"to be used with care: the median held-out star has {abs(bias):.2g} "
             f"standard deviations {'more' if bias > 0 else 'less'} extinction than "
@@ -70,11 +70,4 @@ def _judged(score: Mapping[str, float]) -> tuple[bool, str]:
 
 def misses(level: float, held: float, stars: float) -> bool:
     """Whether intervals of this level hold too many or too few of so many stars."""
-    error = math.sqrt(level * (1 - level) / stars)
-    return abs(held - level) > max(_ERRORS * error, _COVERAGE)
-
-
-def biased(z_median: float, stars: float) -> bool:
-    """Whether the median z-score of so many stars is off zero."""
-    error = math.sqrt(math.pi / 2 / stars)
-    return abs(z_median) > max(_ERRORS * error, _BIAS)
+    return abs(held - level) > TOO_FAR * math.sqrt(level * (1 - level) / stars)

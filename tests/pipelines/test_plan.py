@@ -291,7 +291,7 @@ def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
     assert 1 <= nested[0].spacing[0] / alone[0].spacing[0] <= 2.1
     assert nested[-1].spacing[0] < alone[0].spacing[0]
     # A budget that finer grids would exceed is kept by one grid.
-    poor = [grids_of(minutes) for minutes in (1.0, 0.7, 0.5)]
+    poor = [grids_of(minutes) for minutes in (1.0, 0.5, 0.4)]
     assert min(len(grids) for grids in poor) == 1
 
 
