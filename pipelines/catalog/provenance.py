@@ -53,14 +53,14 @@ def unstated(plan: IngestPlan, inputs: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     if not all(one["band"] for one in surveys(record)):
         found.append(
-            "warning: nobody says in which band the extinction is: name it, e.g. "
+            "warning: the band of the extinction is not known: name it, e.g. "
             "--band A_V; without it maps cannot be converted or compared"
         )
     known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
     if not known & set(recipe):
         found.append(
-            "warning: no errors of distances: stars are taken to stand exactly where "
-            "they are said to; map distance_error, or distance_lower and _upper"
+            "warning: no distance errors: the distances are taken as exact; map "
+            "distance_error, or distance_lower and distance_upper"
         )
     return found
 

@@ -8,19 +8,19 @@ from typing import Any
 import click
 
 from pipelines.cli.queries import change_of, tell_answers
-from pipelines.cli.reporting import OUT, OVERWRITE, band_options, reporting
+from pipelines.cli.reporting import (
+    OUT,
+    OVERWRITE,
+    band_options,
+    reporting,
+    target_options,
+)
 
 
 @click.command()
 @click.argument("run", type=OUT)
 @click.argument("table", type=OUT)
-@click.option(
-    "--map",
-    "mappings",
-    multiple=True,
-    metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Which column of TABLE is l, b (or ra, dec), distance.",
-)
+@target_options
 @click.option("--prefix", default="", help="Put before the names of answers.")
 @click.option(
     "-o",
@@ -36,6 +36,7 @@ def predict(
     run: Path,
     table: Path,
     mappings: tuple[str, ...],
+    preset: str | None,
     prefix: str,
     output: Path,
     overwrite: bool,
@@ -51,5 +52,5 @@ def predict(
 
     dust = open_run(run)
     wanted = QueryOptions(change=change_of(dust, bands), prefix=prefix)
-    targets = TargetTable(table, mappings)
+    targets = TargetTable(table, mappings, preset=preset)
     tell_answers(dust, targets, wanted, output, overwrite=overwrite)

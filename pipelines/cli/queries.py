@@ -19,6 +19,7 @@ from pipelines.cli.reporting import (
     fill_of,
     fill_options,
     reporting,
+    target_options,
 )
 
 if TYPE_CHECKING:
@@ -68,13 +69,7 @@ if TYPE_CHECKING:
 )
 @click.option("--samples", type=OUT, help="Run that draws samples beside a map store.")
 @click.option("--seed", type=int, default=0, help="Of --mode random_sample.")
-@click.option(
-    "--map",
-    "mappings",
-    multiple=True,
-    metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Which column of TABLE is l, b (or ra, dec), distance.",
-)
+@target_options
 @fill_options
 @click.option("--prefix", default="", help="Put before the names of answers.")
 @click.option(
@@ -198,8 +193,12 @@ def _many(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
         raise InputError("a table of answers needs a name: -o answers.parquet")
     if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
         raise InputError("give a table or one place, not both")
-    table, maps = options["table"], options["mappings"]
-    targets = TargetTable(table, maps, distance=not wanted.directions)
+    targets = TargetTable(
+        options["table"],
+        options["mappings"],
+        preset=options["preset"],
+        distance=not wanted.directions,
+    )
     tell_answers(dust, targets, wanted, output, overwrite=options["overwrite"])
 
 
@@ -224,8 +223,8 @@ def tell_answers(
 def _one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.table import ask, band_of, rounded
 
-    if options["output"] is not None or options["mappings"] or options["prefix"]:
-        raise InputError("-o, --map and --prefix go with a table of places")
+    if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
+        raise InputError("-o, --map, --preset and --prefix go with a table of places")
     columns, units = ask(dust, _place(options, wanted), wanted)
     columns = rounded(columns)
     width = max(map(len, columns))

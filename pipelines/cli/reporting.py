@@ -46,15 +46,26 @@ class Quantity(click.ParamType):
 LENGTH = Quantity("length", parsecs)
 ANGLE = Quantity("angle", degrees)
 RIGHT_ASCENSION = Quantity("angle", partial(degrees, hours=True))
-_BAND_OPTIONS = (
+
+
+def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """One decorator that adds these options, in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+band_options = _together(
     click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
     click.option("--from-band", help="The catalogue's band, where it is not known."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
 )
-
-
-_FILL_OPTIONS = (
+fill_options = _together(
     click.option(
         "--fill",
         metavar="MAP",
@@ -77,13 +88,18 @@ _FILL_OPTIONS = (
         help="What a map of dustmaps gives: extinctions or densities.",
     ),
 )
-
-
-def fill_options(command: Any) -> Any:
-    """The options of a map that another one continues."""
-    for option in reversed(_FILL_OPTIONS):
-        command = option(command)
-    return command
+target_options = _together(
+    click.option(
+        "--map",
+        "mappings",
+        multiple=True,
+        metavar="CANONICAL=COLUMN[:UNIT]",
+        help="Which column of TABLE is l, b (or ra, dec), distance.",
+    ),
+    click.option(
+        "--preset", help="Or a survey's preset, or one saved by ingest --save-preset."
+    ),
+)
 
 
 def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
@@ -97,13 +113,6 @@ def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
     from pipelines.others import open_other
 
     return open_other(reference, factor=factor, integrated=integrated), beyond
-
-
-def band_options(command: Any) -> Any:
-    """The options of a conversion to another band."""
-    for option in reversed(_BAND_OPTIONS):
-        command = option(command)
-    return command
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:

@@ -126,10 +126,9 @@ def _messages(
     mean = f"mean: {solution.message}"
     if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
         mean += (
-            f", as small as the last of {result.newton_steps} Gauss-Newton steps "
-            "needs; these end when the expected decrease is "
-            f"{_NEWTON_TOLERANCE:g} nats per star (inference.tolerance = {tolerance:g} "
-            "is of fits in one step)"
+            f" (Gauss-Newton steps need no smaller one; {result.newton_steps} taken, "
+            f"until the expected decrease is {_NEWTON_TOLERANCE:g} nats per star; "
+            f"inference.tolerance = {tolerance:g} is of Gaussian fits)"
         )
     messages = [mean]
     if not model.linear and not result.converged:

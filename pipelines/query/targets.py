@@ -13,6 +13,7 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings
+from pipelines.catalog.presets import load_preset
 from pipelines.catalog.readers import describe_absence, find_files, open_source
 from pipelines.catalog.source import ColumnInfo, Source, locate
 from pipelines.catalog.units import conversion_factor, sexagesimal
@@ -36,8 +37,9 @@ class TargetTable:
     """A table of places; iteration yields its rows in order, as `Targets`.
 
     Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` unless none is
-    needed, under these names or as mapped, CANONICAL=COLUMN[:UNIT]; a unit is in the
-    file or in the mapping, and never guessed. ``columns`` describes the table's own,
+    needed, under these names, as a preset has them or as mapped,
+    CANONICAL=COLUMN[:UNIT]; a unit is in the file, the preset or the mapping, and never
+    guessed. ``columns`` describes the table's own,
     by name; one with several values per row becomes several, NAME_0, NAME_1 and so on.
 
     Raises
@@ -48,10 +50,17 @@ class TargetTable:
     """
 
     def __init__(
-        self, path: Path, mappings: Sequence[str] = (), *, distance: bool = True
+        self,
+        path: Path,
+        mappings: Sequence[str] = (),
+        *,
+        preset: str | None = None,
+        distance: bool = True,
     ) -> None:
         self._sources = [open_source(file) for file in find_files([path])]
-        self._bindings = _bindings(self._sources[0], parse_mappings(mappings), distance)
+        first = self._sources[0]
+        user = {**_described(first, preset), **_mapped(mappings)}
+        self._bindings = _bindings(first, user, distance)
         self.columns: dict[str, ColumnInfo] = {}
         for name, info in self._sources[0].columns.items():
             parts = [name] if info.width is None else _parts(name, info.width)
@@ -104,15 +113,33 @@ def _parts(name: str, width: int) -> list[str]:
     return [f"{name}_{index}" for index in range(width)]
 
 
-def _bindings(
-    source: Source, user: Mapping[str, Binding], distance: bool
-) -> dict[str, Binding]:
-    """The columns of coordinates: one pair of angles, and what else is needed."""
+def _described(source: Source, preset: str | None) -> dict[str, Binding]:
+    """The columns of coordinates that a preset names, if one is given."""
+    columns = load_preset(preset).columns if preset is not None else {}
+    return {
+        name: Binding(canonical=name, column=item.column, unit=item.unit)
+        for name, item in columns.items()
+        if name in _KNOWN
+        and item.column is not None
+        and (item.column in source.columns or not item.optional)
+    }
+
+
+def _mapped(mappings: Sequence[str]) -> dict[str, Binding]:
+    """The columns of coordinates that the user names."""
+    user = parse_mappings(mappings)
     odd = [n for n, b in user.items() if n not in _KNOWN or b.value is not None]
     if odd:
         raise InputError(
             f"--map {odd[0]}=...: a query takes columns for {', '.join(_KNOWN)}"
         )
+    return user
+
+
+def _bindings(
+    source: Source, user: Mapping[str, Binding], distance: bool
+) -> dict[str, Binding]:
+    """The columns of coordinates: one pair of angles, and what else is needed."""
     named = {n: Binding(canonical=n, column=n) for n in _KNOWN if n in source.columns}
     found = {n: b for n, b in {**named, **user}.items() if not b.ignored}
     pairs = [pair for pair in _ANGLES if set(pair) <= set(found)]

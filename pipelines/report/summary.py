@@ -51,13 +51,12 @@ def _unstated(data: ReportData) -> list[str]:
     found = []
     if not band_of(data.origin):
         found.append(
-            "Nobody said in which band the extinction is (dustmap ingest --band A_V): "
-            "the map cannot be converted, nor compared with others."
+            "The band of the extinction is not known (dustmap ingest --band A_V): the "
+            "map cannot be converted, nor compared with others."
         )
     if data.exact_distances:
         found.append(
-            "The catalogue gives no errors of distances: stars were taken to stand "
-            "exactly where they are said to."
+            "The catalogue gives no distance errors: distances were taken as exact."
         )
     return found
 

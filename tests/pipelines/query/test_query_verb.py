@@ -30,6 +30,27 @@ def rows(tmp_path_factory):
 MAPPED = "--map l=lon:deg --map b=lat:deg --map distance=d:kpc"
 
 
+def test_a_preset_names_the_columns_of_a_table(command, path, rows, tmp_path):
+    preset = tmp_path / "mine.toml"
+    preset.write_text(
+        'name = "mine"\ntitle = "t"\nreference = ""\nband = "A_V"\nnotes = ""\n'
+        'tested_on = "real"\n[columns]\nl = { column = "lon", unit = "deg" }\n'
+        'b = { column = "lat", unit = "deg" }\n'
+        'distance = { column = "d", unit = "kpc" }\n'
+        'extinction = { column = "none_here", unit = "mag" }\n'
+    )
+    answers = []
+    for index, how in enumerate((MAPPED, f"--preset {preset}")):
+        output = tmp_path / f"{index}.ecsv"
+        said(command, f"query {path} {rows} -o {output} {how}")
+        answers.append(output.read_text())
+    assert answers[0] == answers[1]
+    # A mapping goes before the preset.
+    line = f"query {path} {rows} -o {tmp_path / 'c.ecsv'} --preset {preset}"
+    refused(command, f"{line} --map distance=far:kpc", "far")
+    refused(command, f"query {path} --preset {preset}", "--preset")
+
+
 FLAGS = ("inside", "no_distance", "no_position")
 
 

@@ -296,7 +296,7 @@ def test_interruptions_are_told(material):
 def test_a_band_and_distance_errors_that_are_not_known_are_told(material):
     unnamed = dataclasses.replace(material, origin={"extinction_band": ""})
     said = " ".join(warnings_of(unnamed))
-    assert "in which band" in said
-    assert ("no errors of distances" in said) == unnamed.exact_distances
+    assert "The band of the extinction" in said
+    assert ("no distance errors" in said) == unnamed.exact_distances
     named = dataclasses.replace(material, origin={"extinction_band": "A_V"})
-    assert "in which band" not in " ".join(warnings_of(named))
+    assert "The band of the extinction" not in " ".join(warnings_of(named))
