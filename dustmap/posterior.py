@@ -3,66 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
 from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
+from dustmap.moments import Moments, degrees_of, moments_over_samples
 from dustmap.residual.field import ResidualField
 from dustmap.residual.joint_draws import draw_extinctions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """Mean and standard deviation of functionals, in the unit of the functional.
-
-    ``std`` includes the conditional variance that the grid cannot resolve. Its relative
-    Monte Carlo error is about ``1 / sqrt(2 S)`` with S independent samples and up to
-    ``1 / sqrt(S)`` with antithetic pairs. ``log_mean`` and ``log_std`` are the moments
-    of the logarithm of a positive density, ``degrees`` the degrees of freedom of the
-    standard deviations, infinite where samples determine no part of them. ``tails`` are
-    those of errors: beyond one standard deviation quantiles are further out, like those
-    of a Student-T with the same central 68%.
-    """
-
-    mean: Float[Tensor, "*n"]
-    std: Float[Tensor, "*n"]
-    log_mean: Float[Tensor, "*n"] | None = None
-    log_std: Float[Tensor, "*n"] | None = None
-    degrees: Float[Tensor, "*n"] | None = None
-    tails: Float[Tensor, "*n"] | None = None
-
-    @classmethod
-    def joined(cls, parts: Sequence[Moments]) -> Moments:
-        """Those of one part after the other."""
-        names = [field.name for field in fields(cls)]
-        given = [name for name in names if getattr(parts[0], name) is not None]
-        return cls(**{n: torch.cat([getattr(p, n) for p in parts]) for n in given})
-
-    def quantile(self, probability: float) -> Float[Tensor, "*n"]:
-        """A quantile of the normal or log-normal with the posterior's moments.
-
-        A few samples determine two moments far better than an order statistic; that
-        they do so with errors makes Student-T quantiles of normal ones. Rays of zero
-        length have quantiles of zero.
-        """
-        if not 0 < probability < 1:
-            raise ValueError(f"a probability lies between 0 and 1, got {probability}")
-        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
-        if self.degrees is not None:
-            z = torch.from_numpy(stdtrit(self.degrees.numpy(), probability))
-        if self.tails is not None:
-            z = z * _farther(probability, self.tails)
-        if self.log_mean is None or self.log_std is None:
-            return self.mean + z * self.std
-        dark = torch.isinf(self.log_mean)
-        exponent = self.log_mean + z * torch.where(dark, 0.0, self.log_std)
-        return exponent.exp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +73,9 @@ class Posterior:
         if not len(self.samples):
             variance = torch.full_like(mean, float("nan"))
             return Moments(mean=mean.cpu(), std=variance.cpu())
-        degrees = _degrees(total / len(self.samples), variance, len(self.samples))
-        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
+        between, variance = (total / len(self.samples)).cpu(), variance.cpu()
+        degrees = degrees_of(between, variance, len(self.samples))
+        return Moments(mean=mean.cpu(), std=variance.sqrt(), degrees=degrees)
 
     def _moments_of_samples(self, model: ForwardModel) -> Moments:
         values, unresolved = self._sampled(model)
@@ -221,70 +174,3 @@ class Posterior:
                 isinstance(kind, LineIntegrals) and not bool(kind.start.any())
             ):
                 yield rows, kind
-
-
-def moments_over_samples(
-    values: Float[Tensor, "s n"],
-    unresolved: Float[Tensor, "s n"],
-    *,
-    positive: bool,
-) -> Moments:
-    """Moments over samples, each with a conditional variance.
-
-    For a positive density, a sample's value A and variance v represent a log-normal
-    with these moments: its logarithm has variance τ² = ln(1 + v/A²) and mean
-    ln A − τ²/2.
-    """
-    mean, between = values.mean(dim=0), values.var(dim=0)
-    variance = between + unresolved.mean(dim=0)
-    if not positive:
-        degrees = _degrees(between, variance, len(values))
-        return Moments(mean=mean.cpu(), std=variance.sqrt().cpu(), degrees=degrees)
-    logarithms, scatter = log_moments(values, unresolved)
-    between = torch.where(mean <= 0, 0.0, logarithms.var(dim=0))
-    spread = between + scatter.mean(dim=0)
-    return Moments(
-        mean=mean.cpu(),
-        std=variance.sqrt().cpu(),
-        log_mean=logarithms.mean(dim=0).cpu(),
-        log_std=spread.sqrt().cpu(),
-        degrees=_degrees(between, spread, len(values)),
-    )
-
-
-def _farther(probability: float, tails: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""The factor on a normal's quantile that makes it one with these ``tails``.
-
-    :math:`t_\nu(p) / (t_\nu(\Phi(1))\, z_p)`: beside one standard deviation it is one.
-    """
-    if probability == 0.5:
-        return torch.ones_like(tails)
-    # They are those of a few kinds of functionals.
-    degrees, kinds = tails.unique(return_inverse=True)
-    far, one = (stdtrit(degrees.numpy(), p) for p in (probability, float(ndtr(1.0))))
-    return torch.from_numpy(far / one / ndtri(probability))[kinds]
-
-
-def _degrees(
-    between: Float[Tensor, " n"], variance: Float[Tensor, " n"], samples: int
-) -> Float[Tensor, " n"]:
-    r"""Degrees of freedom of a variance of which samples determine a part.
-
-    Welch's :math:`\nu = (B + W)^2 / (B^2 / \nu_B)`; antithetic pairs give one degree
-    each, :math:`\nu_B = S / 2`.
-    """
-    share = torch.where(variance > 0, between / variance, 0.0)
-    return (samples / 2 / share.square()).cpu()
-
-
-def log_moments(
-    mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean and variance of the logarithm of a log-normal with these moments.
-
-    For a mean of zero (a ray of zero length) they are −∞ and 0.
-    """
-    dark = mean <= 0
-    relative = torch.where(dark, 0.0, variance / torch.where(dark, 1.0, mean) ** 2)
-    squared = torch.log1p(relative)
-    return mean.log() - squared / 2, squared

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dustmap.residual.along_ray import AlongRay
 from dustmap.residual.compiled_kriging import krige_rays, predict_rays
+from dustmap.residual.corrections import calibrated, corrected
 from dustmap.residual.free_spectrum import FreeSpectrum
 from dustmap.residual.kriging import Kriging
 from dustmap.residual.learning import OUTLYING
@@ -135,8 +136,7 @@ class ResidualField:
         places = self.places(ends, extinctions.mean(dim=0))
         mean, variance = self._predict(places, count)
         scale = self.scale_at(places.lengths)
-        corrected = added(calibrated(extinctions, scale), spread(mean, scale))
-        return corrected, scale * variance
+        return corrected(extinctions, mean, scale), scale * variance
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """The factor of the finest grid that reaches so far [pc]."""
@@ -167,12 +167,12 @@ class ResidualField:
         places = rays_to(points, nowhere, self.darkest)
         mean, variance = self._predict(places, COUNT, points=True)
         scale = self.scale_at(places.lengths) ** _OF_DENSITIES
-        densities = calibrated(densities, scale)
-        amplitude = densities * self.cube.relative_amplitude(places)
-        corrected = added(densities, amplitude * spread(mean, scale))
+        relative = self.cube.relative_amplitude(places)
+        found = corrected(densities, mean, scale, relative=relative)
         # What is left is in proportion to the amplitude of the corrected density.
-        left = amplitude * (corrected / densities.clamp_min(1e-300)) ** self.cube.power
-        return corrected, scale * left**2 * variance
+        power, before = self.cube.power, calibrated(densities, scale)
+        left = relative * before ** (1 - power) * found**power
+        return found, scale * left**2 * variance
 
     def _predict(
         self, places: Rays, count: int, *, points: bool = False
@@ -201,39 +201,6 @@ class ResidualField:
         """Places from their neighbours among the stars."""
         noise = self.noise + self.nugget
         return krige_rays(self.form, self.weights, self.rays, noise, places, neighbours)
-
-
-def calibrated(
-    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
-) -> Float[Tensor, "s m"]:
-    """Every sample's positive values with the spread about their mean times ``√scale``.
-
-    They stay positive.
-    """
-    values = values.to(torch.float64)
-    mean = values.mean(dim=0)
-    wider = added(mean.expand_as(values), scale.sqrt() * (values - mean))
-    return torch.where(scale <= 1, spread(values, scale), wider)
-
-
-def spread(
-    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
-) -> Float[Tensor, "s m"]:
-    """Every sample's values with the spread about their mean times ``√scale``."""
-    mean = values.mean(dim=0)
-    return mean + scale.sqrt() * (values - mean)
-
-
-def added(
-    extinction: Float[Tensor, "s m"], change: Float[Tensor, "s m"]
-) -> Float[Tensor, "s m"]:
-    """The sum, kept positive: changes that take more than half act exponentially.
-
-    ``E + c`` where ``c ≥ −E/2``, else ``E/2 · exp(1 + 2c/E)``.
-    """
-    half = extinction / 2
-    bounded = half * (1 + change / half.clamp_min(1e-300)).clamp_max(0.0).exp()
-    return torch.where(change >= -half, extinction + change, bounded)
 
 
 def least_density(

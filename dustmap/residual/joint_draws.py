@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.residual.compiled_kriging import krige_rays
+from dustmap.residual.corrections import corrected, spread
 from dustmap.residual.earlier_rows import nearest_earlier
-from dustmap.residual.field import ResidualField, added, calibrated, spread
+from dustmap.residual.field import ResidualField
 from dustmap.residual.neighbours import nearest
 from dustmap.residual.rays import Rays
 from dustmap.residual.vecchia import walk
@@ -44,7 +45,8 @@ def draw_extinctions(
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(_ORDER))
     residual = torch.empty(white.shape, dtype=torch.float64)
     residual[:, order] = _drawn(field, places[order], white[:, order])
-    return added(calibrated(extinctions, field.scale_at(places.lengths)), residual)
+    scale = field.scale_at(places.lengths)
+    return corrected(extinctions, residual, scale, drawn=True)
 
 
 def _drawn(field: ResidualField, places: Rays, white: Tensor) -> Tensor:

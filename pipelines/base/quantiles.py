@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 if TYPE_CHECKING:
-    from dustmap.posterior import Moments
+    from dustmap.moments import Moments
 
 # Probabilities by the name of their column: the median, one sigma and 95%.
 QUANTILES = {
@@ -34,7 +34,8 @@ def summaries(moments: Moments, *, quantiles: bool | None = None) -> dict:
     """
     found = {"mean": moments.mean.numpy(), "std": moments.std.numpy()}
     if moments.log_mean is not None if quantiles is None else quantiles:
-        found |= {n: moments.quantile(p).numpy() for n, p in QUANTILES.items()}
+        parts = zip(QUANTILES, moments.quantiles(list(QUANTILES.values())), strict=True)
+        found |= {name: value.numpy() for name, value in parts}
     return found
 
 

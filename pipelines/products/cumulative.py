@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dustmap.posterior import Moments
+from dustmap.moments import Moments
 from pipelines.base.quantiles import QUANTILES, summaries
 from pipelines.model.observations import exit_distances, rays
 from pipelines.products.segments import SegmentMoments
@@ -62,6 +62,7 @@ class RayIntegrals:
         plan, posterior = self._run.plan, self._run.posterior
         far = self._edges[:, part, None] * self._directions[part]
         inside = plan.grid.contains(far.reshape(-1, 3)).reshape(far.shape[:2])
+        places = inside.reshape(-1).nonzero()[:, 0]
         if not plan.is_full_batch:
             # Rows are exact there, and their joint residuals too expensive: whole rays.
             return _scattered(posterior.moments(rays(plan, far[inside])), inside)
@@ -69,8 +70,8 @@ class RayIntegrals:
         def outwards(values: Tensor) -> Tensor:
             """The sum along each ray up to the end of each segment."""
             total = torch.zeros(inside.shape, dtype=torch.float64)
-            total[inside] = values
-            return total.cumsum(dim=0)[inside]
+            total.view(-1)[places] = values
+            return total.cumsum(dim=0).view(-1)[places]
 
         near = torch.cat([torch.zeros_like(far[:1]), far[:-1]])
         found = self._segments.of(

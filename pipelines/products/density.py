@@ -13,7 +13,8 @@ from torch import Tensor
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
 from dustmap.grid import Grid
 from dustmap.models.rowwise import RowwiseGaussian
-from dustmap.posterior import Moments, Posterior, moments_over_samples
+from dustmap.moments import Moments, moments_over_samples
+from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.maps.columns import Columns

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
-from dustmap.posterior import Moments, moments_over_samples
+from dustmap.moments import Moments, moments_over_samples
 from pipelines.model.observations import rays
 from pipelines.run.folder import Run
 
@@ -66,18 +66,16 @@ class SegmentMoments:
         self, model: LogNormal, combine: Combine, ends: Tensor | None
     ) -> Moments:
         """The rule of `Posterior.moments`, sample by sample."""
-        found = [
-            [combine(part) for part in model.predict_from_density(density)]
-            for density in self._densities(model)
-        ]
-        values, unresolved = (torch.stack(parts) for parts in zip(*found))
-        residual = self._posterior.residual
-        if ends is not None and residual is not None:
-            values, variance = residual.correct(ends, values)
-            unresolved = variance.expand_as(values)
-        found = moments_over_samples(values, unresolved, positive=True)
+        residual, densities = self._posterior.residual, self._densities(model)
         if ends is None or residual is None:
-            return found
+            pairs = (model.predict_from_density(density) for density in densities)
+            found = [[combine(part) for part in pair] for pair in pairs]
+            values, unresolved = (torch.stack(parts) for parts in zip(*found))
+            return moments_over_samples(values, unresolved, positive=True)
+        # What is unresolved is told by the stars near.
+        values = [combine(model.weights.matvec(density)) for density in densities]
+        values, variance = residual.correct(ends, torch.stack(values))
+        found = moments_over_samples(values, variance, positive=True)
         return replace(found, tails=torch.full_like(found.mean, residual.tails))
 
     def _densities(self, model: LogNormal) -> Iterator[Tensor]:

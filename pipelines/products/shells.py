@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dustmap.functionals import PointValues
-from dustmap.posterior import Moments, moments_over_samples
+from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import Progress
 from pipelines.base.quantiles import summaries

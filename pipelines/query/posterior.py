@@ -12,7 +12,7 @@ from torch import Tensor
 from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.keyed_noise import keyed_normals
-from dustmap.posterior import Moments
+from dustmap.moments import Moments
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.model.observations import outward_rays

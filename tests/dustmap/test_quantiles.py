@@ -12,7 +12,8 @@ from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.keyed_noise import keyed_normals
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
-from dustmap.posterior import Moments, Posterior
+from dustmap.moments import Moments
+from dustmap.posterior import Posterior
 
 
 def rng(seed=1):

@@ -10,7 +10,7 @@ import torch
 from ray_moments import cumulative
 
 from dustmap.grid import Grid
-from dustmap.posterior import Moments
+from dustmap.moments import Moments
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.maps.integrated import Integrated

@@ -20,7 +20,8 @@ from dustmap.residual.compiled_kriging import (
     krige_rays,
     predict_rays,
 )
-from dustmap.residual.field import ResidualField, calibrated, rays_to
+from dustmap.residual.corrections import calibrated
+from dustmap.residual.field import ResidualField, rays_to
 from dustmap.residual.field_learning import learn_residual
 from dustmap.residual.joint_draws import draw_extinctions
 from dustmap.residual.kriging import JITTER

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dustmap.posterior import moments_over_samples
+from dustmap.moments import moments_over_samples
 from dustmap.residual.learning import tail_degrees, variance_scale
 
 

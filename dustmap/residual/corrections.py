@@ -1,0 +1,125 @@
+r"""What neighbours tell of a place, added to every sample's value there.
+
+A sample's value :math:`v_s` and the change :math:`c_s` that neighbours tell become
+
+.. math:: \bar v + \sqrt{f} (v_s - \bar v) \oplus a_s (\bar c + \sqrt{f} (c_s - \bar c))
+
+with the factor f on predicted variances, the amplitude :math:`a_s` of the change, and a
+sum :math:`\oplus` that stays positive. Maps of the sky correct hundreds of millions of
+values: the loop is compiled, and keeps nothing but its result.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.linalg.compiled_tasks import (
+    compiled,
+    in_parallel,
+    inlined,
+    thread_count,
+)
+
+# Values of one sample at a time, so that those of all samples stay in the cache.
+_TOGETHER = 256
+
+
+def corrected(
+    values: Float[Tensor, "s m"],
+    changes: Float[Tensor, "s m"],
+    scale: Float[Tensor, " m"],
+    *,
+    relative: Float[Tensor, " m"] | None = None,
+    drawn: bool = False,
+) -> Float[Tensor, "s m"]:
+    """Every sample's positive values with the changes, spreads times ``√scale``.
+
+    Parameters
+    ----------
+    values
+        Positive; they stay so.
+    changes
+        In units of the values, or, with ``relative``, of their amplitude.
+    scale
+        The factor f on variances over the samples.
+    relative
+        Amplitude of the changes over the values; changes have their unit unless given.
+    drawn
+        Whether changes are drawn with their final spread, so that f is not theirs.
+    """
+    found, count = np.empty(values.shape), values.shape[1]
+    roots = scale.sqrt().expand(count).contiguous()
+    given = (
+        values.to(torch.float64).contiguous().numpy(),
+        changes.T.contiguous().numpy(),
+        roots.numpy(),
+        (torch.ones_like(roots) if drawn else roots).numpy(),
+        np.empty(0) if relative is None else relative.numpy(),
+    )
+    threads = thread_count(10 * found.size)
+    cuts = np.linspace(0, count, threads + 1).astype(int)
+    in_parallel(lambda n: _correct(cuts[n], cuts[n + 1], *given, found), threads)
+    return torch.from_numpy(found)
+
+
+def calibrated(
+    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
+) -> Float[Tensor, "s m"]:
+    """Every sample's positive values with the spread about their mean times ``√scale``.
+
+    They stay positive.
+    """
+    return corrected(values, torch.zeros_like(values, dtype=torch.float64), scale)
+
+
+def spread(
+    values: Float[Tensor, "s m"], scale: Float[Tensor, " m"]
+) -> Float[Tensor, "s m"]:
+    """Every sample's values with the spread about their mean times ``√scale``."""
+    mean = values.mean(dim=0)
+    return mean + scale.sqrt() * (values - mean)
+
+
+@inlined
+def _sum(value, change):
+    """The sum, kept positive: a change that takes more than half acts exponentially.
+
+    ``v + c`` where ``c ≥ −v/2``, else ``v/2 · exp(1 + 2c/v)``.
+    """
+    half = value / 2
+    if change >= -half:
+        return value + change
+    return half * math.exp(min(1 + change / max(half, 1e-300), 0.0))
+
+
+@compiled
+def _correct(first, last, values, changes, roots, told, relative, found):
+    """Fill in the places from ``first`` to ``last``."""
+    samples = len(values)
+    value, change = np.empty(_TOGETHER), np.empty(_TOGETHER)
+    for begin in range(first, last, _TOGETHER):
+        count = min(_TOGETHER, last - begin)
+        value[:], change[:] = 0.0, 0.0
+        for s in range(samples):
+            for i in range(count):
+                value[i] += values[s, begin + i]
+                change[i] += changes[begin + i, s]
+        for s in range(samples):
+            for i in range(count):
+                m = begin + i
+                root, middle = roots[m], value[i] / samples
+                deviation = root * (values[s, m] - middle)
+                if root <= 1:
+                    one = middle + deviation
+                else:
+                    one = _sum(middle, deviation)
+                more = change[i] / samples
+                more += told[m] * (changes[m, s] - more)
+                if len(relative):
+                    more *= relative[m] * one
+                found[s, m] = _sum(one, more)

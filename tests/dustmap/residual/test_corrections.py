@@ -1,0 +1,50 @@
+"""Values of samples corrected in a loop, against whole tensors."""
+
+import pytest
+import torch
+
+from dustmap.residual.corrections import corrected, spread
+
+SAMPLES, PLACES = 6, 1000
+
+
+def added(values, changes):
+    """v + c, or v/2 exp(1 + 2c/v) where c takes more than half."""
+    half = values / 2
+    bounded = half * (1 + changes / half).exp()
+    return torch.where(changes >= -half, values + changes, bounded)
+
+
+@pytest.fixture
+def given(generator):
+    kwargs = {"generator": generator, "dtype": torch.float64}
+    values = torch.randn(SAMPLES, PLACES, **kwargs).exp()
+    changes = torch.randn(SAMPLES, PLACES, **kwargs)
+    scale = 2 * torch.rand(PLACES, **kwargs)
+    return values, changes, scale, torch.rand(PLACES, **kwargs)
+
+
+def test_values_and_changes_are_spread_and_added(given):
+    values, changes, scale, relative = given
+    mean = values.mean(dim=0).expand_as(values)
+    wider = added(mean, scale.sqrt() * (values - mean))
+    own = torch.where(scale <= 1, spread(values, scale), wider)
+    told = spread(changes, scale)
+    for options, change in (
+        ({}, told),
+        ({"relative": relative}, relative * own * told),
+        ({"drawn": True}, changes),
+    ):
+        found = corrected(values, changes, scale, **options)
+        torch.testing.assert_close(found, added(own, change), rtol=1e-12, atol=0)
+        assert bool((found > 0).all())
+    # Some of each branch.
+    assert 0.05 < float((told < -own / 2).double().mean()) < 0.95
+    assert 0.05 < float((scale > 1).double().mean()) < 0.95
+
+
+def test_a_value_of_zero_stays(given):
+    _, changes, scale, _ = given
+    dark = torch.zeros(SAMPLES, PLACES, dtype=torch.float64)
+    found = corrected(dark, -changes.abs(), scale, drawn=True)
+    assert bool((found == 0).all())
