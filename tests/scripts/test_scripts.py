@@ -104,6 +104,39 @@ def test_every_dependency_is_pinned_exactly():
         assert name in {*names, "dustmap"}, f"{name} has no pin"
 
 
+def test_pins_hold_from_the_oldest_python_on():
+    pins = (SCRIPTS / "constraints.txt").read_text()
+    assert "python_full_version" in pins and "://" not in pins
+    assert "install $resolves" in (SCRIPTS / "test").read_text()
+    assert call(SCRIPTS / "install", "--chek", cwd=ROOT).returncode == 2
+
+
+WITHOUT_EXTRAS = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in {missing}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from pipelines.cli import main
+for verb in main.commands:
+    main([verb, "--help"], standalone_mode=False)
+"""
+
+
+def test_every_verb_starts_without_the_extras():
+    missing = {"plotly", "dust_extinction", "dustmaps", "mwdust", "pyvista", "xarray"}
+    done = call(sys.executable, "-c", WITHOUT_EXTRAS.format(missing=missing), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage:") > 12
+
+
+def test_the_wheel_has_three_top_level_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["dustmap", "pipelines", "catalogs"]}
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo at a small size, in a copy whose installation is this interpreter's."""
