@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, reporting
 
 if TYPE_CHECKING:
     from pipelines.config import FitConfig
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="No map: held-out stars from their neighbours alone, into RUN.quick.json.",
 )
+@REQUIRE
 @OVERWRITE
 @reporting
 def fit(
@@ -51,6 +52,7 @@ def fit(
     config: Path | None,
     overrides: tuple[str, ...],
     is_quick: bool,
+    require: str | None,
     **options: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
@@ -72,6 +74,8 @@ def fit(
         )
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
+    if is_quick and require is not None:
+        raise InputError("--quick makes no map to judge: leave out --require")
     if is_quick:
         click.echo(str(_quick(stars, output, settings, **options)))
         return
@@ -82,6 +86,7 @@ def fit(
     click.echo(str(report))
     if not report.converged:
         click.echo("dustmap: warning: the solver did not converge (above)", err=True)
+    check_verdict(report.verdict, require)
 
 
 def _quick(

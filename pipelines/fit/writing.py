@@ -201,6 +201,7 @@ def _write_record(
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
     summary = {**{name: getattr(report, name) for name in _SUMMARY}, **facts}
+    summary |= {"grade": report.verdict.grade, "verdict": str(report.verdict)}
     content = {
         "plan": report.plan.as_dict(),
         "summary": summary,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # Standard errors beyond which a deviation is no chance; fewer objects do not show it.
-TOO_FAR, _FEWEST = 3.0, 30
+_TOO_FAR, _FEWEST = 3.0, 30
 # By a deviation beyond chance of more than the first, use needs care; more than the
 # second, nothing should be used. A comparison of errors is chance below two of its own.
 _WORSE, _CHANCE = (1.05, 1.5), 2.0
@@ -93,7 +93,7 @@ _USE = "use the predictions with their intervals"
 _LONGER = "fit again with more time"
 _HOLD_OUT = "hold more out to judge the fit"
 _DATA = "check the units, errors and outliers of the data"
-_LOWER = "take the uncertainties as lower limits and check the errors of the data"
+_LOWER = "take the uncertainties as lower limits"
 _UPPER = "take the uncertainties as upper limits"
 _Found = list[tuple[Grade, str, str]]
 
@@ -122,7 +122,7 @@ def _covered(score: Mapping[str, float]) -> _Found:
     found: _Found = []
     for level, (low, lowest) in _NARROW.items():
         held = score[f"coverage_{level:.0%}".rstrip("%")]
-        if low <= held <= _WIDE[level] or not misses(level, held, score["stars"]):
+        if low <= held <= _WIDE[level] or not _misses(level, held, score["stars"]):
             continue
         contained = (
             f"the {level:.0%} intervals contain {'only ' if held < level else ''}"
@@ -138,7 +138,7 @@ def _biased(score: Mapping[str, float]) -> _Found:
     """What the median z-score says, which outliers do not move."""
     bias = score.get("z_median", 0.0)
     error = math.sqrt(math.pi / 2 / score["stars"])
-    if abs(bias) <= max(_BIAS[0], TOO_FAR * error):
+    if abs(bias) <= max(_BIAS[0], _TOO_FAR * error):
         return []
     side = "above" if bias > 0 else "below"
     reason = (
@@ -167,6 +167,6 @@ def _best(score: Mapping[str, float]) -> tuple[str, float] | None:
     return min(known.items(), key=lambda item: item[1], default=None)
 
 
-def misses(level: float, held: float, stars: float) -> bool:
+def _misses(level: float, held: float, stars: float) -> bool:
     """Whether intervals of this level hold too many or too few of so many stars."""
-    return abs(held - level) > TOO_FAR * math.sqrt(level * (1 - level) / stars)
+    return abs(held - level) > _TOO_FAR * math.sqrt(level * (1 - level) / stars)

@@ -21,7 +21,6 @@ from pipelines.report.overview import overview
 from pipelines.report.page import render
 from pipelines.report.summary import (
     fit_warnings,
-    judged_warnings,
     summary,
     warnings_of,
 )
@@ -136,19 +135,6 @@ def test_all_faults_of_a_fit_are_told(material):
     for part in (*parts, "3 modes", "something moved"):
         assert part in said
     assert "mean: converged" not in said
-
-
-def test_intervals_that_are_too_narrow_and_a_bias_are_told(material):
-    stars = material.held_out
-    narrow = dict(stars.predicted)
-    for name in ("p16", "p50", "p84"):
-        narrow[name] = 0.5 * np.median(stars.observed) * np.ones(len(stars))
-    wrong = dataclasses.replace(
-        stars, predicted=narrow, noise=np.full(len(stars), 1e-3)
-    )
-    said = " ".join(judged_warnings(dataclasses.replace(material, held_out=wrong)))
-    assert "too narrow" in said
-    assert "more extinction than predicted" in said
 
 
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
