@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.grid import Grid
 from dustmap.inference.scales.band_power import BandPower
 from pipelines.base.allocation import keep_freed_memory
 from pipelines.base.errors import InputError
@@ -29,7 +30,7 @@ from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import ChooseGrid, learn_plan
-from pipelines.planning.planner import grid_chooser, make_plan
+from pipelines.planning.planner import grid_chooser, make_plan, sphere_grids
 from pipelines.planning.revision import revised_plan
 from pipelines.planning.selection import (
     Sample,
@@ -233,8 +234,14 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 
 def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
     """Say what was planned, and what it will cost."""
+
+    def sphere() -> tuple[Grid, Work]:
+        config, positions = session.config, sample.train.positions()
+        grids = sphere_grids(state.plan, positions, config, state.speed)
+        return grids[0], _work(session, state, sample, grids)
+
     work = _work(session, state, sample)
-    announce(state.plan, work, state.speed, session.config)
+    announce(state.plan, work, state.speed, session.config, sphere)
     return _expected(session, state, sample)
 
 
@@ -248,11 +255,16 @@ def _expected(
     return expected(*about, blurred=blurred, learns=learns)
 
 
-def _work(session: Session, state: FitState, sample: Sample) -> Work:
-    """The size of the fit."""
+def _work(
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    grids: tuple[Grid, ...] | None = None,
+) -> Work:
+    """The size of the fit, on other ``grids`` than the plan's if they are given."""
     plan, group = state.plan, session.group
     kernel, distances = plan.build_kernel(), sample.train.distance
-    work = work_of(plan.grids, kernel, distances, session.config, std=plan.std)
+    work = work_of(grids or plan.grids, kernel, distances, session.config, std=plan.std)
     return work.shared_out(group.size, group.here)
 
 

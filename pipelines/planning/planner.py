@@ -101,6 +101,27 @@ def grid_chooser(
     return _chooser(*box, distances, config, speed, ranks=ranks, here=here)
 
 
+def sphere_grids(
+    plan: Plan, positions: np.ndarray, config: FitConfig, speed: cost.Speed
+) -> tuple[Grid, ...]:
+    """The grids that one process would have with ``box.cover = sphere``.
+
+    Raises
+    ------
+    InputError
+        If none fits the budget.
+    """
+    box = config.box.model_copy(update={"cover": "sphere"})
+    wide = config.model_copy(update={"box": box})
+    lower, upper, _ = choose_box(positions, wide)
+    distances = np.linalg.norm(positions, axis=1)
+    choose = _chooser(lower, upper, distances, wide, speed, ranks=1, here=1)
+    if choose is not None:
+        return choose(plan.lengthscale, plan.std)
+    grid = make_grid(lower, upper, plan.grid.spacing, wide)
+    return nested_grids(grid, distances, wide, wide.levels)
+
+
 def _chooser(
     lower: np.ndarray,
     upper: np.ndarray,
