@@ -150,13 +150,9 @@ def _biased(score: Mapping[str, float]) -> _Found:
 
 def _good(score: Mapping[str, float]) -> str:
     """How well held-out values are predicted."""
-    beside = ""
-    if best := _best(score):
-        gain = 1 - score["rmse"] / best[1]
-        side = "below" if gain >= 0 else "above (within chance, or little)"
-        beside = f", {abs(gain):.0%} {side} that of {best[0]}"
+    beside = f", that of {best[0]} {best[1]:.3g}," if (best := _best(score)) else ""
     return (
-        f"the RMSE of held-out values is {score['rmse']:.3g}{beside}, and the 68% "
+        f"the RMSE of held-out values is {score['rmse']:.3g}{beside} and the 68% "
         f"intervals contain {score['coverage_68']:.0%} of {score['stars']:.0f}"
     )
 
