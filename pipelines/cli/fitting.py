@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--resume-anyway",
     "anyway",
     is_flag=True,
-    help="Go on even if configuration, catalogue or code are others by now.",
+    help="Resume even if the configuration, catalogue or code has changed.",
 )
 @click.option(
     "--quick",

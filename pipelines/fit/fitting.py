@@ -71,7 +71,7 @@ def fit(
         Go on where a fit into ``output`` stopped; begin if there is none, and do
         nothing if it is finished.
     anyway
-        Go on even if configuration, catalogue or code are others.
+        Resume even if the configuration, catalogue or code has changed.
     group
         The processes that make it together; the first one writes.
 
