@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -74,29 +74,25 @@ def fit(
         )
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
-    if is_quick and require is not None:
-        raise InputError("--quick makes no map to judge: leave out --require")
     if is_quick:
-        click.echo(str(_quick(stars, output, settings, **options)))
+        click.echo(str(_quick(stars, output, settings, require=require, **options)))
         return
     with processes() as group:
         report = run(stars, output, settings, group=group, **options)
         if not group.first:
             return
     click.echo(str(report))
-    if not report.converged:
-        click.echo("dustmap: warning: the solver did not converge (above)", err=True)
     check_verdict(report.verdict, require)
 
 
 def _quick(
-    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **resuming: bool
+    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **refused: Any
 ) -> QuickReport:
     """Refuses what only a fit of a map can do."""
     from pipelines.fit.quick import quick
 
-    if any(resuming.values()):
-        raise InputError("--quick saves nothing on the way: leave out --resume")
+    if any(refused.values()):
+        raise InputError("--quick makes no map: leave out --resume and --require")
     return quick(stars, output, settings, overwrite=overwrite)
 
 

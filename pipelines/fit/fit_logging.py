@@ -30,12 +30,12 @@ def announce(
     work: cost.Work,
     speed: cost.Speed,
     config: FitConfig,
-    sphere: Callable[[], tuple[Grid, cost.Work]],
+    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
 ) -> None:
     """Print what was chosen, and refuse what cannot fit into memory.
 
-    ``sphere`` gives the coarsest grid and the size of a fit in a box that holds
-    the sphere of ``data.max_distance``.
+    ``sphere`` gives the grid and the size of a fit in a box of this radius, if it is
+    open.
     """
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
@@ -90,7 +90,7 @@ def _say_what_is_outside(
     grid: Grid,
     speed: cost.Speed,
     config: FitConfig,
-    sphere: Callable[[], tuple[Grid, cost.Work]],
+    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
 ) -> None:
     """How much of the sky the box leaves out, and what holding all of it would cost."""
     radius, box = config.data.max_distance, Box(lower=grid.lower, upper=grid.upper)
@@ -101,15 +101,18 @@ def _say_what_is_outside(
         f"lies outside the box, none of it to {grid.reach:.4g} pc"
     )
     if (config.box.x, config.box.y, config.box.z) == (None, None, None):
+        told += "; box.cover = sphere holds all of it"
         try:
-            whole, work = sphere()
-            told += (
-                f"; box.cover = sphere holds all of it, with {whole.size} points every "
-                f"{_by(whole.spacing)} pc, {cost.foreseen(work) / 2**30:.2f} GiB and "
-                f"about {cost.seconds(work, speed):.0f} s for the solves"
-            )
+            found = sphere(radius)
         except InputError as error:
-            told += f"; box.cover = sphere does not hold it either: {error}"
+            found, told = None, f"{told}, but {error}"
+        if found is not None:
+            whole, work = found
+            told += (
+                f", with {whole.size} points every {_by(whole.spacing)} pc, "
+                f"{cost.foreseen(work) / 2**30:.2f} GiB and about "
+                f"{cost.seconds(work, speed):.0f} s for the solves"
+            )
     say(told)
 
 

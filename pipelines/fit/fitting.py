@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
@@ -30,7 +31,7 @@ from pipelines.model.engines import run_engine
 from pipelines.model.plan import Plan, work_of
 from pipelines.model.problem import Inference, Problem
 from pipelines.planning.learning import ChooseGrid, learn_plan
-from pipelines.planning.planner import grid_chooser, make_plan, sphere_grids
+from pipelines.planning.planner import grid_chooser, make_plan
 from pipelines.planning.revision import revised_plan
 from pipelines.planning.selection import (
     Sample,
@@ -196,8 +197,13 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     return state
 
 
-def _chooser(session: Session, state: FitState, sample: Sample) -> ChooseGrid | None:
-    """What chooses another grid for other scales."""
+def _chooser(
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
+) -> ChooseGrid | None:
+    """What chooses another grid for other scales, or for another box."""
     return grid_chooser(
         state.plan,
         sample.train.distance,
@@ -205,6 +211,7 @@ def _chooser(session: Session, state: FitState, sample: Sample) -> ChooseGrid | 
         state.speed,
         ranks=session.group.size,
         here=session.group.here,
+        box=box,
     )
 
 
@@ -235,9 +242,12 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
     """Say what was planned, and what it will cost."""
 
-    def sphere() -> tuple[Grid, Work]:
-        config, positions = session.config, sample.train.positions()
-        grids = sphere_grids(state.plan, positions, config, state.speed)
+    def sphere(radius: float) -> tuple[Grid, Work] | None:
+        corner = np.full(3, radius)
+        choose = _chooser(session, state, sample, (-corner, corner))
+        if choose is None:
+            return None
+        grids = choose(state.plan.lengthscale, state.plan.std)
         return grids[0], _work(session, state, sample, grids)
 
     work = _work(session, state, sample)

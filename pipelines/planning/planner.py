@@ -95,31 +95,14 @@ def grid_chooser(
     *,
     ranks: int = 1,
     here: int = 1,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> ChooseGrid | None:
-    """Choose the grid over the plan's box anew; ``None`` where its spacing is given."""
-    box = np.array(plan.grid.lower), np.array(plan.grid.upper)
-    return _chooser(*box, distances, config, speed, ranks=ranks, here=here)
+    """Choose the grid over the plan's box anew; ``None`` where its spacing is given.
 
-
-def sphere_grids(
-    plan: Plan, positions: np.ndarray, config: FitConfig, speed: cost.Speed
-) -> tuple[Grid, ...]:
-    """The grids that one process would have with ``box.cover = sphere``.
-
-    Raises
-    ------
-    InputError
-        If none fits the budget.
+    Or over the ``box`` between two other corners [pc].
     """
-    box = config.box.model_copy(update={"cover": "sphere"})
-    wide = config.model_copy(update={"box": box})
-    lower, upper, _ = choose_box(positions, wide)
-    distances = np.linalg.norm(positions, axis=1)
-    choose = _chooser(lower, upper, distances, wide, speed, ranks=1, here=1)
-    if choose is not None:
-        return choose(plan.lengthscale, plan.std)
-    grid = make_grid(lower, upper, plan.grid.spacing, wide)
-    return nested_grids(grid, distances, wide, wide.levels)
+    box = box or (np.array(plan.grid.lower), np.array(plan.grid.upper))
+    return _chooser(*box, distances, config, speed, ranks=ranks, here=here)
 
 
 def _chooser(

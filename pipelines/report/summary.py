@@ -64,11 +64,6 @@ def fit_warnings(run: Run) -> list[str]:
     """What the fit itself found wanting."""
     found = []
     converged = run.summary["converged"]
-    if not converged:
-        found.append(
-            "The fit did not converge: its solvers stopped before they were as exact "
-            "as asked. Means may be off and uncertainties wrong; see Convergence."
-        )
     learning = run.summary.get("learning") or {}
     if not learning.get("converged", True):
         fit = "The fit converged, with" if converged else "The fit has"

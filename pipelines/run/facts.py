@@ -28,11 +28,6 @@ def run_facts(run: Run) -> Facts:
     }
     if held:
         facts["held-out stars"] = f"RMSE {held['rmse']:.3g} mag, noise included"
-    if "coverage_68" in held:
-        facts["held-out stars"] += (
-            f"; 68% intervals hold {held['coverage_68']:.1%}, 95% intervals "
-            f"{held['coverage_95']:.1%}"
-        )
     return {**facts, "verdict": str(run.verdict)}
 
 

@@ -117,7 +117,7 @@ def test_the_sky_outside_the_box_is_told(capsys, box, remedy):
     for far, told in ((200.0, True), (90.0, False)):
         settings = {"data": {"max_distance": far}, "box": box}
         config = FitConfig.model_validate(settings)
-        announce(PLAN, work, speed, config, lambda: (wide, work))
+        announce(PLAN, work, speed, config, lambda _: (wide, work))
         said = capsys.readouterr().err
         assert ("of the sky at data.max_distance = 200" in said) == told
         assert ("box.cover = sphere holds" in said) == (told and remedy)

@@ -123,7 +123,7 @@ def test_what_did_not_converge_is_loud_and_comes_first(material):
     wrong = with_summary(material, converged=False)
     page, text = read(overview(wrong), summary(wrong))
     assert page.index('class="warning" role="alert"') < page.index("This map is")
-    assert "The fit did not converge" in page and "did not converge, though" in text
+    assert "the fit did not converge" in page and "did not converge, though" in text
 
 
 def test_all_faults_of_a_fit_are_told(material):
@@ -140,7 +140,7 @@ def test_all_faults_of_a_fit_are_told(material):
 def test_without_held_out_stars_the_page_says_that_nothing_was_judged(material):
     none = dataclasses.replace(material, held_out=None)
     _, text = read(overview(none), validation(none))
-    assert "Nothing tells how well the map predicts" in text
+    assert "Nothing shows how well the map predicts" in text
     assert text.count("fit again to have them") == 2
 
 
