@@ -36,6 +36,6 @@ def source_band(meta: dict[str, Any]) -> str:
     except InputError:
         reason = "is not stated" if stated == UNKNOWN else f"is stated as {stated!r}"
         raise InputError(
-            f"the band of this map's extinction {reason}: say which it is to be taken "
-            "for by --from-band, such as --from-band A_V"
+            f"the band of this map's extinction {reason}: name it with "
+            "--from-band, such as --from-band A_V"
         ) from None

@@ -39,7 +39,8 @@ def _products(command: Any) -> Any:
 @click.option(
     "--distances",
     metavar="PC,PC,...",
-    help="Distances of HEALPix maps and images [pc].",
+    help="Distances of HEALPix maps and images [pc].  [default of images: the farthest "
+    "round one that the box holds on 90% of it]",
 )
 @click.option("--shell-edges", metavar="PC,PC,...", help="Edges of the shells [pc].")
 @click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, reporting
 
 if TYPE_CHECKING:
     from pipelines.config import FitConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--resume-anyway",
     "anyway",
     is_flag=True,
-    help="Go on even if configuration, catalogue or code are others by now.",
+    help="Resume even if the configuration, catalogue or code has changed.",
 )
 @click.option(
     "--quick",
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="No map: held-out stars from their neighbours alone, into RUN.quick.json.",
 )
+@REQUIRE
 @OVERWRITE
 @reporting
 def fit(
@@ -51,6 +52,7 @@ def fit(
     config: Path | None,
     overrides: tuple[str, ...],
     is_quick: bool,
+    require: str | None,
     **options: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration everything is chosen and printed.
@@ -73,25 +75,24 @@ def fit(
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)
     if is_quick:
-        click.echo(str(_quick(stars, output, settings, **options)))
+        click.echo(str(_quick(stars, output, settings, require=require, **options)))
         return
     with processes() as group:
         report = run(stars, output, settings, group=group, **options)
         if not group.first:
             return
     click.echo(str(report))
-    if not report.converged:
-        click.echo("dustmap: warning: the solver did not converge (above)", err=True)
+    check_verdict(report.verdict, require)
 
 
 def _quick(
-    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **resuming: bool
+    stars: Path, output: Path, settings: FitConfig, *, overwrite: bool, **refused: Any
 ) -> QuickReport:
     """Refuses what only a fit of a map can do."""
     from pipelines.fit.quick import quick
 
-    if any(resuming.values()):
-        raise InputError("--quick saves nothing on the way: leave out --resume")
+    if any(refused.values()):
+        raise InputError("--quick makes no map: leave out --resume and --require")
     return quick(stars, output, settings, overwrite=overwrite)
 
 

@@ -20,12 +20,18 @@ from pipelines.base.quantities import degrees, parsecs
 
 if TYPE_CHECKING:
     from pipelines.others import OtherMap
+    from pipelines.run.verdict import Verdict
 
 OUT = click.Path(path_type=Path)
 # What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
 _TRY_AGAIN = 75
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
+)
+REQUIRE = click.option(
+    "--require",
+    type=click.Choice(("usable", "care")),
+    help="End with status 1, after writing, where the verdict is worse than this.",
 )
 
 
@@ -132,6 +138,12 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
             _fail(1, "interrupted; nothing was written")
 
     return guarded
+
+
+def check_verdict(verdict: Verdict, required: str | None) -> None:
+    """End with status 1 where a verdict is worse than ``--require`` allows."""
+    if required is not None and not verdict.meets(required):
+        _fail(1, f"the verdict is {verdict.grade!r}, worse than --require {required}")
 
 
 def _fail(status: int, message: str) -> None:

@@ -47,7 +47,7 @@ class BoxConfig(Settings):
     """what the box holds on axes that are not given: the stars, the sphere around the
     observer to data.max_distance or the furthest star, or its cylinder, with z as the
     stars have it; auto takes, with data.max_distance, the sphere or else the cylinder
-    if its volume is at most twice that of the stars' box"""
+    if its volume is at most twice that of the stars' box, taller by what is left"""
     spacing: Auto[PerAxis] = None
     """distance of grid points, one number or [x, y, z] [pc]"""
     shape: Auto[Counts] = None

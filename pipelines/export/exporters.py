@@ -46,6 +46,8 @@ from pipelines.run.folder import Run, read_run
 
 # Maps that no other map can continue.
 _NEVER_FILLED = ("zarr", "shells")
+# Share of an image that the box holds to the distance which is chosen for it.
+_HELD = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +258,14 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     wcs = (options.field or Field()).wcs()
     vectors = pixel_vectors(wcs)
     on_sky = np.isfinite(vectors).all(axis=-1)
-    distances = options.distances
-    chosen = default_distances(run)[-1:] if distances is None else distances
+    chosen = options.distances
+    if chosen is None:
+        usual, ends = default_distances(run), run.box.exits(vectors[on_sky])
+        held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= _HELD
+        # Where this map ends, one that fills it goes on.
+        held |= options.fill is not None
+        chosen = (usual[held] if held.any() else usual[:1])[-1:]
+        products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
     found = integrals_along(run, vectors[on_sky], edges)
     found = {name: products.factor * values for name, values in found.items()}

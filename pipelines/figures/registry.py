@@ -247,7 +247,7 @@ def plot(
             left_out[kind] = str(reason)
             continue
         paths.append(folder / f"{KINDS[kind][0]}.{form}")
-        save_figure(figure, paths[-1], dpi=options.dpi)
+        save_figure(figure, paths[-1], dpi=options.dpi, about=source.verdict)
     if options.other is None:
         left_out.pop("compare", None)
     left_out.pop("near", None)

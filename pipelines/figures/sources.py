@@ -85,6 +85,14 @@ class Source:
         return "" if known is None else band_of(known.meta)
 
     @property
+    def verdict(self) -> str:
+        """Whether the map can be used; empty if it is not stated."""
+        if self.run is not None:
+            return str(self.run.verdict)
+        known = self.density or self.maps
+        return "" if known is None else str(known.meta.get("verdict", ""))
+
+    @property
     def unit(self) -> str:
         """Of its densities."""
         return "mag pc-1" if self.density is None else self.density.unit

@@ -103,12 +103,17 @@ def legend_above(axes: Axes, size: float | str = SMALL) -> None:
 
 
 def save_figure(
-    figure: Figure, path: str | os.PathLike[str], *, dpi: float = _DPI
+    figure: Figure,
+    path: str | os.PathLike[str],
+    *,
+    dpi: float = _DPI,
+    about: str = "",
 ) -> None:
     """Save as PNG, PDF or SVG by the ending of ``path``, replacing it as a whole.
 
     Text stays text in a PDF; no file holds the time, so that the same figure gives the
-    same file. A `Page` keeps its width; any other figure is cropped to what is drawn.
+    same file, with ``about`` as its description (in a PDF, its subject). A `Page` keeps
+    its width; any other figure is cropped to what is drawn.
 
     Raises
     ------
@@ -121,7 +126,9 @@ def save_figure(
             f"{path}: figures are written as {', '.join(_FORMATS)}: give it one of "
             "these endings"
         )
-    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    dateless = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+    described = {"Subject" if kind == "pdf" else "Description": about} if about else {}
+    metadata: dict[str, Any] = {**dateless, **described}
     cropped = None if isinstance(figure, Page) else "tight"
     settings: Any = {
         "pdf.fonttype": 42,

@@ -25,8 +25,18 @@ from pipelines.planning.spacing import round_spacing
 _TOLD_AT = (50.0, 200.0, 1000.0)
 
 
-def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) -> None:
-    """Print what was chosen, and refuse what cannot fit into memory."""
+def announce(
+    plan: Plan,
+    work: cost.Work,
+    speed: cost.Speed,
+    config: FitConfig,
+    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
+) -> None:
+    """Print what was chosen, and refuse what cannot fit into memory.
+
+    ``sphere`` gives the grid and the size of a fit in a box of this radius, if it is
+    open.
+    """
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
     box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
@@ -34,9 +44,7 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
         f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
         f"box {box} pc"
     )
-    if config.data.max_distance is not None:
-        is_open = None in (config.box.x, config.box.y, config.box.z)
-        _say_what_is_outside(grid, config.data.max_distance, is_open=is_open)
+    _say_what_is_outside(grid, speed, config, sphere)
     for inner in plan.finer_grids:
         say(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
@@ -78,18 +86,34 @@ def announce(plan: Plan, work: cost.Work, speed: cost.Speed, config: FitConfig) 
     refuse_too_large(plan, work, config)
 
 
-def _say_what_is_outside(grid: Grid, radius: float, *, is_open: bool) -> None:
-    """How much of the sphere of the stars that were asked for the box leaves out.
-
-    With a remedy where the box ``is_open``, not given on all axes.
-    """
-    missing = Box(lower=grid.lower, upper=grid.upper).outside(radius)
-    remedy = " (box.cover = sphere holds all of it)" if is_open else ""
-    if missing:
-        say(
-            f"note: {100 * missing:.2g}% of the sky at data.max_distance = "
-            f"{radius:g} pc lies outside the box{remedy}"
-        )
+def _say_what_is_outside(
+    grid: Grid,
+    speed: cost.Speed,
+    config: FitConfig,
+    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
+) -> None:
+    """How much of the sky the box leaves out, and what holding all of it would cost."""
+    radius, box = config.data.max_distance, Box(lower=grid.lower, upper=grid.upper)
+    if radius is None or not (missing := box.outside(radius)):
+        return
+    told = (
+        f"note: {100 * missing:.2g}% of the sky at data.max_distance = {radius:g} pc "
+        f"lies outside the box, none of it to {grid.reach:.4g} pc"
+    )
+    if (config.box.x, config.box.y, config.box.z) == (None, None, None):
+        told += "; box.cover = sphere holds all of it"
+        try:
+            found = sphere(radius)
+        except InputError as error:
+            found, told = None, f"{told}, but {error}"
+        if found is not None:
+            whole, work = found
+            told += (
+                f", with {whole.size} points every {_by(whole.spacing)} pc, "
+                f"{cost.foreseen(work) / 2**30:.2f} GiB and about "
+                f"{cost.seconds(work, speed):.0f} s for the solves"
+            )
+    say(told)
 
 
 def _by(numbers: Iterable[float]) -> str:

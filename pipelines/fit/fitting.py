@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.grid import Grid
 from dustmap.inference.scales.band_power import BandPower
 from pipelines.base.allocation import keep_freed_memory
 from pipelines.base.errors import InputError
@@ -70,7 +72,7 @@ def fit(
         Go on where a fit into ``output`` stopped; begin if there is none, and do
         nothing if it is finished.
     anyway
-        Go on even if configuration, catalogue or code are others.
+        Resume even if the configuration, catalogue or code has changed.
     group
         The processes that make it together; the first one writes.
 
@@ -195,8 +197,13 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     return state
 
 
-def _chooser(session: Session, state: FitState, sample: Sample) -> ChooseGrid | None:
-    """What chooses another grid for other scales."""
+def _chooser(
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
+) -> ChooseGrid | None:
+    """What chooses another grid for other scales, or for another box."""
     return grid_chooser(
         state.plan,
         sample.train.distance,
@@ -204,6 +211,7 @@ def _chooser(session: Session, state: FitState, sample: Sample) -> ChooseGrid | 
         state.speed,
         ranks=session.group.size,
         here=session.group.here,
+        box=box,
     )
 
 
@@ -233,8 +241,17 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 
 def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
     """Say what was planned, and what it will cost."""
+
+    def sphere(radius: float) -> tuple[Grid, Work] | None:
+        corner = np.full(3, radius)
+        choose = _chooser(session, state, sample, (-corner, corner))
+        if choose is None:
+            return None
+        grids = choose(state.plan.lengthscale, state.plan.std)
+        return grids[0], _work(session, state, sample, grids)
+
     work = _work(session, state, sample)
-    announce(state.plan, work, state.speed, session.config)
+    announce(state.plan, work, state.speed, session.config, sphere)
     return _expected(session, state, sample)
 
 
@@ -248,11 +265,16 @@ def _expected(
     return expected(*about, blurred=blurred, learns=learns)
 
 
-def _work(session: Session, state: FitState, sample: Sample) -> Work:
-    """The size of the fit."""
+def _work(
+    session: Session,
+    state: FitState,
+    sample: Sample,
+    grids: tuple[Grid, ...] | None = None,
+) -> Work:
+    """The size of the fit, on other ``grids`` than the plan's if they are given."""
     plan, group = state.plan, session.group
     kernel, distances = plan.build_kernel(), sample.train.distance
-    work = work_of(plan.grids, kernel, distances, session.config, std=plan.std)
+    work = work_of(grids or plan.grids, kernel, distances, session.config, std=plan.std)
     return work.shared_out(group.size, group.here)
 
 

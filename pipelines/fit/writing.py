@@ -24,7 +24,7 @@ from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import write_residual
-from pipelines.run.verdict import verdict
+from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.fit_state import FitState
 from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
@@ -68,9 +68,12 @@ class FitReport:
         gib = self.peak_memory_bytes / 2**30
         lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
         lines.append(f"run: {self.output}")
-        return "\n".join(
-            [*lines, f"this map is {verdict(self.converged, self.held_out)[1]}"]
-        )
+        return "\n".join([*lines, str(self.verdict)])
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the map can be used, why, and what to do next."""
+        return verdict(self.converged, self.held_out)
 
 
 def _told(score: dict[str, float]) -> str:
@@ -198,6 +201,7 @@ def _write_record(
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
     summary = {**{name: getattr(report, name) for name in _SUMMARY}, **facts}
+    summary |= {"grade": report.verdict.grade, "verdict": str(report.verdict)}
     content = {
         "plan": report.plan.as_dict(),
         "summary": summary,

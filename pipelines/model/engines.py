@@ -126,16 +126,16 @@ def _messages(
     mean = f"mean: {solution.message}"
     if bool(solution.converged.all()) and (solution.residual > 1.01 * tolerance).any():
         mean += (
-            f" (Gauss-Newton steps need no smaller one; {result.newton_steps} taken, "
-            f"until the expected decrease is {_NEWTON_TOLERANCE:g} nats per star; "
-            f"inference.tolerance = {tolerance:g} is of Gaussian fits)"
+            f" (small enough for Gauss-Newton steps: {result.newton_steps} taken until "
+            f"the expected decrease was {_NEWTON_TOLERANCE:g} nats per star; "
+            f"inference.tolerance = {tolerance:g} applies to Gaussian fits)"
         )
     messages = [mean]
     if not model.linear and not result.converged:
         messages.append(
-            f"the log-normal fit, {result.newton_steps} Gauss-Newton steps to the mode "
-            "and those of every sample, stopped while a step was expected to gain over "
-            f"{_NEWTON_TOLERANCE} nats per star"
+            "the log-normal fit stopped while a Gauss-Newton step was expected to gain "
+            f"over {_NEWTON_TOLERANCE} nats per star (steps to the mode: "
+            f"{result.newton_steps})"
         )
     if result.sample_solution is not None:
         line, timely = result.sample_solution.message, not result.out_of_time
@@ -146,10 +146,10 @@ def _messages(
         messages.append(f"samples: {line}")
     if result.out_of_time:
         messages.append(
-            f"the time ran out, budget.minutes = {config.budget.minutes:g}: "
-            f"{result.newton_steps} Gauss-Newton steps to the mode, "
-            f"{len(result.samples)} of {config.inference.samples} samples; raise "
-            "budget.minutes, or take a coarser grid or fewer samples"
+            f"the time ran out, budget.minutes = {config.budget.minutes:g} (samples: "
+            f"{len(result.samples)} of {config.inference.samples}; Gauss-Newton steps "
+            f"to the mode: {result.newton_steps}): raise budget.minutes, or choose a "
+            "coarser grid or fewer samples"
         )
     if not result.share_settled:
         messages.append(

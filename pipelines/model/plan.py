@@ -222,8 +222,8 @@ def choose_box(
 def _covering(box: np.ndarray, positions: np.ndarray, config: FitConfig) -> np.ndarray:
     """The stars' box, or one that holds the sphere or the cylinder around the observer.
 
-    Unless asked for, these are taken with ``data.max_distance`` alone, and if they do
-    not cost much more.
+    Unless asked for, these are taken with ``data.max_distance`` alone, and if they are
+    at most ``_WIDER`` times as large; what the cylinder leaves of that makes it taller.
     """
     asked, radius = config.box.cover, config.data.max_distance
     if asked == "stars" or (asked is None and radius is None):
@@ -236,7 +236,12 @@ def _covering(box: np.ndarray, positions: np.ndarray, config: FitConfig) -> np.n
         for axis, name in enumerate("xyz"):
             if name in axes and getattr(config.box, name) is None:
                 wide[:, axis] = -radius, radius
-        if asked == cover or (not asked and _volume(wide) <= _WIDER * _volume(box)):
+        room = _WIDER * _volume(box) / _volume(wide)
+        if asked == cover or (not asked and room >= 1):
+            if not asked and config.box.z is None:
+                height, far = np.ptp(wide[:, 2]) * room, np.abs(wide[:, 2]).max()
+                tall = min(height / 2, height - far, radius)
+                wide[:, 2] = np.minimum(wide[0, 2], -tall), np.maximum(wide[1, 2], tall)
             return wide
     return box
 

@@ -95,9 +95,13 @@ def grid_chooser(
     *,
     ranks: int = 1,
     here: int = 1,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> ChooseGrid | None:
-    """Choose the grid over the plan's box anew; ``None`` where its spacing is given."""
-    box = np.array(plan.grid.lower), np.array(plan.grid.upper)
+    """Choose the grid over the plan's box anew; ``None`` where its spacing is given.
+
+    Or over the ``box`` between two other corners [pc].
+    """
+    box = box or (np.array(plan.grid.lower), np.array(plan.grid.upper))
     return _chooser(*box, distances, config, speed, ranks=ranks, here=here)
 
 

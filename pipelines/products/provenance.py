@@ -32,6 +32,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "inputs": inputs,
         "catalogues": catalogues,
         "extinction_band": band,
+        "verdict": str(run.verdict),
         "citation": citation_block(catalogues, band, inputs),
     }
 

@@ -191,7 +191,8 @@ def _of_cube(path: Path, cube: Cube) -> MapStore:
 
 def _store(path: Path, meta: dict[str, Any], density: Any, sky: Any) -> MapStore:
     band = str(meta.get("extinction_band") or "")
-    return MapStore(path=path, band=band, density=density, sky=sky)
+    verdict = str(meta.get("verdict", ""))
+    return MapStore(path=path, band=band, density=density, sky=sky, verdict=verdict)
 
 
 def _of_maps(maps: SkyMaps) -> Sky:

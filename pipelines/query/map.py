@@ -103,6 +103,11 @@ class DustMap:
         return facts | self.source.facts | (self.samples.facts if self.samples else {})
 
     @property
+    def verdict(self) -> str:
+        """Whether the map can be used, why, and what to do; empty if not stated."""
+        return self._facts().get("verdict", "")
+
+    @property
     def has_samples(self) -> bool:
         """Whether posterior samples answer."""
         return self.samples is not None

@@ -37,6 +37,7 @@ class MapStore:
     band: str
     density: DensityGrid | CubeDensity | ShellDensity | None
     sky: Sky | CubeSky | None
+    verdict: str = ""
 
     @property
     def box(self) -> Box:
@@ -45,17 +46,18 @@ class MapStore:
 
     @property
     def facts(self) -> Facts:
-        """Box, spacing and arrays of the store."""
-        reach = "none"
+        """Box, spacing and arrays of the store, and the verdict on the map."""
+        reach, judged = "none", {"verdict": self.verdict} if self.verdict else {}
         if self.sky is not None:
             known = ", ".join(self.sky.arrays)
             reach = f"to {self.sky.distance[-1]:.5g} pc: {known}"
         if self.density is None:
-            return {"density": "none", "integrated extinction": reach}
+            return {"density": "none", "integrated extinction": reach, **judged}
         return {
             **box_facts(self.box, self.density.spacing),
             "density": ", ".join(self.density.arrays),
             "integrated extinction": reach,
+            **judged,
         }
 
     def require_sky(self) -> Sky | CubeSky:
@@ -175,4 +177,5 @@ def open_store(path: Path) -> MapStore:
     except KeyError as error:
         raise InputError(f"{path} is no map of this program: {error}") from error
     band = str(attributes.get("band", ""))
-    return MapStore(path=path, band=band, density=density, sky=sky)
+    verdict = str(attributes["provenance"].get("verdict", ""))
+    return MapStore(path=path, band=band, density=density, sky=sky, verdict=verdict)

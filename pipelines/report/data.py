@@ -16,7 +16,7 @@ from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.products import provenance
 from pipelines.run.folder import Run, read_run
-from pipelines.run.held_out import FILE, HeldOut, read_held_out
+from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.storage.metrics import Record, read_metrics
 
 
@@ -68,17 +68,12 @@ class ReportData:
 
     @property
     def unjudged(self) -> str:
-        """Why there are no held-out stars to judge the map by."""
-        if not (self.run.path / FILE).is_file():
-            why = "no star was held out (data.holdout is 0)"
-        elif not self.run.summary["counts"].get("held out"):
-            why = "none of the held-out stars lies in the map"
-        else:
-            why = (
-                "this run keeps no measured extinctions of its held-out stars, as runs "
-                "of an earlier version do not: fit again to have them"
-            )
-        return f"Nothing tells how well the map predicts: {why}."
+        """What is said where no held-out star judges the map."""
+        return (
+            "Nothing shows how well the map predicts: none of its stars were held out, "
+            "or not kept by an earlier version; raise data.holdout or fit again to "
+            "have them."
+        )
 
 
 def gather(path: Path, *, nside: int | None = None) -> ReportData:

@@ -8,19 +8,17 @@ from pipelines.report.data import ReportData
 from pipelines.report.numbers import percent, plain, significant
 from pipelines.report.summary import warnings_of
 from pipelines.run.baselines import NAMES
-from pipelines.run.verdict import verdict
+from pipelines.run.verdict import Grade
 
 
 def overview(data: ReportData) -> Section:
     """The verdict with all warnings, the face-on and the sky map, and three figures."""
-    run = data.run
-    good, sentence = verdict(run.summary["converged"], run.summary.get("held_out", {}))
-    warnings = warnings_of(data)
+    judged, warnings = data.run.verdict, warnings_of(data)
     blocks: list[Block] = [
         Notice(
-            title=f"{sentence[0].upper()}{sentence[1:]}.",
+            title=str(judged),
             lines=tuple(warnings),
-            loud=bool(warnings) or not good,
+            loud=bool(warnings) or judged.grade != Grade.USABLE,
         ),
         *_figures(data),
     ]

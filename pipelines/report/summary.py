@@ -13,7 +13,6 @@ from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
 from pipelines.run.baselines import in_words, loses
 from pipelines.run.folder import Run
-from pipelines.run.verdict import TOO_FAR, misses
 
 # Lines in which a fit says how its solvers ended and what it found.
 _STATUS = ("mean: ", "samples: ", "sight lines ", "residual: along rays")
@@ -65,11 +64,6 @@ def fit_warnings(run: Run) -> list[str]:
     """What the fit itself found wanting."""
     found = []
     converged = run.summary["converged"]
-    if not converged:
-        found.append(
-            "The fit did not converge: its solvers stopped before they were as exact "
-            "as asked. Means may be off and uncertainties wrong; see Convergence."
-        )
     learning = run.summary.get("learning") or {}
     if not learning.get("converged", True):
         fit = "The fit converged, with" if converged else "The fit has"
@@ -99,27 +93,12 @@ def fit_warnings(run: Run) -> list[str]:
 
 
 def judged_warnings(data: ReportData) -> list[str]:
-    """Warnings that follow from the held-out stars."""
-    judged = data.judged
-    if judged is None:
+    """Warnings from the held-out stars, beside the verdict's reasons."""
+    if data.judged is None:
         return [data.unjudged]
-    found = []
     if data.held_out is not None and (score := data.held_out.baseline_score()):
-        found += [in_words(score, data.run.plan)] if loses(score) else []
-    for level in judged.coverage:
-        if misses(level.level, level.held, judged.stars):
-            word = "too wide" if level.held > level.level else "too narrow"
-            found.append(
-                f"The {level.level:.0%} intervals hold {percent(level.held)} of "
-                f"{several(judged.stars, 'held-out star')}: they are {word}."
-            )
-    if abs(judged.z_mean) > TOO_FAR / math.sqrt(judged.stars):
-        side = "more" if judged.z_mean > 0 else "less"
-        found.append(
-            f"Held-out stars have {side} extinction than predicted, by "
-            f"{significant(abs(judged.z_mean), 2)} standard deviations on average."
-        )
-    return found
+        return [in_words(score, data.run.plan)] if loses(score) else []
+    return []
 
 
 def _in_words(data: ReportData) -> str:

@@ -28,14 +28,7 @@ def run_facts(run: Run) -> Facts:
     }
     if held:
         facts["held-out stars"] = f"RMSE {held['rmse']:.3g} mag, noise included"
-    if "coverage_68" in held:
-        facts["held-out stars"] += (
-            f"; 68% intervals hold {held['coverage_68']:.1%}, 95% intervals "
-            f"{held['coverage_95']:.1%}"
-        )
-    if not summary.get("converged", True):
-        facts["warning"] = "the solver did not converge"
-    return facts
+    return {**facts, "verdict": str(run.verdict)}
 
 
 def box_facts(box: Box, spacing: Sequence[float]) -> Facts:

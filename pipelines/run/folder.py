@@ -33,6 +33,7 @@ from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
 from pipelines.run.residual import read_residual
+from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import check_manifest, check_output_folder
 
@@ -60,6 +61,11 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html("dustmap run", run_facts(self))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the map can be used, why, and what to do next."""
+        return verdict(self.summary["converged"], self.summary.get("held_out", {}))
 
     @property
     def box(self) -> Box:

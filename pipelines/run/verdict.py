@@ -1,73 +1,133 @@
-"""Whether a map can be used, in one sentence, by its held-out stars."""
+"""Whether a fit can be used, why, and what to do next: one verdict for all places."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from pipelines.run.baselines import NAMES, loses
+# Standard errors of what is no chance, in coverages and biases, and in comparisons.
+_TOO_FAR, _WORSE = 3.0, 2.0
+# Fewer objects do not show whether a fit is good.
+_FEWEST = 30
+_CHECK = "check the units, errors and outliers of the data"
+_USE = "use the predictions with their intervals"
 
-# Deviations that count, in standard errors.
-TOO_FAR = 4.0
+
+class Grade(StrEnum):
+    """How far a fit can be used, best first."""
+
+    USABLE = "usable"
+    CARE = "with care"
+    NOT = "not usable"
 
 
-def verdict(converged: bool, score: Mapping[str, float]) -> tuple[bool, str]:
-    """Whether nothing speaks against a map, and what that rests on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A grade, its reason and what to do next; ``str`` gives two sentences."""
 
-    ``score`` is the summary's ``held_out``: errors, coverages, and those of predictions
-    without a map; empty where no star was held out. A fit that time cut short has not
-    ``converged``, and may still predict well.
+    grade: Grade
+    reason: str
+    advice: str
+
+    def meets(self, required: str) -> bool:
+        """Whether this is ``usable`` or, where that suffices, usable with ``care``."""
+        return self.grade in (Grade.USABLE, Grade.CARE)[: 1 + (required == "care")]
+
+    def __str__(self) -> str:
+        use = "usable with care" if self.grade is Grade.CARE else self.grade.value
+        advice = self.advice[0].upper() + self.advice[1:]
+        return f"{use.capitalize()}: {self.reason}. {advice}."
+
+
+def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
+    """The worst grade that one of these rules gives, with the reasons for it.
+
+    | what | with care | not usable |
+    |---|---|---|
+    | held out | nothing, or fewer than 30 | errors not finite |
+    | convergence | not reached | |
+    | uncertainty | not stated | |
+    | RMSE over the best without a model, beyond 2 standard errors | > 1.05 | > 1.5 |
+    | 68% intervals contain, beyond 3 standard errors | < 63% or > 73% | < 50% |
+    | 95% intervals contain, beyond 3 standard errors | < 93% or > 97% | < 80% |
+    | median z-score, beyond 3 standard errors | > 0.2 | > 1 |
+
+    Parameters
+    ----------
+    converged
+        Whether every solver of the fit reached its end.
+    score
+        Of held-out stars or rows: ``rmse``, ``stars`` (how many), and where known
+        ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared
+        error over the best of these, in standard errors), ``coverage_68``,
+        ``coverage_95``, ``z_median``; empty where nothing was held out.
     """
-    good, sentence = _judged(score)
-    if converged:
-        return good, f"{'usable: ' if good else ''}{sentence}"
-    fault = "the fit did not converge"
-    if not good:
-        return False, f"not usable as it is: {fault}"
-    return False, f"to be used with care: {fault}, though {sentence}"
-
-
-def _judged(score: Mapping[str, float]) -> tuple[bool, str]:
-    """Whether held-out stars speak for a map, and in which words."""
+    slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
+    found: list[tuple[Grade, str, str]] = [] if converged else [slow]
+    more = "hold more out to judge the fit"
     if not score:
-        return False, "not judged: no held-out star tells how well the map predicts"
-    known = [name for name in NAMES if f"rmse_{name}" in score]
-    best = min((score[f"rmse_{name}"] for name in known), default=math.nan)
-    if known and loses(dict(score)):
-        return False, (
-            "to be used with care: without a map, neighbouring stars predict held-out "
-            f"extinctions to {best:.3g} mag, the map to {score['rmse']:.3g} mag"
-        )
-    if "coverage_68" not in score:
-        return False, "to be used with care: the map states no uncertainty"
-    for level, key in ((0.68, "coverage_68"), (0.95, "coverage_95")):
-        if misses(level, score[key], score["stars"]):
-            word = "wide" if score[key] > level else "narrow"
-            return False, (
-                f"to be used with care: intervals are too {word}, those of "
-                f"{level:.0%} hold {score[key]:.0%} of {score['stars']:.0f} held-out "
-                "stars"
+        found.append((Grade.CARE, "not judged, since nothing was held out", more))
+    elif not all(map(math.isfinite, score.values())):
+        found.append((Grade.NOT, "held-out errors are not finite", _CHECK))
+    else:
+        if (count := score["stars"]) < _FEWEST:
+            found.append((Grade.CARE, f"only {count:.0f} values were held out", more))
+        if "coverage_68" not in score:
+            use = "take the held-out RMSE as the error"
+            found.append((Grade.CARE, "no uncertainties are stated", use))
+        for value, care, bad, reason, advice in _deviations(score):
+            if value > care:
+                grade = Grade.NOT if value > bad else Grade.CARE
+                found.append((grade, reason, advice))
+    worst = max((grade for grade, *_ in found), key=list(Grade).index, default=None)
+    chosen = [each for each in found if each[0] is worst]
+    reason = "; ".join(reason for _, reason, _ in chosen)
+    if score and found in ([], [slow]):
+        reason += f"{', though ' if found else ''}{_good(score)}"
+    advice = "; ".join(dict.fromkeys(advice for *_, advice in chosen)) or _USE
+    return Verdict(grade=worst or Grade.USABLE, reason=reason, advice=advice)
+
+
+def _deviations(
+    score: Mapping[str, float],
+) -> Iterator[tuple[float, float, float, str, str]]:
+    """Deviations beyond chance, the two limits of each, and a reason and advice."""
+    rmse, count = f"the RMSE of held-out values is {score['rmse']:.3g}", score["stars"]
+    if score.get("excess", 0.0) > _WORSE and (best := _best(score)):
+        reason = f"{rmse}, that of {best[0]} {best[1]:.3g}"
+        advice = f"predict these values by {best[0]}"
+        yield score["rmse"] / best[1], 1.05, 1.5, reason, advice
+    for level, care, bad in ((0.68, 0.05, 0.18), (0.95, 0.02, 0.15)):
+        held = score.get(f"coverage_{100 * level:.0f}", level)
+        off, side = abs(held - level), "only " if held < level else ""
+        if off > _TOO_FAR * math.sqrt(level * (1 - level) / count):
+            limit = "lower" if side else "upper"
+            yield (
+                *(off, care, bad if side else math.inf),
+                f"the {level:.0%} intervals contain {side}{held:.0%} of {count:.0f} "
+                "held-out values",
+                _CHECK if off > bad else f"take the uncertainties as {limit} limits",
             )
-    # Outliers do not move the median.
     bias = score.get("z_median", 0.0)
-    if abs(bias) > TOO_FAR * math.sqrt(math.pi / 2 / score["stars"]):
-        return False, (
-            f"to be used with care: the median held-out star has {abs(bias):.2g} "
-            f"standard deviations {'more' if bias > 0 else 'less'} extinction than "
-            "predicted"
-        )
-    beside = ""
-    if known:
-        gain = 1 - score["rmse"] / best
-        beside = f", {abs(gain):.0%} {'better' if gain >= 0 else 'worse'} than without"
-        beside += " a map" if gain >= 0 else " a map, within chance"
-    return True, (
-        f"held-out extinctions are predicted to {score['rmse']:.3g} mag"
-        f"{beside}, and 68% intervals hold {score['coverage_68']:.0%} of "
-        f"{score['stars']:.0f} stars"
+    # The standard error of a median of normal deviates.
+    if abs(bias) > _TOO_FAR * math.sqrt(math.pi / 2 / count):
+        side = "above" if bias > 0 else "below"
+        reason = f"the median held-out value is {abs(bias):.2g} standard deviations "
+        yield abs(bias), 0.2, 1.0, f"{reason}{side} its prediction", _CHECK
+
+
+def _good(score: Mapping[str, float]) -> str:
+    """How well held-out values are predicted."""
+    beside = f", that of {best[0]} {best[1]:.3g}," if (best := _best(score)) else ""
+    return (
+        f"the RMSE of held-out values is {score['rmse']:.3g}{beside} and the 68% "
+        f"intervals contain {score['coverage_68']:.0%} of {score['stars']:.0f}"
     )
 
 
-def misses(level: float, held: float, stars: float) -> bool:
-    """Whether intervals of this level hold too many or too few of so many stars."""
-    return abs(held - level) > TOO_FAR * math.sqrt(level * (1 - level) / stars)
+def _best(score: Mapping[str, float]) -> tuple[str, float] | None:
+    """The best prediction without a model, and its error."""
+    known = {k.removeprefix("rmse_"): v for k, v in score.items() if k[:5] == "rmse_"}
+    return min(known.items(), key=lambda item: item[1], default=None)

@@ -1,5 +1,6 @@
 """The contract of the command line: verbs, options, exit codes, messages."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,17 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
+from PIL import Image
 
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.schema import read_stars, read_table, write_stars
 from pipelines.config import FitConfig, SimulateConfig
 from pipelines.formats.zarr import read_zarr
 from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.query import open_map
+from pipelines.run.folder import read_run
+from pipelines.run.verdict import Grade, Verdict
 
 OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
     "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
-    "fit": "-o --output -c --config --set --resume --resume-anyway --overwrite",
+    "fit": "-o --output -c --config --set --resume --resume-anyway --require "
+    "--overwrite",
     "predict": "--map --prefix -o --output --band --from-band --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
@@ -255,7 +261,7 @@ def test_the_installed_program_logs_plain_lines_where_there_is_no_terminal(desk)
     assert "inference: 1 it" in done.stderr
     assert "grid: " in done.stderr and "memory: " in done.stderr
     *_, run, verdict = done.stdout.splitlines()
-    assert run == "run: fresh" and verdict.startswith("this map is ")
+    assert run == "run: fresh" and verdict.startswith(("Usable", "Not usable"))
 
 
 def test_overwrite_replaces_a_run_and_only_then(command, desk):
@@ -285,7 +291,7 @@ def test_the_chain_says_what_it_chose_and_how_good_it_is(chain):
         "run: run",
     ):
         assert part in said
-    assert "\nthis map is usable: held-out extinctions" in said
+    assert "\nUsable: the RMSE of held-out values" in said
     assert "3000 rows (3000 inside" in chain.said["predict"]
 
 
@@ -368,3 +374,39 @@ def test_exports_without_a_choice_go_into_the_run(command, desk):
     assert len(command("verify run").output.splitlines()) == 6
     plotted = command("plot run -o drawn")
     assert "sky maps" not in plotted.output, "the stored maps were not used"
+
+
+@pytest.mark.parametrize(
+    ("grade", "required", "status"),
+    [
+        ("usable", "usable", 0),
+        ("with care", "usable", 1),
+        ("with care", "care", 0),
+        ("not usable", "care", 1),
+    ],
+)
+def test_a_verdict_that_is_required_decides_the_status_of_whole_files(
+    command, desk, monkeypatch, grade, required, status
+):
+    judged = Verdict(grade=Grade(grade), reason="so", advice="do")
+    monkeypatch.setattr("pipelines.fit.writing.verdict", lambda *_: judged)
+    done = command(f"fit stars.parquet -o run --resume --require {required}")
+    assert done.exit_code == status and str(judged) in done.output
+    assert (f"--require {required}" in done.output) is bool(status)
+    assert command("verify run").exit_code == 0
+    assert (
+        command(f"fit stars.parquet -o q --quick --require {required}").exit_code == 2
+    )
+
+
+def test_one_verdict_stands_in_the_run_its_exports_and_figures(chain):
+    folder = chain.folder
+    sentence = str(read_run(folder / "run").verdict)
+    said = json.loads((folder / "run" / "run.json").read_text())["summary"]
+    assert said["verdict"] == sentence and said["grade"] in list(Grade)
+    assert sentence in chain.said["fit"]
+    for name in ("run", "map.zarr", "map.fits", "map.healpix.fits"):
+        found = open_map(folder / name)
+        assert found.verdict == sentence and sentence in repr(found)
+    with Image.open(folder / "figures" / "sky.png") as figure:
+        assert figure.text["Description"] == sentence

@@ -113,9 +113,12 @@ def test_where_no_grid_fits_it_says_so():
 def test_the_sky_outside_the_box_is_told(capsys, box, remedy):
     speed = cost.Speed(fft=1e-9, entry=1e-9, flop=1e-10, streamed=1e-10)
     work = cost.Work(torus_points=10**4, stars=100, ray_cells=10.0, lognormal=True)
+    wide = Grid(shape=(9, 9, 9), spacing=(50.0,) * 3, origin=(-200.0,) * 3)
     for far, told in ((200.0, True), (90.0, False)):
         settings = {"data": {"max_distance": far}, "box": box}
-        announce(PLAN, work, speed, FitConfig.model_validate(settings))
+        config = FitConfig.model_validate(settings)
+        announce(PLAN, work, speed, config, lambda _: (wide, work))
         said = capsys.readouterr().err
         assert ("of the sky at data.max_distance = 200" in said) == told
-        assert ("box.cover" in said) == (told and remedy)
+        assert ("box.cover = sphere holds" in said) == (told and remedy)
+        assert (f"{wide.size} points every 50 x 50" in said) == (told and remedy)

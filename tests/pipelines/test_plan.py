@@ -124,6 +124,13 @@ def test_the_box_holds_the_sphere_asked_for_where_that_is_cheap():
     flat = np.abs(cloud_of_stars()).max()
     lower, upper = covering({"data": {"max_distance": flat}})
     assert upper[0] == upper[1] == flat and upper[2] < 0.5 * flat
+    # What that leaves of twice the volume of the stars' box makes it taller.
+    bare = covering({})
+    ratio = np.prod(upper - lower) / np.prod(bare[1] - bare[0])
+    assert ratio == pytest.approx(2.0) and upper[2] > bare[1][2]
+    given = {"data": {"max_distance": flat}, "box": {"z": [-100.0, 90.0]}}
+    lower, upper = covering(given)
+    assert (lower[2], upper[2]) == (-100.0, 90.0)
     # And both cost much more than stars in one direction.
     beam = cloud_of_stars() * [1, 0.1, 0.3] + [900.0, 0.0, 0.0]
     lower, upper = covering({"data": {"max_distance": 2000.0}}, beam)

@@ -121,7 +121,7 @@ class Samples:
         worst, most = float(self.expected_decrease.max()), int(self.iterations.max())
         tail = (
             f"{most} iterations at most; the last step raised the log posterior by "
-            f"{worst:.3g} nats or less"
+            f"at most {worst:.3g} nats"
         )
         failed = int((~self.converged).sum())
         if not failed:

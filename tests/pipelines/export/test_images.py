@@ -132,6 +132,17 @@ def test_the_whole_sky_has_pixels_off_the_sky_and_says_what_is_outside(
     assert 36 * on_sky.sum() == pytest.approx(41253, rel=0.02)
 
 
+@pytest.mark.parametrize(("latitude", "far"), [(0.0, 700.0), (-60.0, 200.0)])
+def test_an_image_ends_where_the_box_holds_most_of_it(
+    positive_run, tmp_path, latitude, far
+):
+    path = tmp_path / "a.fits"
+    field = Field(projection="ZEA", centre=(5.0, latitude), size=(16, 16), pixel=4.0)
+    done = export(positive_run, path, field=field)
+    assert f"to {far:g} pc" in done.notes[0]
+    assert np.isnan(fits.getdata(path, "P50")).mean() < 0.1
+
+
 def test_images_on_the_command_line(command, positive_run, tmp_path):
     line = f"export {positive_run.path} --image {tmp_path}/a.fits --projection ZEA "
     line += "--center 120,-5 --field 4,3 --pixel 30arcmin --distances 80pc --band A_G "

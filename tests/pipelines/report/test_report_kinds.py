@@ -50,4 +50,4 @@ def test_a_fit_without_samples_or_held_out_stars_warns_of_both(tmp_path):
     fit(tmp_path / "stars.parquet", tmp_path / "run", FitConfig.model_validate(plain))
     page = page_of(tmp_path / "run", tmp_path)
     assert "no posterior samples: it states no uncertainty" in page
-    assert "no star was held out" in page
+    assert "none of its stars were held out" in page
