@@ -24,15 +24,13 @@ from pipelines.formats.citation import to_bibtex, to_cff
 from pipelines.products.provenance import provenance
 from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
-from pipelines.samples import write_samples
 from pipelines.storage.atomic import atomic_directory
 
 FILES = {
-    "map.zarr.tar": "density and integrated extinction, zarr v3 (`tar xf`, then "
-    "`dustmap.open_map` or xarray)",
+    "map.zarr.tar": "density, its samples and integrated extinction, zarr v3 "
+    "(`tar xf`, then `dustmap.open_map` or xarray)",
     "map.fits": "density cube: mean, std, quantiles, support",
     "map.healpix.fits": "integrated extinction at a few distances, HEALPix, NESTED",
-    "map.samples.tar": "posterior samples, zarr v3",
     "CITATION.cff": "whom to cite",
     "CITATION.bib": "the same as BibTeX",
 }
@@ -64,12 +62,9 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
             "fits": [made / "map.fits"],
             "healpix": [made / "map.healpix.fits"],
         }
-        done = export_run(run, targets, ExportOptions())
-        if len(fitted.posterior.samples):
-            write_samples(fitted, made / "map.samples")
-        for name in ("map.zarr", "map.samples"):
-            if (made / name).is_dir():
-                archive(made / name)
+        samples = len(fitted.posterior.samples) or None
+        done = export_run(run, targets, ExportOptions(samples=samples))
+        archive(made / "map.zarr")
         (made / "CITATION.cff").write_text(citation(meta["citation"], about))
         (made / "CITATION.bib").write_text(bibtex(meta["citation"], about))
         sums = {path.name: digest(path) for path in sorted(made.iterdir())}

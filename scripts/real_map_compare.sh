@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The map that scripts/real_map.sh made, compared with held-out stars, published lines of
-# sight, clouds, and another map. Usage: scripts/real_map_compare.sh DATA [FOLDER]
-# DATA holds bayestar2015_lines_of_sight.csv, cloud_distances.csv and
-# bayestar2019_cart128_20pc.npz, which are not part of dustmap; what is absent is skipped
-# and said. Results go to FOLDER/compare/{stars,lines,clouds,map}.
+# The map that scripts/real_map.sh made, compared with held-out stars and with another
+# map. Usage: scripts/real_map_compare.sh DATA [FOLDER]
+# DATA holds bayestar2019_cart128_20pc.npz, which is not part of dustmap; where it is
+# absent this comparison is skipped, with a message. Results go to
+# FOLDER/compare/{stars,map}. notebooks/clouds_and_sight_lines.py compares a map with
+# clouds and with published sight lines.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 fail() { echo "real_map_compare.sh: $1" >&2; exit 2; }
@@ -23,7 +24,5 @@ against() {
 }
 mkdir -p "$folder/compare"
 against stars held-out
-# The map is in A_V and the references in E(B-V), whose own scales differ by some 15%.
-against lines "$data/bayestar2015_lines_of_sight.csv" --r-v 3.1
-against clouds "$data/cloud_distances.csv"
+# The map is in A_V and the reference in E(B-V), whose own scale differs by some 15%.
 against map "$data/bayestar2019_cart128_20pc.npz" --factor 3.1

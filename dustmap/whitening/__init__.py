@@ -14,7 +14,6 @@ The last three share :class:`Whitening`.
 from dustmap.whitening.base import GridWhitening, Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
-from dustmap.whitening.field import FieldWhitening, LevelFieldWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
 from dustmap.whitening.modes import ModeWhitening, SpectralWhitening
 from dustmap.whitening.nested import (
@@ -29,10 +28,8 @@ __all__ = [
     "CholeskyReport",
     "CholeskyWhitening",
     "CiqWhitening",
-    "FieldWhitening",
     "GridWhitening",
     "KernelMatrix",
-    "LevelFieldWhitening",
     "LevelWhitening",
     "ModeWhitening",
     "SpectralWhitening",

@@ -18,7 +18,6 @@ from pipelines.cli.predictions import predict
 from pipelines.cli.queries import query
 from pipelines.cli.regression import regress
 from pipelines.cli.reports import report
-from pipelines.cli.samples import samples
 
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.
@@ -42,7 +41,7 @@ def main() -> None:
 
 
 for _verb in (
-    *(simulate, ingest, merge, fit, status, predict, query, export, samples, plot),
+    *(simulate, ingest, merge, fit, status, predict, query, export, plot),
     *(compare, report, regress, verify, fetch, config_),
 ):
     main.add_command(_verb)

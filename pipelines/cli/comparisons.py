@@ -1,4 +1,4 @@
-"""The verb that holds a run against what others know."""
+"""The verb that compares a run with stars and with other maps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
 @click.argument("run", type=OUT)
 @click.argument("reference")
 @click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
-@click.option(
-    "--kind",
-    default="auto",
-    show_default=True,
-    help="auto, stars, lines, clouds or map.",
-)
-@click.option(
-    "--r-v",
-    default=3.1,
-    show_default=True,
-    help="A_V / E(B-V), for lines of sight in E(B-V).",
-)
 @click.option(
     "--factor",
     type=float,
@@ -62,20 +50,18 @@ def compare(
     overwrite: bool,
     **chosen: Any,
 ) -> None:
-    """Hold the map of RUN against REFERENCE: tables, figures and what they support.
+    """Compare the map of RUN with REFERENCE: tables, figures and what they support.
 
     REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
-    left out), the word held-out, a table of lines of sight (l, b, dm or distance, ebv
-    or extinction), a table of clouds (name, dist_pc, l_approx, b_approx), another map
-    (zarr, FITS, npz or run), or dustmaps:NAME for a map of the package dustmaps.
+    left out), the word held-out, another map (zarr, FITS, npz or run), or
+    dustmaps:NAME for a map of the package dustmaps.
     """
-    from pipelines.compare.dispatch import CompareOptions, taken_for
+    from pipelines.compare.dispatch import CompareOptions
     from pipelines.compare.dispatch import compare as compare_
 
     query = dict(_pair(text) for text in queries)
     options = CompareOptions(query=query, **chosen)
     found, written = compare_(run, reference, output, options, overwrite=overwrite)
-    click.echo(taken_for(found, reference, options))
     click.echo(str(found))
     for path in written:
         click.echo(str(path))

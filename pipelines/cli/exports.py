@@ -78,6 +78,12 @@ def _products(command: Any) -> Any:
     metavar="PC",
     help="Cells of the density this far apart, finer than the grid's or coarser.",
 )
+@click.option(
+    "--samples",
+    type=int,
+    metavar="N",
+    help="Posterior samples of the density that the zarr store holds.",
+)
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison found: numbers, tables, figures and words, and its folder."""
+"""The numbers, tables, figures and words of a comparison, and its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Comparison:
     Parameters
     ----------
     kind
-        ``stars``, ``lines``, ``clouds`` or ``map``.
+        ``stars`` or ``map``.
     numbers
         Everything that was measured, for ``comparison.json``.
     tables

@@ -1,4 +1,4 @@
-"""A run held against whatever REFERENCE names: what it is, and how it is opened."""
+"""Compare a run with a REFERENCE, whatever that is and however it is opened."""
 
 from __future__ import annotations
 
@@ -10,49 +10,34 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
-from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import SUMMARY, Comparison, write_comparison
-from pipelines.compare.lines import compare_lines
 from pipelines.compare.maps import compare_map
-from pipelines.compare.references import HELD_OUT, kind_of
 from pipelines.compare.stars import compare_held_out, compare_stars
-from pipelines.compare.tables import read_clouds, read_lines
 from pipelines.others import PACKAGE, open_other, open_package
 from pipelines.run.folder import Run, read_run
 from pipelines.storage.atomic import check_output_folder
 
-_CALLED = {
-    "stars": "a table of stars",
-    "lines": "lines of sight",
-    "clouds": "distances of dust clouds",
-    "map": "another map",
-}
-KINDS = ("auto", *_CALLED)
+HELD_OUT = "held-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """How a reference is to be taken.
+    """How a reference is read.
 
-    ``factor`` turns its values into the band of the map; None stands for ``r_v`` where
-    they are E(B-V), and 1 elsewhere. ``integrated`` and ``query`` are for objects of
-    the package dustmaps; ``points`` and ``seed`` for what is drawn at random.
+    ``factor`` converts its values to the band of the map. ``integrated`` and ``query``
+    are for objects of the package dustmaps; ``points`` is the number of cells drawn at
+    random with ``seed``.
     """
 
-    kind: str = "auto"
     factor: float | None = None
-    r_v: float = 3.1
     integrated: bool | None = None
     query: dict[str, Any] = field(default_factory=dict)
     points: int = 5000
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"--kind is one of {', '.join(KINDS)}, got {self.kind!r}")
-        for name, value in (("factor", self.factor), ("R_V", self.r_v)):
-            if value is not None and not value > 0:
-                raise InputError(f"the {name} must be positive, got {value}")
+        if self.factor is not None and not self.factor > 0:
+            raise InputError(f"the factor must be positive, got {self.factor}")
         if self.points < 1:
             raise InputError(f"the points must be at least 1, got {self.points}")
 
@@ -65,7 +50,10 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
-    """Hold a run against a reference; the comparison and the files it became.
+    """Compare a run with a reference; return the comparison and the files written.
+
+    ``reference`` is the word ``held-out``, a table of stars, a map or run, or
+    ``dustmaps:NAME``.
 
     Raises
     ------
@@ -74,10 +62,24 @@ def compare(
     """
     options = options or CompareOptions()
     check_output_folder(output, SUMMARY, overwrite=overwrite)
-    kind = kind_of(reference) if options.kind == "auto" else options.kind
-    compared = {"stars": _stars, "lines": _lines, "clouds": _clouds, "map": _map}[kind]
+    compared = _map if _is_map(reference) else _stars
     comparison = compared(read_run(run), reference, options)
     return comparison, write_comparison(output, comparison, overwrite=overwrite)
+
+
+def _is_map(reference: str) -> bool:
+    """Return whether a reference is a map, by its name and form; else it is stars."""
+    path = Path(reference)
+    if reference == HELD_OUT or reference.startswith(PACKAGE):
+        return reference != HELD_OUT
+    if not path.exists():
+        raise InputError(
+            f"{reference} does not exist: expected a file, a map or run, the word "
+            f"{HELD_OUT}, or {PACKAGE}NAME"
+        )
+    if path.is_dir():
+        return any((path / name).is_file() for name in ("run.json", "zarr.json"))
+    return path.suffix in (".npz", ".fits", ".fit")
 
 
 def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
@@ -88,21 +90,6 @@ def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
     if reference == HELD_OUT:
         return compare_held_out(run)
     return compare_stars(run, read_stars(reference), name=Path(reference).name)
-
-
-def _lines(run: Run, reference: str, options: CompareOptions) -> Comparison:
-    lines, value = read_lines(Path(reference))
-    is_ebv = value == "ebv"
-    usual = options.r_v if is_ebv else 1.0
-    factor = usual if options.factor is None else options.factor
-    what = "E(B-V)" if is_ebv else "times the reference"
-    scale = f"extinction of the map = {factor:g} {what}"
-    return compare_lines(run, lines, factor=factor, scale=scale)
-
-
-def _clouds(run: Run, reference: str, options: CompareOptions) -> Comparison:
-    generator = np.random.default_rng(options.seed)
-    return compare_clouds(run, read_clouds(Path(reference)), generator=generator)
 
 
 def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
@@ -127,18 +114,4 @@ def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
         points=options.points,
         generator=np.random.default_rng(options.seed),
         scale=f"{factor:g} times the values of {path.name}",
-    )
-
-
-def taken_for(comparison: Comparison, reference: str, options: CompareOptions) -> str:
-    """In words, the kind assumed for a reference, and how to choose another."""
-    what = _CALLED[comparison.kind]
-    if reference == HELD_OUT:
-        what = "the stars held out of the fit"
-    said = f"{reference} is taken for {what}"
-    if options.kind != "auto" or comparison.kind not in ("lines", "clouds"):
-        return said
-    return (
-        f"{said}, by its columns: if it is something else, choose with --kind; stars "
-        "and star clusters are to be ingested first (dustmap ingest)"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.bands import Conversion
+from pipelines.base.errors import InputError
 from pipelines.export.filling import fill_cube, fill_integrals
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
@@ -33,6 +34,7 @@ from pipelines.products import (
     provenance,
 )
 from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.products.density import density_samples
 from pipelines.products.integrated import integrals_along
 from pipelines.products.provenance import convert, converted
 from pipelines.products.reach import (
@@ -188,6 +190,12 @@ def export_run(
         checked_distances(fitted, options.distances)
     if options.shell_edges is not None:
         checked_distances(fitted, options.shell_edges, edges=True)
+    held = len(fitted.posterior.samples)
+    if options.samples is not None and not 1 <= options.samples <= held:
+        raise InputError(
+            f"{run} holds {held} posterior samples; --samples {options.samples} cannot "
+            "be written"
+        )
     meta = provenance(fitted)
     change = options.change(meta)
     meta = converted(meta, change)
@@ -220,7 +228,19 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if options.box or options.sphere:
         reach = min(reach_of_cube(cube), options.sphere or np.inf)
         found = cut_distance(found, reach)
-    write_zarr(path, cube, found, columns=products.columns, overwrite=overwrite)
+    samples, count = [], options.samples
+    if count is not None:
+        scale = np.float32(products.factor)
+        drawn = (density_samples(products.run, each, count) for each in cube.levels)
+        samples = [scale * values for values in drawn]
+    write_zarr(
+        path,
+        cube,
+        found,
+        columns=products.columns,
+        samples=samples,
+        overwrite=overwrite,
+    )
 
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:

@@ -68,6 +68,8 @@ class ExportOptions:
         Cut-outs of the density [pc].
     spacing
         Of the density's cells [pc]; those of the grid unless given.
+    samples
+        Posterior samples of the density that the zarr store holds, none unless given.
     """
 
     distances: Sequence[float] | None = None
@@ -84,6 +86,7 @@ class ExportOptions:
     box: dict[str, Range] = with_default(default_factory=dict)
     sphere: float | None = None
     spacing: float | None = None
+    samples: int | None = None
 
     def change(self, meta: dict[str, Any]) -> Conversion | None:
         """From the band of a run to the one that is wanted, if any is named."""

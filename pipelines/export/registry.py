@@ -39,7 +39,7 @@ EXPORTERS = {
         write=f"{_WRITERS}:zarr",
         help="Density and integrated extinction as zarr v3.",
         usual=("map.zarr",),
-        options=("box", "sphere", "spacing"),
+        options=("box", "sphere", "spacing", "samples"),
     ),
     "fits": Exporter(
         write=f"{_WRITERS}:fits",

@@ -39,7 +39,7 @@ _VERSION, _NESTED = 2, 3
 # Version 1 had no integrated extinctions, version 3 has levels in groups.
 _READABLE = (1, 2, 3)
 _PREFIX = "extinction_"
-_RAY_NAMES = ("distance", "pixel", "last_star")
+_TAKEN = ("distance", "pixel", "last_star", "sample", "density_samples")
 _DISTANCE = "distance from the observer"
 _INTEGRAL = "extinction integrated from the observer"
 # Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
@@ -52,6 +52,7 @@ def write_zarr(
     integrated: Integrated | None = None,
     *,
     columns: Sequence[Columns] = (),
+    samples: Sequence[np.ndarray] = (),
     overwrite: bool = False,
 ) -> None:
     """Write ``cube`` as a zarr v3 group of arrays with named dimensions ``z y x``.
@@ -62,7 +63,9 @@ def write_zarr(
     ``level_1``, …, the coarsest first. Integrated extinctions are arrays
     ``extinction_mean ...`` with the dimensions ``pixel distance`` (float32) and
     ``last_star`` by pixel; a chunk holds every distance of neighbouring pixels. Columns
-    are arrays ``column_z_mean …`` on the coarsest cube's other axes. The manifest of
+    are arrays ``column_z_mean …`` on the coarsest cube's other axes. ``samples`` of the
+    density, one array ``(sample, z, y, x)`` for each level, become ``density_samples``
+    with one chunk for each sample. The manifest of
     hashes and the completion marker come last, and the store appears when it is whole.
 
     Raises
@@ -77,14 +80,16 @@ def write_zarr(
     if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
     attributes = _group_attributes(cube, integrated)
+    if len(samples):
+        attributes["samples"] = len(samples[0])
     if columns:
         attributes["columns"] = describe_columns(columns)
     for name in cube.arrays:
-        taken = name in (*AXES, *_RAY_NAMES) or name.startswith((_PREFIX, PREFIX))
+        taken = name in (*AXES, *_TAKEN) or name.startswith((_PREFIX, PREFIX))
         if taken or not name.isidentifier():
             raise ValueError(
                 f"array name {name!r} must be an identifier other than "
-                f"{', '.join((*AXES, *_RAY_NAMES))}, {_PREFIX}... and {PREFIX}..."
+                f"{', '.join((*AXES, *_TAKEN))}, {_PREFIX}... and {PREFIX}..."
             )
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
@@ -94,6 +99,8 @@ def write_zarr(
         parts = level_groups(group, len(cubes))
         for part, level in zip(parts, cubes, strict=True):
             _write_cube(part, level)
+        for part, draws in zip(parts, samples):
+            _write_samples(part, draws, cube.unit)
         write_columns(parts[0], columns)
         if integrated is not None:
             _write_rays(group, integrated)
@@ -270,6 +277,24 @@ def _write_cube(group: zarr.Group, cube: Cube) -> None:
         about = {"units": units, "long_name": field_title(name)}
         values = np.asarray(array)
         write_array(group, name, values, dimensions=AXES[::-1], attributes=about)
+
+
+def _write_samples(group: zarr.Group, draws: np.ndarray, unit: str) -> None:
+    write_array(
+        group,
+        "sample",
+        np.arange(len(draws)),
+        dimensions=("sample",),
+        attributes={"long_name": "posterior sample"},
+    )
+    write_array(
+        group,
+        "density_samples",
+        draws,
+        dimensions=("sample", *AXES[::-1]),
+        attributes={"units": unit, "long_name": "posterior samples of the density"},
+        chunks=(1, *draws.shape[1:]),
+    )
 
 
 def _write_rays(group: zarr.Group, rays: Integrated) -> None:

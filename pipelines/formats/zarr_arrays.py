@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +9,6 @@ from typing import Any, cast
 import numpy as np
 import zarr
 
-# What the group of posterior samples calls itself.
-SAMPLES = "dustmap samples"
-# The array of bytes in it that holds the residual of neighbouring stars.
-RESIDUAL = "residual"
 _CHUNK = 64
 
 
@@ -66,12 +61,3 @@ def consolidate(path: Path) -> None:
 def read_array(group: zarr.Group, name: str) -> np.ndarray:
     """A whole array of a group."""
     return np.asarray(cast(zarr.Array, group[name])[...])
-
-
-def is_samples(path: str | Path) -> bool:
-    """Whether a folder is a zarr store that says it holds samples."""
-    try:
-        record = json.loads((Path(path) / "zarr.json").read_text())
-        return record["attributes"]["kind"] == SAMPLES
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

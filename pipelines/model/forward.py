@@ -15,8 +15,6 @@ from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import (
-    FieldWhitening,
-    LevelFieldWhitening,
     LevelWhitening,
     ToeplitzWhitening,
     TorusWhitening,
@@ -32,11 +30,8 @@ def build_model(
     device: torch.device,
     generator: torch.Generator,
     group: Group | None = None,
-    of_fields: bool = False,
 ) -> ForwardModel:
     """The forward model of a plan, seen through these functionals.
-
-    ``of_fields`` takes the field in place of ε, as samples of it are stored.
 
     The ranks of a group share out the functionals, and call the model together.
     """
@@ -50,11 +45,9 @@ def build_model(
         shared["memory_budget"] = _weights_budget(plan, device, group)
         shared["subgrid_share"] = plan.subgrid_share
     if plan.finer:
-        nested = LevelFieldWhitening if of_fields else LevelWhitening
-        return LogNormal(nested(kernel, levels, **place), functionals, **shared)
-    alone = FieldWhitening if of_fields else TorusWhitening
+        return LogNormal(LevelWhitening(kernel, levels, **place), functionals, **shared)
     fine = plan.refinement
-    whitening = alone(kernel, levels.tori[0], refinement=fine, **place)
+    whitening = TorusWhitening(kernel, levels.tori[0], refinement=fine, **place)
     shared["interpolation"] = plan.interpolation
     if plan.is_lognormal:
         return LogNormal(whitening, functionals, **shared)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import FixedStep, LineIntegrals, PointValues
@@ -73,6 +74,24 @@ def map_and_columns(
         for grid, support in zip(run.plan.finer_grids, run.finer_support, strict=True)
     )
     return replace(cube, finer=finer), found
+
+
+def density_samples(run: Run, cube: Cube, count: int) -> Float[np.ndarray, "s z y x"]:
+    """Return the first ``count`` posterior samples of the density [mag/pc] (float32).
+
+    At the points of one level of a cube, with the correction by neighbouring stars but
+    without what remains unresolved; NaN where the cube is.
+    """
+    points = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij"), axis=-1)
+    places = torch.from_numpy(np.ascontiguousarray(points.reshape(-1, 3)[:, ::-1]))
+    values = np.empty((count, len(places)), dtype=np.float32)
+    for first in range(0, len(places), _POINTS):
+        part = slice(first, first + _POINTS)
+        found, _ = run.posterior.sampled(PointValues(places[part]))
+        values[:, part] = found[:count].numpy()
+    values = values.reshape(count, *points.shape[:3])
+    values[:, np.isnan(cube.arrays["mean"])] = np.nan
+    return values
 
 
 def _moments_on(run: Run, grid: Grid) -> Moments:

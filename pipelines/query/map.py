@@ -354,7 +354,7 @@ class DustMap:
         if self.samples is None:
             raise InputError(
                 f"mode={mode!r} needs posterior samples, which {self.path} does not "
-                "hold: name the run folder or its archive of samples beside the map, "
+                "hold: name the run folder beside the map, "
                 "by --samples RUN or open_map(map, samples=RUN)"
             )
         if mode == "random_sample" and rng is None:

@@ -1,4 +1,4 @@
-"""From a path to a map: a store, a run, an archive of samples."""
+"""From a path to a map: a store, another export, or a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.formats.zarr import is_zarr
-from pipelines.formats.zarr_arrays import is_samples
 from pipelines.query.exports import open_export
 from pipelines.query.map import DustMap
 from pipelines.query.store import MapStore, open_store
@@ -28,11 +27,11 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
         A map store (``dustmap export RUN --zarr map.zarr``), of which only the chunks
         around the coordinates will be read; another export (``map.fits``, ``map.vti``,
         ``map.healpix.fits`` or shells), which is read whole and knows less
-        (:mod:`pipelines.query.exports`); or a run folder, or the archive of its
-        samples (``dustmap samples``), which compute every answer anew.
+        (:mod:`pipelines.query.exports`); or a run folder, which computes every answer
+        anew.
     samples
-        The run folder, its archive of samples, or a run that was read, to answer
-        ``mode="samples"`` beside a store.
+        The run folder, or a run that was read, to answer ``mode="samples"`` beside a
+        store.
 
     Raises
     ------
@@ -43,10 +42,10 @@ def open_map(path: str | Path, *, samples: str | Path | Run | None = None) -> Du
     if not place.exists():
         raise InputError(
             f"{place} does not exist: expected what `dustmap export RUN` wrote "
-            "(map.zarr, map.fits, map.vti, map.healpix.fits or shells), the folder of "
-            "a run, or the archive of its samples (map.samples, by `dustmap samples`)"
+            "(map.zarr, map.fits, map.vti, map.healpix.fits or shells), or the folder "
+            "of a run"
         )
-    if place.is_dir() and (is_samples(place) or not is_zarr(place)):
+    if place.is_dir() and not is_zarr(place):
         return _of_posterior(place, place)
     store = open_store(place) if place.is_dir() else open_export(place)
     posterior = None if samples is None else _beside(store, samples)
@@ -94,8 +93,7 @@ def _posterior(source: str | Path | Run) -> tuple[PosteriorAnswers, str]:
     from pipelines.products.provenance import provenance
     from pipelines.query.posterior import PosteriorAnswers
     from pipelines.run.folder import read_run
-    from pipelines.samples import read_samples
 
     if isinstance(source, str | Path):
-        source = read_samples(source) if is_samples(source) else read_run(source)
+        source = read_run(source)
     return PosteriorAnswers(source), str(provenance(source)["extinction_band"])

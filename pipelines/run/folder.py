@@ -193,12 +193,8 @@ def posterior_model(
     dtype: torch.dtype,
     device: torch.device,
     seed: int,
-    of_fields: bool = False,
 ) -> ForwardModel:
-    """The field of a plan, seen nowhere in particular.
-
-    ``of_fields`` asks for one whose parameters are the field itself.
-    """
+    """The field of a plan, seen nowhere in particular."""
     generator = torch.Generator().manual_seed(seed)
     return build_model(
         plan,
@@ -206,5 +202,4 @@ def posterior_model(
         dtype=dtype,
         device=device,
         generator=generator,
-        of_fields=of_fields,
     )

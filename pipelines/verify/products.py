@@ -13,17 +13,13 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
-from pipelines.formats.zarr_arrays import is_samples
 from pipelines.maps.cube import Cube
-from pipelines.samples import check_samples
 from pipelines.storage.atomic import check_manifest
 from pipelines.storage.checksum import verify_checksum
 
 
 def verify_zarr(path: Path) -> str:
-    """A store of a map or of samples; `InputError` if it is altered."""
-    if is_samples(path):
-        return check_samples(path)
+    """Check the store of a map; `InputError` if it is altered."""
     content = _describe(read_zarr(path))
     if holds_integrated(path):
         maps = read_integrated(path, verify=False)

@@ -169,7 +169,7 @@ def test_a_published_folder_has_what_an_archive_wants(published):
     zenodo = json.loads((published / ".zenodo.json").read_text())
     assert zenodo["upload_type"] == "dataset" and len(zenodo["creators"]) == 2
     readme = (published / "README.md").read_text()
-    assert "One cloud" in readme and "map.samples.tar" in readme
+    assert "One cloud" in readme and "its samples" in readme
     verify(published / "map.fits")
 
 

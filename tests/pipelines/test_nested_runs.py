@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import one_cloud
 import pytest
-import torch
 import xarray
 from astropy import units as u
 from astropy.coordinates import SkyCoord
@@ -16,20 +15,20 @@ from astropy.io import fits
 import dustmap
 from dustmap.functionals import PointValues
 from dustmap.whitening import LevelWhitening
+from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.compare import compare
 from pipelines.config import FitConfig
 from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions
 from pipelines.figures.box import finest_at
 from pipelines.figures.integrals import integral
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_columns, read_zarr
-from pipelines.model.observations import rays
 from pipelines.products import columns, map_cube
 from pipelines.products.reach import ray_distances
 from pipelines.run.folder import Run, read_run
-from pipelines.samples import read_samples, write_sample_cubes, write_samples
 from pipelines.verify import verify
 
 INNER = 140.0
@@ -189,29 +188,23 @@ def test_drawn_densities_scatter_by_the_cells_of_the_finest_grid(run):
     assert np.median(other) > 1e-2
 
 
-def test_samples_are_read_as_they_were_written(run, tmp_path):
-    write_samples(run, tmp_path / "all.samples")
-    archive = read_samples(tmp_path / "all.samples")
-    assert "and" in verify(tmp_path / "all.samples")
-    ends = torch.from_numpy(one_cloud.catalogue(40, 9).positions())
-    lines = rays(run.plan, ends)
-    before, after = (r.posterior.moments(lines) for r in (run, archive))
-    torch.testing.assert_close(after.mean, before.mean, rtol=0.01, atol=0)
-    torch.testing.assert_close(after.std, before.std, rtol=0.05, atol=0)
-    for one, other in zip(archive.supports, run.supports, strict=True):
-        torch.testing.assert_close(one, other)
-    write_sample_cubes(tmp_path / "cubes.zarr", run, count=2)
-    with xarray.open_datatree(tmp_path / "cubes.zarr", engine="zarr") as tree:
-        fine = tree["level_1"]["density"].load()
+def test_a_store_holds_samples_of_every_level(run, tmp_path):
+    store, held = tmp_path / "map.zarr", len(run.posterior.samples)
+    export_run(run.path, {"zarr": [store]}, ExportOptions(samples=2, nside=4))
+    assert "match their SHA-256" in verify(store)
+    with xarray.open_datatree(store, engine="zarr") as tree:
+        fine = tree["level_1"]["density_samples"].load()
+    assert fine.dims == ("sample", "z", "y", "x") and len(fine) == 2
     values, _ = run.posterior.sampled(PointValues(run.plan.finer_grids[0].points()))
     expected = values[1].reshape(run.plan.finer_grids[0].shape).numpy().T
     np.testing.assert_allclose(fine[1], expected, rtol=1e-5)
+    too_many = ExportOptions(samples=held + 1)
+    with pytest.raises(InputError, match="samples"):
+        export_run(run.path, {"zarr": [tmp_path / "more.zarr"]}, too_many)
 
 
 def test_parts_and_sums_follow_the_levels(run, tmp_path):
     targets = {"zarr": [tmp_path / "part.zarr"], "healpix": [tmp_path / "sky.fits"]}
-    from pipelines.export.options import ExportOptions
-
     export_run(run.path, targets, ExportOptions(sphere=180.0, nside=4))
     part = read_zarr(tmp_path / "part.zarr")
     assert len(part.levels) == 2 and np.isnan(part.finer[0].arrays["mean"]).any()

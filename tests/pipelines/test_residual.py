@@ -18,6 +18,8 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, load_config
+from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.fit.correlated_noise import first_map, first_samples
 from pipelines.model.observations import outward_rays
@@ -34,8 +36,6 @@ from pipelines.run.residual import (
     residual_from,
     residual_in_words,
 )
-from pipelines.samples.reading import read_samples
-from pipelines.samples.writing import write_sample_cubes, write_samples
 
 COARSE = ["box.spacing=100", "box.x=[-400,400]", "box.y=[-400,400]", "box.z=[-400,400]"]
 
@@ -116,15 +116,6 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0.03)
 
 
-def test_an_archive_answers_as_its_run_does(run: Run, tmp_path) -> None:
-    write_samples(run, tmp_path / "archive")
-    archive = read_samples(tmp_path / "archive")
-    stars, _ = sky(40, 3)
-    found = predict_columns(archive.plan, archive.posterior, stars)
-    for name, expected in predict_columns(run.plan, run.posterior, stars).items():
-        np.testing.assert_allclose(found[name], expected, rtol=0.02)
-
-
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_a_residual_is_read_as_it_was_written(run: Run, power: float) -> None:
     field = run.posterior.residual
@@ -147,9 +138,12 @@ def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path)
     grid = run.plan.grid
     expected, _ = run.posterior.sampled(PointValues(grid.points()))
     cubes = expected.reshape(-1, *grid.shape).numpy()
-    write_sample_cubes(tmp_path / "cubes.zarr", run)
+    options = ExportOptions(samples=len(run.posterior.samples), nside=4)
+    export_run(run.path, {"zarr": [tmp_path / "cubes.zarr"]}, options)
     with xarray.open_zarr(tmp_path / "cubes.zarr") as opened:
-        stored = opened["density"].transpose("sample", "x", "y", "z").values
+        drawn = opened["density_samples"]
+        assert drawn.attrs["units"] == "mag pc-1"
+        stored = drawn.transpose("sample", "x", "y", "z").values
     np.testing.assert_allclose(stored, cubes, rtol=1e-5)
     mean = np.transpose(map_cube(run).arrays["mean"])
     np.testing.assert_allclose(mean, cubes.mean(axis=0), rtol=1e-4)

@@ -13,7 +13,6 @@ from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.products import integrated, map_cube
 from pipelines.query import open_map
 from pipelines.run.predict import predict_columns
-from pipelines.samples import write_samples
 
 
 @pytest.fixture(scope="module")
@@ -193,12 +192,3 @@ def cut_short(store):
     arrays = {name: array[..., :-1] for name, array in cube.arrays.items()}
     write_zarr(path, replace(cube, x=cube.x[:-1], arrays=arrays))
     return path
-
-
-def test_an_archive_of_samples_answers_as_its_run(positive_run, coords, tmp_path):
-    write_samples(positive_run, tmp_path / "map.samples", tolerance=1e-3)
-    kept = open_map(tmp_path / "map.samples")
-    for mode in ("mean", "std", "samples"):
-        ours = kept.query(coords, integrated=True, mode=mode)
-        theirs = open_map(positive_run.path).query(coords, integrated=True, mode=mode)
-        np.testing.assert_allclose(ours.value, theirs.value, rtol=0.02)
