@@ -64,7 +64,6 @@ def _kinds() -> list[str]:
     "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
 )
 @click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
-@click.option("--label-clouds", is_flag=True, help="face-on, near: name known clouds.")
 @click.option("--distance", "distances", multiple=True, type=LENGTH, metavar="PC",
               help="sky: how far out [pc]; may be repeated.")  # fmt: skip
 @click.option("--nside", type=int, help="sky: resolution of the maps.")

@@ -16,12 +16,10 @@ from pipelines.figures import (
     density_slice,
     edge_on,
     face_on,
-    history,
     lines_of_sight,
     save_figure,
     sky,
 )
-from pipelines.figures.clouds import label_clouds
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
@@ -61,8 +59,6 @@ class PlotOptions:
         and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
     dpi
         Dots per inch of what is no line or letter.
-    label_clouds
-        Name well-known clouds in views from above.
     """
 
     distances: Sequence[float] | None = None
@@ -78,7 +74,6 @@ class PlotOptions:
     log: bool | None = None
     within: float | None = None
     dpi: float = 300.0
-    label_clouds: bool = False
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
@@ -86,11 +81,7 @@ def _look(options: PlotOptions) -> dict[str, Any]:
 
 
 def _face_on(source: Source, options: PlotOptions) -> Figure:
-    cube = source.cube()
-    page = face_on(cube, source.columns("z"), **_look(options))
-    if options.label_clouds:
-        label_clouds(page, cube)
-    return page
+    return face_on(source.cube(), source.columns("z"), **_look(options))
 
 
 def _near(source: Source, options: PlotOptions) -> Figure:
@@ -99,10 +90,7 @@ def _near(source: Source, options: PlotOptions) -> Figure:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
     level = cube.level_within(options.within)
     columns = source.columns("z", level=level)
-    page = face_on(cube.levels[level], columns, **_look(options))
-    if options.label_clouds:
-        label_clouds(page, cube.levels[level])
-    return page
+    return face_on(cube.levels[level], columns, **_look(options))
 
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
@@ -167,10 +155,6 @@ def _second(cube: Cube, options: PlotOptions) -> tuple[Cube, float]:
     return open_cube_of(Path(reference)), scale
 
 
-def _convergence(source: Source, options: PlotOptions) -> Figure:
-    return history(source.records())
-
-
 # Name on the command line: name of the file, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
@@ -180,10 +164,7 @@ KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "los": ("lines_of_sight", _lines),
     "slice": ("slice", _slice),
     "compare": ("compare", _compare),
-    "convergence": ("convergence", _convergence),
 }
-# Of interest to those who look into a solver.
-_ON_REQUEST = ("convergence",)
 
 
 def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
@@ -223,7 +204,7 @@ def plot(
     Parameters
     ----------
     kinds
-        Some of `KINDS`; without any, all that the map suffices for but convergence.
+        Some of `KINDS`; without any, all that the map can show.
     form
         ``png``, ``pdf`` or ``svg``.
 
@@ -238,7 +219,7 @@ def plot(
     source = open_source(path)
     folder.mkdir(parents=True, exist_ok=True)
     paths, left_out = [], {}
-    for kind in kinds or [kind for kind in KINDS if kind not in _ON_REQUEST]:
+    for kind in kinds or KINDS:
         try:
             figure = _drawn(source, kind, options)
         except MissingError as reason:

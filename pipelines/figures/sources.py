@@ -26,7 +26,6 @@ from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
-from pipelines.storage.metrics import Record, read_metrics
 
 Directions = Sequence[tuple[float, float]]
 
@@ -146,15 +145,6 @@ class Source:
             raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
         maps = self.maps
         return [ray_of(maps, *one) for one in directions or informed_rays(maps)]
-
-    def records(self) -> list[Record]:
-        """How the fit went."""
-        if self.run is None:
-            raise self._lacks("records of its fit", "a run")
-        records = read_metrics(self.path / "metrics.jsonl")
-        if not any("seconds" in record for record in records):
-            raise self._lacks("times in the records of its fit", "another run")
-        return records
 
     def _lacks(self, what: str, where: str) -> MissingError:
         return MissingError(f"{self.path} has no {what}: name {where}")

@@ -16,7 +16,6 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
 from pipelines.figures import (
     compare,
     density_slice,
@@ -25,7 +24,6 @@ from pipelines.figures import (
     lines_of_sight,
     save_figure,
 )
-from pipelines.figures.clouds import CLOUDS, label_clouds
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
 from pipelines.figures.regridding import regridded, shared_range
@@ -101,25 +99,6 @@ def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
         assert len(drawn_text(figure)) > 5
         assert not cut_off(figure), kind
         assert not overlapping(figure), kind
-
-
-@pytest.mark.parametrize("width", [88.0, 180.0])
-@pytest.mark.parametrize("reach", [300.0, 3000.0])
-def test_clouds_are_named_where_there_is_room(width, reach):
-    cube = make_cube(mean=1e-3, std=1e-4)
-    axes = {name: getattr(cube, name) * reach / 400.0 for name in ("x", "y", "z")}
-    cube = replace(cube, **{**axes, "y": axes["y"] * 2, "z": axes["z"] * 4})
-    page = face_on(cube, width=width)
-    names = label_clouds(page, cube)
-    assert ("Taurus" in names) == (reach == 300.0) and len(names) >= 2
-    assert not cut_off(page) and not overlapping(page)
-    unit = 1e-3 if reach > 2000 else 1.0
-    places = {
-        name: distance * unit * unit_vectors(np.array(lon), np.array(lat))
-        for name, lon, lat, distance in CLOUDS
-    }
-    for mark, name in zip(panels(page)[0].lines[2:], names, strict=True):
-        np.testing.assert_allclose(mark.get_xydata()[0], places[name][:2])
 
 
 def test_text_that_is_cut_off_or_over_another_is_found():
