@@ -59,6 +59,11 @@ class PlotOptions:
         and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
     dpi
         Dots per inch of what is no line or letter.
+    panel
+        The only panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
+        ``median``, ``std``, ``relative error``, as far as a figure has them.
+    vmin, vmax, cmap
+        Limits and colour map of these figures' map, or of their ``panel``.
     """
 
     distances: Sequence[float] | None = None
@@ -74,10 +79,19 @@ class PlotOptions:
     log: bool | None = None
     within: float | None = None
     dpi: float = 300.0
+    panel: str | None = None
+    vmin: float | None = None
+    vmax: float | None = None
+    cmap: str | None = None
+
+
+def _page(options: PlotOptions) -> dict[str, Any]:
+    return {"width": options.width, "log": bool(options.log), "band": options.band}
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
-    return {"width": options.width, "log": bool(options.log), "band": options.band}
+    names = ("panel", "vmin", "vmax", "cmap")
+    return {**_page(options), **{name: getattr(options, name) for name in names}}
 
 
 def _face_on(source: Source, options: PlotOptions) -> Figure:
@@ -132,7 +146,7 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
         factor=factor,
         axis=options.axis,
         at=options.at,
-        **_look(options),
+        **_page(options),
     )
 
 
@@ -181,6 +195,8 @@ def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
 
 
 def _drawn(source: Source, kind: str, options: PlotOptions) -> Figure:
+    if options.panel is not None and kind in ("los", "compare"):
+        raise MissingError(f"--panel does not apply to {kind}: leave it out")
     try:
         return KINDS[kind][1](source, options)
     except MissingError:
