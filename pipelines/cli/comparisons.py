@@ -1,4 +1,4 @@
-"""The verb that holds a run against what others know."""
+"""The verb that compares a run with other data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     show_default=True,
     help="Cells drawn to compare maps in.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of what is drawn.")
+@click.option("--seed", default=0, show_default=True, help="Seed of random draws.")
 @OVERWRITE
 @reporting
 def compare(
@@ -62,7 +62,7 @@ def compare(
     overwrite: bool,
     **chosen: Any,
 ) -> None:
-    """Hold the map of RUN against REFERENCE: tables, figures and what they support.
+    """Compare the map of RUN with REFERENCE, in tables, figures and words.
 
     REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
     left out), the word held-out, a table of lines of sight (l, b, dm or distance, ebv

@@ -1,4 +1,4 @@
-"""A map held against what others know: stars, sight lines, clouds, other maps."""
+"""A map compared with other data: stars, sight lines, clouds, other maps."""
 
 from pipelines.compare.clouds import compare_clouds
 from pipelines.compare.comparison import Comparison, write_comparison

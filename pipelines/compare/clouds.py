@@ -213,7 +213,7 @@ def _words(counts: dict[str, int], numbers: dict[str, Any]) -> tuple[str, ...]:
     told = "; ".join(f"{what}: {n}" for what, n in counts.items())
     met, of = numbers["largest peak there"], numbers["judged"]
     return (
-        f"Clouds: {told}. Only the judged ones tell for or against the map.",
+        f"Clouds: {told}. Only the judged clouds count for or against the map.",
         f"The largest peak lies at the cloud for {met} of {of}; a cloud anywhere on "
         f"its line would be met in {numbers['expected anywhere on the line']:.1f}.",
         f"Of {numbers['complexes']} complexes, one cloud each, "

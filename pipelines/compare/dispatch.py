@@ -1,4 +1,4 @@
-"""A run held against whatever REFERENCE names: what it is, and how it is opened."""
+"""A run compared with what REFERENCE names: what it is, and how it is opened."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[Comparison, list[Path]]:
-    """Hold a run against a reference; the comparison and the files it became.
+    """Compare a run with a reference; the comparison and the files it became.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class ValidatedLine:
 def compare_lines(
     run: Run, lines: list[Line], *, factor: float, scale: str
 ) -> Comparison:
-    """Hold the map against extinction profiles along lines of sight.
+    """Compare the map with extinction profiles along lines of sight.
 
     A distance is judged if it lies between the nearest and farthest that the reference
     trusts, in the box, and before the last star of the map's own line.

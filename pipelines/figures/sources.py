@@ -161,8 +161,7 @@ def open_source(path: Path) -> Source:
     begun = unfinished(path) is not None and not path.exists()
     if not begun and not path.exists():
         raise InputError(
-            f"{path} is not a run folder and no map: it does not exist. Name a run, or "
-            "what `dustmap export` wrote of it"
+            f"{path} does not exist: name a run, or what `dustmap export` wrote of it"
         )
     if begun or (path.is_dir() and not is_zarr(path)):
         return Source(path=path, run=read_run(path))
@@ -171,6 +170,12 @@ def open_source(path: Path) -> Source:
         rays = read_integrated(path) if holds_integrated(path) else None
         maps = None if rays is None else SkyMaps.of(rays, cube.meta)
         return Source(path=path, density=cube, maps=maps)
+    with path.open("rb") as stream:
+        if stream.read(4) == b"PAR1" or path.suffix in (".csv", ".ecsv", ".vot"):
+            raise InputError(
+                f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
+                "fit` (after `dustmap ingest`), and plot that"
+            )
     with open_checked(path) as hdus:
         is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         is_shells = any(hdu.name == SHELLS for hdu in hdus)

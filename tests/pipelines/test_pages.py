@@ -204,6 +204,11 @@ def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
     early = replace(line, last_star=line.distance[3])
     names = {text.get_text() for text in lines_of_sight([early]).legends[0].get_texts()}
     assert {"posterior median", "last star"} < names
+    page = lines_of_sight([line] * 5)
+    assert len(page.axes) == 5
+    for axes in page.axes:
+        assert axes.get_xlabel() == "distance [pc]"
+        assert axes.lines[0].get_xydata()[0].tolist() == [0.0, 0.0]
 
 
 def test_a_slice_is_the_plane_that_was_asked_for():
@@ -395,3 +400,42 @@ def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
     )
     paths, _ = plot(positive_run.path, tmp_path, kinds=("los", "sky"), options=options)
     assert [path.name for path in paths] == ["lines_of_sight.png", "sky.png"]
+
+
+def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
+    positive_run, tmp_path, command
+):
+    path = positive_run.path
+    look = "--panel relative-error --vmin 0.1 --vmax 0.7 --cmap viridis --dpi 50"
+    done = command(f"plot {path} -o {tmp_path}/out --nside 8 {look}")
+    assert done.exit_code == 0, done.output
+    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert names == ["edge_on.png", "face_on.png", "sky.png"]
+    assert re.findall(r"left out: (\S+):", done.stderr) == ["los", "slice"]
+    options = PlotOptions(panel="std", vmax=0.4, cmap="viridis", dpi=50.0)
+    for kind in ("face-on", "edge-on"):
+        (image,) = (axes.images[0] for axes in panels(draw(path, kind, options)))
+        assert image.get_clim() == (0.0, 0.4) and image.cmap.name == "viridis"
+        assert "std of the extinction" in image.colorbar.ax.get_xlabel()
+    options = PlotOptions(vmin=-0.1, vmax=3.0)
+    first, std = (axes.images[0] for axes in panels(draw(path, "face-on", options)))
+    assert first.get_clim() == (-0.1, 3.0) and std.get_clim() != (-0.1, 3.0)
+    for more, message in (
+        ("--kind slice --panel std", "choose --panel from mean"),
+        ("--kind los --panel std", "--panel does not apply to los"),
+        ("--kind face-on --vmin 2 --vmax 1", "choose --vmin below --vmax"),
+        ("--kind face-on --log --vmin 0", "above 0"),
+        ("--kind face-on --cmap rainbows", "not a colour map"),
+    ):
+        done = command(f"plot {path} -o {tmp_path}/out {more}")
+        assert done.exit_code == 2 and message in done.stderr, more
+
+
+def test_a_table_of_stars_is_no_map_to_plot(positive_run, tmp_path, command):
+    for name in ("stars.parquet", "stars.csv"):
+        stars = tmp_path / name
+        stars.write_bytes((positive_run.path / "stars.parquet").read_bytes())
+        done = command(f"plot {stars} -o {tmp_path}/out")
+        assert done.exit_code == 2 and not (tmp_path / "out").exists()
+        assert "a table of stars, not a map" in done.stderr
+        assert "dustmap fit" in done.stderr
