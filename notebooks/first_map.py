@@ -42,8 +42,8 @@ from pipelines.figures import density_slice, face_on, lines_of_sight
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.maps.cube import LineOfSight
 from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.products import columns, map_cube
 from pipelines.products import lines_of_sight as find_lines
-from pipelines.products import map_cube
 from pipelines.run.folder import read_run
 
 folder = Path(tempfile.mkdtemp(prefix="first-map-"))
@@ -111,17 +111,17 @@ print(f"mean: {run.plan.mean}")
 # %% [markdown]
 # ## The map, face-on
 #
-# The median density integrated over $z$, as seen from the north Galactic pole; the Sun
-# is in the middle, $l = 0$ to the right and $l = 90°$ up. The median is shown, because the
-# mean of a log-normal density has a long tail where no sight line passes.
+# The mean density integrated over $z$, as seen from the north Galactic pole, and its
+# standard deviation; the Sun is in the middle, $l = 0$ to the right and $l = 90°$ up. Where
+# no sight line passes the mean of a log-normal density has a long tail: it is pale and
+# hatched there, and sets no colours.
 
 # %%
 cube = map_cube(run)
-face_on(cube)
+face_on(cube, columns(run, "z"))
 
 # %% [markdown]
-# The density in the plane, beside the truth, and its standard deviation: small where sight
-# lines pass, as large as the prior's elsewhere.
+# The mean density in the plane, beside the truth.
 
 # %%
 truth = read_zarr(folder / "truth.zarr")

@@ -3,9 +3,9 @@
 
 MAP is a run, a zarr store, a FITS cube or HEALPix maps. Of a run or a cube the density
 on the sphere at each --distance is drawn, of HEALPix maps the extinction out to it,
-unless --quantity says otherwise; beside it stands its standard deviation where MAP
-knows it. With --from it is what lies between two distances. Grey is outside the map;
-where it is pale and hatched no star looks, and the map is the prior.
+unless --quantity says otherwise; beside an extinction stands its standard deviation
+where MAP has it. With --from it is what lies between two distances. Grey is outside
+the map; where it is pale and hatched no star looks, and the map is the prior.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PATH = click.Path(path_type=Path)
               "two, or mean density.")  # fmt: skip
 @click.option("--quantity", type=click.Choice(QUANTITIES), help="What is drawn.")
 @click.option("--show", "shows", multiple=True, type=click.Choice(SHOWS),
-              help="Of it; may be repeated. Default: value, and std where "
-              "known.")  # fmt: skip
+              help="Of it; may be repeated. Default: value, and the std of an "
+              "extinction where known.")  # fmt: skip
 @click.option("--sample", default=0, help="Number of the posterior sample to show.")
 @click.option("--projection", "kind", default="mollweide",
               type=click.Choice(("mollweide", "orthographic", "gnomonic")))  # fmt: skip

@@ -174,6 +174,19 @@ class ResidualField:
         left = relative * before ** (1 - power) * found**power
         return found, scale * left**2 * variance
 
+    def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
+        r"""The length [pc] over which the relative density adds up along any line.
+
+        :math:`\int \mathrm{corr}(t)\,dt = 2 \sum_j w_j \ell_j / \sum_j w_j` with the
+        scales :math:`\ell_j` at these points.
+        """
+        assert isinstance(self.form, AlongRay)
+        form, distance = self.form, torch.linalg.vector_norm(points, dim=1)
+        scales = self.weights.new_tensor(form.lengthscales)
+        length = 2 * (self.weights @ scales) / self.weights.sum()
+        shells = torch.bucketize(distance, form.edges[1:-1], right=True)
+        return length * form.cells[shells]
+
     def _predict(
         self, places: Rays, count: int, *, points: bool = False
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:

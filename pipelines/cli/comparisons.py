@@ -50,7 +50,7 @@ def compare(
     overwrite: bool,
     **chosen: Any,
 ) -> None:
-    """Compare the map of RUN with REFERENCE: tables, figures and what they support.
+    """Compare the map of RUN with REFERENCE, in tables, figures and words.
 
     REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
     left out), the word held-out, another map (zarr, FITS, npz or run), or

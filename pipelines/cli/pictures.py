@@ -39,7 +39,7 @@ def _kinds() -> list[str]:
     "kinds",
     multiple=True,
     type=_Kind(),
-    help="What to draw; may be repeated. Without it, all that RUN_OR_MAP suffices for.",
+    help="What to draw; may be repeated. Default: all that RUN_OR_MAP has data for.",
 )
 @click.option(
     "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
@@ -64,7 +64,12 @@ def _kinds() -> list[str]:
     "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
 )
 @click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
-@click.option("--label-clouds", is_flag=True, help="face-on, near: name known clouds.")
+@click.option("--panel", metavar="NAME", help="face-on, near, edge-on, slice, sky: "
+              "this panel alone: mean, median, std or relative-error.")  # fmt: skip
+@click.option("--vmin", type=float, help="Where the colours of the map, or of --panel, "
+              "begin, in the unit of the colour bar.")  # fmt: skip
+@click.option("--vmax", type=float, help="Where they end.")
+@click.option("--cmap", help="Their colour map, by matplotlib's name, as viridis.")
 @click.option("--distance", "distances", multiple=True, type=LENGTH, metavar="PC",
               help="sky: how far out [pc]; may be repeated.")  # fmt: skip
 @click.option("--nside", type=int, help="sky: resolution of the maps.")
@@ -102,7 +107,8 @@ def plot(
 ) -> None:
     """Draw RUN_OR_MAP: a run folder, or an exported map.zarr, map.fits or HEALPix maps.
 
-    Every map stands beside its standard deviation. Figures in the folder are replaced.
+    Extinctions stand beside their standard deviations; densities are means, which add
+    up to the extinction. Figures in the folder are replaced.
     """
     from pipelines.figures.registry import PlotOptions
     from pipelines.figures.registry import plot as draw

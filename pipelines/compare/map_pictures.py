@@ -21,15 +21,17 @@ _BINS = 12
 _UNITS = (("extinction", "mag", 1.0), ("density", "mag/kpc", 1e3))
 
 
-def map_figure(
-    medians: Mapping[str, Pairs], distance: np.ndarray, scale: str
-) -> Figure:
-    """Both maps at the same places, and by distance."""
+def map_figure(drawn: Mapping[str, Pairs], distance: np.ndarray, scale: str) -> Figure:
+    """Draw both maps at the same places, and by distance.
+
+    The std is that of extinctions: densities have that of points, not of cells.
+    """
     figure, places = panels(2, 2)
     for (what, unit, factor), above, below in zip(_UNITS, places[:2], places[2:]):
-        own, std, other = (factor * column for column in medians[what])
+        own, std, other = (factor * column for column in drawn[what])
         _against_each_other(above, own, other, f"{what} [{unit}]")
-        _against_distance(below, distance, own - other, std)
+        spread = std if what == "extinction" else None
+        _against_distance(below, distance, own - other, spread)
         label(below, "distance [pc]", f"difference in {what} [{unit}]")
     if scale:
         figure.suptitle(f"other map: {scale}", fontsize=SMALL)
@@ -61,7 +63,7 @@ def _against_each_other(
 
 
 def _against_distance(
-    axes: Axes, distance: np.ndarray, difference: np.ndarray, std: np.ndarray
+    axes: Axes, distance: np.ndarray, difference: np.ndarray, std: np.ndarray | None
 ) -> None:
     """Quantiles of the difference, and the typical std, in bins of equally many."""
     bins = np.array_split(np.argsort(distance), min(_BINS, len(distance)))
@@ -69,13 +71,14 @@ def _against_distance(
     low, mid, high = np.transpose(
         [np.percentile(difference[b], (16, 50, 84)) for b in bins]
     )
-    spread = np.array([np.median(std[b]) for b in bins])
     axes.fill_between(
         middle, low, high, color=BLUE, alpha=0.25, linewidth=0, label="16 to 84%"
     )
     axes.plot(middle, mid, color=BLUE, linewidth=1.3, label="median")
-    style = {"linestyle": "--", "color": PURPLE, "linewidth": 1.0}
-    axes.plot(middle, spread, label="± the map's median std", **style)
-    axes.plot(middle, -spread, **style)
+    if std is not None:
+        spread = np.array([np.median(std[b]) for b in bins])
+        style = {"linestyle": "--", "color": PURPLE, "linewidth": 1.0}
+        axes.plot(middle, spread, label="± the map's median std", **style)
+        axes.plot(middle, -spread, **style)
     axes.axhline(0.0, color="0.6", linewidth=0.6)
     axes.legend(fontsize=SMALL, frameon=False)

@@ -51,7 +51,7 @@ def compare_map(
     generator: np.random.Generator,
     scale: str = "",
 ) -> Comparison:
-    """Hold the map against another map in the cells that stars see.
+    """Compare the map with another map in the cells that stars see.
 
     Densities of the other map are averaged over 27 places in each cell. Where it knows
     nothing, cells are counted and left out.
@@ -170,6 +170,8 @@ def _comparison(
 ) -> Comparison:
     found = {f"{what}, {kind}": _figures(*p) for (what, kind), p in pairs.items()}
     medians = {what: pairs[what, "median"] for what in _UNITS}
+    # Of densities the mean alone adds up to the extinction.
+    drawn = {**medians, "density": pairs["density", "mean"]}
     by_distance = _by_distance(medians, distance)
     columns = {"distance": distance}
     for (what, kind), each in pairs.items():
@@ -193,7 +195,7 @@ def _comparison(
         },
         shown=("summary", "by_distance"),
         words=_words(found["density, median"]["correlation"], counts, scale),
-        figures={"maps": map_figure(medians, distance, scale)},
+        figures={"maps": map_figure(drawn, distance, scale)},
     )
 
 

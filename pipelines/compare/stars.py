@@ -43,7 +43,7 @@ _FAR = 5.0
 
 
 def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
-    """Hold the map against measured extinctions of stars it was not fitted to.
+    """Compare the map with measured extinctions of stars it was not fitted to.
 
     Stars that were fitted (the same direction and distance) and those outside the box
     are counted and not judged. The error of a star is its own, the noise that the fit

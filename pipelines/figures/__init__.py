@@ -4,7 +4,6 @@ Nothing here touches pyplot, so figures can be drawn in threads and without a sc
 """
 
 from pipelines.figures.comparison import compare
-from pipelines.figures.history import history
 from pipelines.figures.planes import density_slice, edge_on, face_on
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.figures.sky import sky
@@ -15,7 +14,6 @@ __all__ = [
     "density_slice",
     "edge_on",
     "face_on",
-    "history",
     "lines_of_sight",
     "save_figure",
     "sky",

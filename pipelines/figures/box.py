@@ -12,9 +12,11 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.figures.page import (
     BOX,
+    DOUBLE,
     INCH,
     LABEL,
     NARROW,
+    SINGLE,
     Page,
     panel_width,
     sheet,
@@ -160,24 +162,26 @@ def nearest(cube: Cube, axis: str, at: float) -> int:
 
 
 def draw_panels(
-    panels: Sequence[Panel | str],
+    panels: Sequence[Panel | None],
     notes: Sequence[str],
     *,
     width: float,
     columns: int,
     small: bool = False,
 ) -> Page:
-    """Draw a page of panels, row by row; a string replaces a panel.
+    """Draw a page of panels, row by row; ``None`` leaves a place free.
 
-    Fewer ``columns`` where the page is narrow or panels are flat. ``notes`` stand at
-    the top. ``small`` panels have fewer numbers.
+    Fewer ``columns`` where the page is narrow or panels are flat; a single panel has a
+    narrower page. ``notes`` stand at the top. ``small`` panels have fewer numbers.
     """
-    drawn = [panel for panel in panels if isinstance(panel, Panel)]
+    drawn = [panel for panel in panels if panel is not None]
     aspect = drawn[0].plane.aspect
     if width < (_NARROW_SMALL if small else NARROW):
-        columns = 2 if small else 1
+        columns = columns // 2 if small else 1
     elif aspect <= _FLAT and not small:
         columns = 1
+    elif len(panels) == 1:
+        width = min(width, (SINGLE + DOUBLE) / 2)
     if not small and any(p.seen is not None and not p.seen.all() for p in drawn):
         notes = [*notes, _UNSEEN]
     margins = BOX._replace(between=11.0) if small else BOX
@@ -191,10 +195,8 @@ def draw_panels(
         len(panels), aspect, margins, columns=columns, width=width, notes=notes
     )
     for number, (axes, panel) in enumerate(zip(every, panels)):
-        if isinstance(panel, str):
-            axes.set_axis_off()
-            axes.text(0.5, 0.5, panel, ha="center", va="center", fontsize=SMALL,
-                      transform=axes.transAxes)  # fmt: skip
+        if panel is None:
+            axes.remove()
             continue
         hints = not small and columns < 3
         _name_axes(axes, panel.plane, first=number % columns == 0, hints=hints)

@@ -27,7 +27,6 @@ from pipelines.maps.columns import Columns
 from pipelines.maps.cube import Cube
 from pipelines.products.cuts import cut_box
 
-_COLUMNS = 4
 # Letters of a map's name that fit above a panel.
 _LETTERS = 24
 
@@ -49,16 +48,15 @@ def compare(
 
     All of it within the box that both cover. First row: extinction along z, over the
     first one's own std of the integral (from ``columns``; none without). Second row:
-    density in a plane. Numbers are those of `pipelines.compare`.
+    density in a plane, whose averages over cells have no std. Numbers are those of
+    `pipelines.compare`.
 
     Parameters
     ----------
     cube, other
         Maps or truths on any grids: the second is brought to the first one's.
     columns
-        Of the first map, along z over the `shared_range`. They are the *median of the
-        integral*, which is more than the integral of the median: with an ``other`` that
-        is a median itself they are used for the std only.
+        Of the first map, along z over the `shared_range`.
     names
         What the maps are called.
     factor
@@ -84,24 +82,25 @@ def compare(
     above = _through(part, on_grid, shared["z"], extinction_label(named))
     if columns is not None:
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
-        above = replace(above, std=columns.arrays["std"][kept])
-        if density_name(other.arrays) != "p50":
-            value = columns.arrays.get("p50", columns.arrays["mean"])
-            above = replace(above, first=value[kept])
+        value, std = (columns.arrays[name][kept] for name in ("mean", "std"))
+        above = replace(above, first=value, std=std)
     below = _in_plane(part, on_grid, axis, at, named)
     place = getattr(part, axis)[nearest(part, axis, at)]
     steps = dict.fromkeys(pair.plane.step_text for pair in (above, below))
     times = f" × {factor:g}" if factor != 1.0 else ""
     notes = [
         f"differences: {names[0]} minus {names[1]}{times}",
-        f"σ: std of {names[0]}",
         f"above: {signed_text(low)} pc < $z$ < {signed_text(high)} pc",
         f"below: ${axis}$ = {signed_text(place)} pc",
         f"circles every {' and '.join(steps)}",
     ]
     short = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in names]
-    panels = [*_row(above, short, log), *_row(below, short, log)]
-    return draw_panels(panels, notes, width=width, columns=_COLUMNS, small=True)
+    rows = _row(above, short, log), _row(below, short, log)
+    across = len(rows[0])
+    if across > len(rows[1]):
+        notes.insert(1, f"σ: std of {names[0]}")
+    panels = [*rows[0], *rows[1], *[None] * (across - len(rows[1]))]
+    return draw_panels(panels, notes, width=width, columns=across, small=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,23 +129,18 @@ def _through(cube: Cube, other: Cube, ends: Ends, label: str) -> _Pair:
 def _in_plane(cube: Cube, other: Cube, axis: str, at: float, band: str) -> _Pair:
     first = plane_of(cube, density_name(cube.arrays), axis, at)
     factor, label = density_label(first, cube.unit, band)
-    known = {
-        name: plane_of(cube, name, axis, at)
-        for name in ("std", "support")
-        if name in cube.arrays
-    }
+    seen = plane_of(cube, "support", axis, at) > 0 if "support" in cube.arrays else None
     return _Pair(
         plane=Plane(cube=cube, along=axis),
         first=first * factor,
         second=plane_of(other, "density", axis, at) * factor,
-        std=known["std"] * factor if "std" in known else None,
-        seen=known["support"] > 0 if "support" in known else None,
+        seen=seen,
         label=label,
     )
 
 
-def _row(pair: _Pair, names: list[str], log: bool) -> list[Panel | str]:
-    """Panels of two images, their difference, and that over the std."""
+def _row(pair: _Pair, names: list[str], log: bool) -> list[Panel]:
+    """Panels of two images, their difference, and that over the std if there is one."""
     seen, label = pair.seen, pair.label
     difference = pair.first - pair.second
     value = colour_scale("value", pair.first, pair.second, seen=seen, log=log)
@@ -160,10 +154,7 @@ def _row(pair: _Pair, names: list[str], log: bool) -> list[Panel | str]:
         sigmas = ratio(difference, pair.std)
         limits = colour_scale("deviation", sigmas)
         shown.append((sigmas, limits, "difference / $\\sigma$"))
-    panels: list[Panel | str] = [
+    return [
         Panel(plane=pair.plane, image=image, scale=scale, label=text, seen=seen)
         for image, scale, text in shown
     ]
-    if len(panels) < _COLUMNS:
-        panels.append(f"no std of the\nintegral in {names[0]}")
-    return panels

@@ -38,8 +38,8 @@ def cut_panels(
     distances
         One row each [pc].
     shows
-        Panels of a row, as `Cut.show`; without any, the value and, where it is known,
-        its std.
+        Panels of a row, as `Cut.show`; without any the value and, where it is known,
+        the std of an integral: that of a density is of points, not of cells.
     band
         Name of the extinction; that of the map if ``None``.
 
@@ -51,7 +51,8 @@ def cut_panels(
     panels = []
     rows = [replace(cut, distance=distance, show="value") for distance in distances]
     if not shows:
-        shows = ["value", "std"] if _std(source, rows[0]) else ["value"]
+        joint = not rows[0].on_sphere and _std(source, rows[0])
+        shows = ["value", "std"] if joint else ["value"]
     for row in rows:
         factor, what, label = _labels(source, row, band)
         labels = {
@@ -115,7 +116,7 @@ def compared_panels(
                 values=difference, title="difference", label=label, kind="difference"
             )
         )
-        if std := _std(source, row):
+        if not row.on_sphere and (std := _std(source, row)):
             panels.append(
                 SkyPanel(
                     values=_joined(ratio, difference, _scaled(std, unit)),

@@ -89,7 +89,7 @@ def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
         If the map lacks what the cut is made of.
     """
     if source.run is not None:
-        positive = source.run.posterior.model.positive
+        positive = source.run.posterior.model.positive and not cut.on_sphere
         return _of_run(source.run, cut), "median" if positive else "mean"
     if cut.show == "sample":
         raise MissingError(f"{source.path} holds no samples: name a run")
@@ -136,7 +136,6 @@ def _seen_by(run: Run, cut: Cut, l: np.ndarray, b: np.ndarray) -> np.ndarray:  #
 def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
     """The density on the sphere, or its error."""
     cube = source.cube()
-    statistic = {"p50": "median", "mean": "mean", "density": ""}
 
     def values(l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
         points = cut.distance * unit_vectors(l, b)
@@ -144,7 +143,7 @@ def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
 
     if cut.show != "value" and "std" not in cube.arrays:
         raise MissingError(f"{source.path} has no std")
-    return values, statistic[density_name(cube.arrays)]
+    return values, "mean" if "mean" in cube.arrays else ""
 
 
 def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
@@ -170,7 +169,7 @@ def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
 def _integrated(source: Source, cut: Cut) -> tuple[Sky, str]:
     """The integral of the cube's own interpolant."""
     cube = source.cube()
-    name = next(n for n in ("mean", "density", "p50") if n in cube.arrays)
+    name = density_name(cube.arrays)
     pixels = np.arange(healpy.nside2npix(cut.nside))
     l, b = healpy.pix2ang(cut.nside, pixels, nest=True, lonlat=True)  # noqa: E741
     total = np.zeros(len(pixels))
@@ -230,9 +229,14 @@ def _moment(run: Run, cut: Cut, seen: Functionals) -> np.ndarray:
 def _shown(
     cut: Cut, take: Callable[[str], np.ndarray], names: Collection[str]
 ) -> np.ndarray:
-    """Value, std or relative error of the arrays ``names``, which ``take`` reads."""
+    """Value, std or relative error of the arrays ``names``, which ``take`` reads.
+
+    The value of a density is its mean, which integrates to the extinction.
+    """
     if cut.show == "relative-error":
         return relative_error(take, names)
+    if cut.show == "value" and "p50" in names and not cut.on_sphere:
+        return take("p50")
     return take("std" if cut.show == "std" else density_name(names))
 
 

@@ -3,27 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from astropy import units as u
 from scipy.interpolate import make_interp_spline
 
 from pipelines.figures.box import array_axis
+from pipelines.figures.sources import MissingError
+from pipelines.figures.style import extinction_label
 from pipelines.maps.columns import Ends
 from pipelines.maps.cube import Cube
 
+T = TypeVar("T")
+# Panels of an extinction: array, kind of colours, what it is.
+_PANELS = {
+    "mean": ("mean", "value", "mean extinction"),
+    "median": ("p50", "value", "median extinction"),
+    "truth": ("density", "value", "extinction"),
+    "std": ("std", "error", "std of the extinction"),
+}
 # A std over the median above which the std tells of a tail.
 _TAIL = 0.5
 
 
+class Shown(NamedTuple):
+    """What a panel draws: its kind of `colour_scale`, its image and its label."""
+
+    kind: str
+    image: np.ndarray
+    label: str
+
+
 def density_name(names: Collection[str]) -> str:
-    """The array that is shown as a map's value: median, mean or truth."""
-    for name in ("p50", "mean", "density"):
+    """Return the array that is shown as a map's density: its mean, or a truth.
+
+    The mean alone integrates to the extinction of the map: medians of cells, of
+    log-normals with long tails, integrate to a fraction of it.
+    """
+    for name in ("mean", "density"):
         if name in names:
             return name
-    raise ValueError(
-        f"the map has arrays {sorted(names)}; expected p50, mean or density"
-    )
+    raise ValueError(f"the map has arrays {sorted(names)}; expected mean or density")
+
+
+def extinction_panels(arrays: Mapping[str, np.ndarray], band: str) -> dict[str, Shown]:
+    """Collect what can be drawn of an integrated extinction [mag], by panel.
+
+    ``arrays`` are some of ``mean``, ``std`` and quantiles; those without a number are
+    left out.
+    """
+    known = {
+        panel: Shown(kind, arrays[name], extinction_label(band, what))
+        for panel, (name, kind, what) in _PANELS.items()
+        if name in arrays and np.isfinite(arrays[name]).any()
+    }
+    if "std" in known:
+        what = "std of ln(extinction)" if "p16" in arrays else "std / extinction"
+        error = relative_error(arrays.__getitem__, arrays)
+        known["relative error"] = Shown("ratio", error, what)
+    return known
+
+
+def chosen(
+    known: Mapping[str, T], default: Collection[str], panel: str | None
+) -> list[T]:
+    """Return the panel of this name, or without one those of ``default`` there are.
+
+    Raises
+    ------
+    MissingError
+        If the figure has no such panel.
+    """
+    if panel is None:
+        return [known[name] for name in default if name in known]
+    if (name := panel.replace("-", " ")) not in known:
+        raise MissingError(
+            f"there is no panel {panel!r} of this figure: choose --panel from "
+            f"{', '.join(known)}"
+        )
+    return [known[name]]
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from pipelines.figures.box import (
     Panel,
@@ -13,10 +13,11 @@ from pipelines.figures.box import (
     plane_of,
 )
 from pipelines.figures.integrals import (
+    chosen,
     crossed,
     density_name,
+    extinction_panels,
     integral,
-    relative_error,
     tells_more,
 )
 from pipelines.figures.page import DOUBLE, Page
@@ -24,7 +25,6 @@ from pipelines.figures.scales import colour_scale, spans_decades
 from pipelines.figures.style import (
     band_of,
     density_label,
-    extinction_label,
     signed_text,
 )
 from pipelines.maps.columns import Columns, Ends, near_the_sun
@@ -38,8 +38,10 @@ def face_on(
     width: float = DOUBLE,
     log: bool = False,
     band: str | None = None,
+    panel: str | None = None,
+    **colours: Any,
 ) -> Page:
-    """Draw the extinction through the box, seen from the north Galactic pole.
+    """Draw the mean extinction through the box, seen from the north Galactic pole.
 
     Parameters
     ----------
@@ -47,19 +49,27 @@ def face_on(
         The map: its axes, ``support``, and its density where there are no columns.
     columns
         The integral and its std from posterior samples (`pipelines.products.columns`),
-        beside them the relative error where that says more.
-        Without it the value is the integral of the median density where the cube has
-        one (the mean of a lognormal grows without bound off all sight lines), and
-        beside it stands the sum of the cells' std: an upper bound of the integral's.
+        beside them the relative error where that says more. Without it the mean, the
+        integral of the mean density, stands alone.
     width
         Of the page [mm]; under 120 the panels are stacked.
     log
         Logarithmic colours.
     band
         Name of the extinction; that of the provenance if ``None``.
+    panel
+        The only panel to draw: ``mean``, ``median``, ``std`` or ``relative error``.
+    colours
+        ``vmin``, ``vmax`` and ``cmap`` of the first panel, as in `colour_scale`.
+
+    Raises
+    ------
+    MissingError
+        If there is no such panel.
     """
     ends = float(cube.z[0]), float(cube.z[-1])
-    return _through(cube, columns, "z", ends, width=width, log=log, band=band)
+    look = {"width": width, "log": log, "band": band, "panel": panel, **colours}
+    return _through(cube, columns, "z", ends, **look)
 
 
 def edge_on(
@@ -71,6 +81,8 @@ def edge_on(
     band: str | None = None,
     along: str = "y",
     within: float | None = None,
+    panel: str | None = None,
+    **colours: Any,
 ) -> Page:
     """Draw the extinction through the box along y (or x), with z upwards.
 
@@ -79,7 +91,8 @@ def edge_on(
     2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
     ends = near_the_sun(getattr(cube, along), within)
-    return _through(cube, columns, along, ends, width=width, log=log, band=band)
+    look = {"width": width, "log": log, "band": band, "panel": panel, **colours}
+    return _through(cube, columns, along, ends, **look)
 
 
 def density_slice(
@@ -91,54 +104,51 @@ def density_slice(
     width: float = DOUBLE,
     log: bool = False,
     band: str | None = None,
+    panel: str | None = None,
+    **colours: Any,
 ) -> Page:
-    """Draw the density in the plane of cells nearest to ``axis = at`` [pc].
+    """Draw the mean density in the plane of cells nearest to ``axis = at`` [pc].
 
-    Of nested cubes in the cells of the finest that the plane passes.
-    Truth (if given), map, std and relative error. The map is the median where the cube
-    has it, else the mean. Truth and map have one colour scale. Pale and hatched is what
-    no sight line passes through: there the map is its prior, and does not set colours.
-    Other parameters are those of `face_on`.
+    Of nested cubes in the cells of the finest that the plane passes; beside it the
+    ``truth``, if given, on one colour scale. Its std is left out: cubes hold that of
+    densities at points, which is larger than that of averages over cells. Pale and
+    hatched is what no sight line passes through: there the map is its prior, and does
+    not set colours. Other parameters are those of `face_on`, with the panels ``mean``
+    and ``truth``.
 
     Raises
     ------
     ValueError
         If ``at`` lies outside the cube.
+    MissingError
+        If there is no such panel.
     """
-
     cube = finest_at(cube, axis, at)
-
-    def take(name: str) -> np.ndarray:
-        return plane_of(cube, name, axis, at)
-
     name, plane = density_name(cube.arrays), Plane(cube=cube, along=axis)
-    seen = take("support") > 0 if "support" in cube.arrays else None
+    image = plane_of(cube, name, axis, at)
+    seen = plane_of(cube, "support", axis, at) > 0 if "support" in cube.arrays else None
     named = band_of(cube.meta) if band is None else band
-    factor, label = density_label(take(name), cube.unit, named)
-    what = "median " if name == "p50" else ""
-    image, limits = take(name) * factor, seen
-    images, panels = [image], []
+    what = "mean density" if name == "mean" else "density"
+    factor, label = density_label(image, cube.unit, named, what)
+    images, limits = [image * factor], seen
     if truth is not None:
         # Its own grid may be another, and it is known everywhere.
         true, limits = plane_of(truth, density_name(truth.arrays), axis, at), None
         images.append(true * factor)
-    scale = colour_scale("value", *images, seen=limits, log=log)
+    scale = colour_scale("value", *images, seen=limits, log=log, **colours)
+    own = Panel(plane=plane, image=images[0], scale=scale, label=label, seen=seen)
+    known = {"mean": own}
     if truth is not None:
-        other, text = Plane(cube=truth, along=axis), f"true {label}"
-        panels.append(Panel(plane=other, image=images[1], scale=scale, label=text))
-    panels.append(
-        Panel(plane=plane, image=image, scale=scale, label=f"{what}{label}", seen=seen)
-    )
-    if "std" in cube.arrays:
-        factor, label = density_label(take("std"), cube.unit, "", "std of the density")
-        panels.append(_panel(plane, "error", take("std") * factor, label, seen, log))
-        label = "std of ln(density)" if "p16" in cube.arrays else "std / density"
-        error = relative_error(take, cube.arrays)
-        panels.append(_panel(plane, "ratio", error, label, seen, log))
+        other, label = (
+            Plane(cube=truth, along=axis),
+            f"true {label.removeprefix('mean ')}",
+        )
+        true = Panel(plane=other, image=images[1], scale=scale, label=label)
+        known = {"truth": true, "mean": own}
+    panels = chosen(known, known, panel)
     place = getattr(cube, axis)[nearest(cube, axis, at)]
-    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     notes = [f"${axis}$ = {signed_text(place)} pc"]
-    return draw_panels(panels, notes, width=width, columns=columns)
+    return draw_panels(panels, notes, width=width, columns=len(panels))
 
 
 def _through(
@@ -150,55 +160,30 @@ def _through(
     width: float,
     log: bool | None,
     band: str | None,
+    panel: str | None,
+    **colours: Any,
 ) -> Page:
     """The integral along an axis and its std."""
     if columns is None:
-        images = _of_cube(cube, along, ends)
-    else:
-        images, ends = _of_columns(columns, along), (columns.low, columns.high)
-    plane, seen = Plane(cube=cube, along=along), crossed(cube, along, ends)
-    named = band_of(cube.meta) if band is None else band
-    arrays = {} if columns is None else columns.arrays
-    notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
-    if log is None and (log := spans_decades(images[0][0], seen)):
-        notes.append("logarithmic colours")
-    panels = [
-        _panel(plane, kind, image, extinction_label(named, what), seen, log)
-        for (image, what), kind in zip(images, ("value", "error"))
-    ]
-    if tells_more(arrays, seen):
-        error = relative_error(arrays.__getitem__, arrays)
-        panels.append(_panel(plane, "ratio", error, "std of ln(extinction)", seen, log))
-    return draw_panels(panels, notes, width=width, columns=len(panels))
-
-
-def _of_columns(columns: Columns, along: str) -> list[tuple[np.ndarray, str]]:
-    if columns.along != along:
+        name = density_name(cube.arrays)
+        arrays = {name: integral(cube, name, along, ends)}
+    elif columns.along != along:
         raise ValueError(f"expected columns along {along}, got {columns.along}")
-    name, what = ("p50", "median") if "p50" in columns.arrays else ("mean", "mean")
-    images = [(columns.arrays[name], f"{what} extinction")]
-    if np.isfinite(columns.arrays["std"]).any():
-        images.append((columns.arrays["std"], "std of the extinction"))
-    return images
-
-
-def _of_cube(cube: Cube, along: str, ends: Ends) -> list[tuple[np.ndarray, str]]:
-    name = density_name(cube.arrays)
-    what = "extinction of the median density" if name == "p50" else "extinction"
-    images = [(integral(cube, name, along, ends), what)]
-    if "std" in cube.arrays:
-        bound = integral(cube, "std", along, ends)
-        images.append((bound, "std of the extinction at most"))
-    return images
-
-
-def _panel(
-    plane: Plane,
-    kind: str,
-    image: np.ndarray,
-    label: str,
-    seen: np.ndarray | None,
-    log: bool,
-) -> Panel:
-    scale = colour_scale(kind, image, seen=seen, log=log)
-    return Panel(plane=plane, image=image, scale=scale, label=label, seen=seen)
+    else:
+        arrays, ends = columns.arrays, (columns.low, columns.high)
+    plane, seen = Plane(cube=cube, along=along), crossed(cube, along, ends)
+    known = extinction_panels(arrays, band_of(cube.meta) if band is None else band)
+    default = ["mean", "truth", "std"]
+    if tells_more(arrays, seen):
+        default.append("relative error")
+    shown = chosen(known, default, panel)
+    notes = [f"{signed_text(ends[0])} pc < ${along}$ < {signed_text(ends[1])} pc"]
+    if log is None and (log := spans_decades(shown[0].image, seen)):
+        notes.append("logarithmic colours")
+    panels = []
+    for kind, image, label in shown:
+        given = {} if panels else colours
+        scale = colour_scale(kind, image, seen=seen, log=log, **given)
+        own = Panel(plane=plane, image=image, scale=scale, label=label, seen=seen)
+        panels.append(own)
+    return draw_panels(panels, notes, width=width, columns=len(panels))

@@ -16,12 +16,10 @@ from pipelines.figures import (
     density_slice,
     edge_on,
     face_on,
-    history,
     lines_of_sight,
     save_figure,
     sky,
 )
-from pipelines.figures.clouds import label_clouds
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
@@ -61,8 +59,11 @@ class PlotOptions:
         and the view of the Sun's neighbourhood: an eighth of the box if ``None``.
     dpi
         Dots per inch of what is no line or letter.
-    label_clouds
-        Name well-known clouds in views from above.
+    panel
+        The only panel to draw of face-on, near, edge-on, slice and sky: ``mean``,
+        ``median``, ``std``, ``relative error``, as far as a figure has them.
+    vmin, vmax, cmap
+        Limits and colour map of these figures' map, or of their ``panel``.
     """
 
     distances: Sequence[float] | None = None
@@ -78,19 +79,23 @@ class PlotOptions:
     log: bool | None = None
     within: float | None = None
     dpi: float = 300.0
-    label_clouds: bool = False
+    panel: str | None = None
+    vmin: float | None = None
+    vmax: float | None = None
+    cmap: str | None = None
 
 
-def _look(options: PlotOptions) -> dict[str, Any]:
+def _page(options: PlotOptions) -> dict[str, Any]:
     return {"width": options.width, "log": bool(options.log), "band": options.band}
 
 
+def _look(options: PlotOptions) -> dict[str, Any]:
+    names = ("panel", "vmin", "vmax", "cmap")
+    return {**_page(options), **{name: getattr(options, name) for name in names}}
+
+
 def _face_on(source: Source, options: PlotOptions) -> Figure:
-    cube = source.cube()
-    page = face_on(cube, source.columns("z"), **_look(options))
-    if options.label_clouds:
-        label_clouds(page, cube)
-    return page
+    return face_on(source.cube(), source.columns("z"), **_look(options))
 
 
 def _near(source: Source, options: PlotOptions) -> Figure:
@@ -99,10 +104,7 @@ def _near(source: Source, options: PlotOptions) -> Figure:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
     level = cube.level_within(options.within)
     columns = source.columns("z", level=level)
-    page = face_on(cube.levels[level], columns, **_look(options))
-    if options.label_clouds:
-        label_clouds(page, cube.levels[level])
-    return page
+    return face_on(cube.levels[level], columns, **_look(options))
 
 
 def _edge_on(source: Source, options: PlotOptions) -> Figure:
@@ -144,7 +146,7 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
         factor=factor,
         axis=options.axis,
         at=options.at,
-        **_look(options),
+        **_page(options),
     )
 
 
@@ -167,10 +169,6 @@ def _second(cube: Cube, options: PlotOptions) -> tuple[Cube, float]:
     return open_cube_of(Path(reference)), scale
 
 
-def _convergence(source: Source, options: PlotOptions) -> Figure:
-    return history(source.records())
-
-
 # Name on the command line: name of the file, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
@@ -180,10 +178,7 @@ KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
     "los": ("lines_of_sight", _lines),
     "slice": ("slice", _slice),
     "compare": ("compare", _compare),
-    "convergence": ("convergence", _convergence),
 }
-# Of interest to those who look into a solver.
-_ON_REQUEST = ("convergence",)
 
 
 def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
@@ -200,6 +195,8 @@ def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
 
 
 def _drawn(source: Source, kind: str, options: PlotOptions) -> Figure:
+    if options.panel is not None and kind in ("los", "compare"):
+        raise MissingError(f"--panel does not apply to {kind}: leave it out")
     try:
         return KINDS[kind][1](source, options)
     except MissingError:
@@ -223,7 +220,7 @@ def plot(
     Parameters
     ----------
     kinds
-        Some of `KINDS`; without any, all that the map suffices for but convergence.
+        Some of `KINDS`; without any, all that the map can show.
     form
         ``png``, ``pdf`` or ``svg``.
 
@@ -238,7 +235,7 @@ def plot(
     source = open_source(path)
     folder.mkdir(parents=True, exist_ok=True)
     paths, left_out = [], {}
-    for kind in kinds or [kind for kind in KINDS if kind not in _ON_REQUEST]:
+    for kind in kinds or KINDS:
         try:
             figure = _drawn(source, kind, options)
         except MissingError as reason:

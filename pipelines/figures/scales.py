@@ -20,6 +20,7 @@ from matplotlib.ticker import (
     ScalarFormatter,
 )
 
+from pipelines.base.errors import InputError
 from pipelines.figures.page import INCH, bar_axes
 from pipelines.figures.style import HATCH, NORMAL, SMALL
 
@@ -34,8 +35,8 @@ _DECADES = 3.0
 _LARGE = 15.0
 # Relative errors above this, and differences in standard deviations, saturate.
 _REACH = 3.0
-# Colour maps of the kinds whose limits are zero and a high percentile.
-_FROM_ZERO = {"error": "YlGnBu", "ratio": "BuPu"}
+# Colour maps of all kinds but values and differences.
+_COLOURS = {"error": "YlGnBu", "ratio": "BuPu", "spread": "cividis"}
 STEPS = [1, 2, 2.5, 5, 10]
 # How opaque the white is over what no sight line passes.
 _PALE = 0.68
@@ -65,7 +66,13 @@ class Scale:
 
 
 def colour_scale(
-    kind: str, *images: np.ndarray, seen: np.ndarray | None = None, log: bool = False
+    kind: str,
+    *images: np.ndarray,
+    seen: np.ndarray | None = None,
+    log: bool = False,
+    vmin: float | None = None,
+    vmax: float | None = None,
+    cmap: str | None = None,
 ) -> Scale:
     """One scale for all ``images``.
 
@@ -84,25 +91,37 @@ def colour_scale(
     log
         Logarithmic colours for values and errors, over three decades at most; zero and
         negative values have the lowest colour and are marked by the bar's arrow.
+    vmin, vmax, cmap
+        Limits, and the name of one of matplotlib's colour maps, instead of the above.
+
+    Raises
+    ------
+    InputError
+        If the limits leave no range, or there is no such colour map.
     """
     every = _finite(images)
     shown = every
     if seen is not None and seen.any():
         shown = _finite([image[seen] for image in images])
-    if log and kind in ("value", "error"):
-        cmap, norm = _logarithmic(shown, kind)
-    elif kind == "value":
-        cmap, norm = _signed(shown)
-    elif kind == "spread":
-        cmap, norm = mpl.colormaps["cividis"], Normalize(*_between(shown))
-    elif kind in _FROM_ZERO:
-        high = min(_high(shown), _REACH if kind == "ratio" else np.inf)
-        cmap, norm = mpl.colormaps[_FROM_ZERO[kind]], Normalize(0.0, high)
-    else:
-        high = _REACH if kind == "deviation" else _high(np.abs(shown))
-        cmap, norm = mpl.colormaps["RdBu_r"], Normalize(-high, high)
+    log = log and kind in ("value", "error")
+    low, high = _decades(shown) if log else _limits(shown, kind)
+    low, high = low if vmin is None else vmin, high if vmax is None else vmax
+    if not low < high or (log and low <= 0):
+        least = "above 0 and " if log else ""
+        raise InputError(
+            f"colours from {low:g} to {high:g}: choose --vmin {least}below --vmax"
+        )
+    if cmap is not None and cmap not in mpl.colormaps:
+        raise InputError(
+            f"{cmap!r} is not a colour map of matplotlib: choose one such as magma_r, "
+            "viridis or cividis with --cmap"
+        )
+    colours = mpl.colormaps[cmap or _COLOURS.get(kind, "RdBu_r")]
+    if cmap is None and kind == "value":
+        colours = _signed(0.0, 1.0) if log else _signed(low, high)
+    norm = LogNorm(low, high) if log else Normalize(low, high)
     return Scale(
-        cmap=cmap.with_extremes(bad=UNMAPPED, under=cmap(0)),
+        cmap=colours.with_extremes(bad=UNMAPPED, under=colours(0)),
         norm=norm,
         extend=_extend(every, norm),
     )
@@ -175,28 +194,36 @@ def spans_decades(image: np.ndarray, seen: np.ndarray | None) -> bool:
     return bool(high > _LARGE * low)
 
 
-def _signed(finite: np.ndarray) -> tuple[Colormap, Normalize]:
-    low, high = _between(finite)
-    low, high = min(low, 0.0), max(high, 0.0)
-    reach = max(-low, high)
+def _limits(finite: np.ndarray, kind: str) -> tuple[float, float]:
+    """Linear limits of a kind."""
+    if kind in ("value", "spread"):
+        low, high = _between(finite)
+        return (low, high) if kind == "spread" else (min(low, 0.0), max(high, 0.0))
+    if kind in ("error", "ratio"):
+        return 0.0, min(_high(finite), _REACH if kind == "ratio" else np.inf)
+    high = _REACH if kind == "deviation" else _high(np.abs(finite))
+    return -high, high
+
+
+def _signed(low: float, high: float) -> Colormap:
+    """Pale to dark from zero, or from ``low`` above it; blue below zero."""
+    first = max(low, 0.0)
+    reach = max(-low, high - first)
     values = low + (np.arange(_LEVELS) + 0.5) / _LEVELS * (high - low)
-    positive = mpl.colormaps["magma_r"](np.clip(values / reach, 0, 1) * 0.92)
+    positive = mpl.colormaps["magma_r"](np.clip((values - first) / reach, 0, 1) * 0.92)
     negative = mpl.colormaps["Blues"](np.clip(-values / reach, 0, 1) * 0.75 + 0.25)
     colours = np.where(values[:, None] < 0, negative, positive)
-    return ListedColormap(colours.tolist()), Normalize(low, high)
+    return ListedColormap(colours.tolist())
 
 
-def _logarithmic(finite: np.ndarray, kind: str) -> tuple[Colormap, Normalize]:
+def _decades(finite: np.ndarray) -> tuple[float, float]:
+    """Logarithmic limits."""
     positive = finite[finite > 0]
     if not positive.size:
         positive = np.array([0.1, 1.0])
     low, high = np.percentile(positive, _ROBUST).tolist()
     low = max(low, high / 10**_DECADES)
-    if low == high:
-        low, high = low / 2, high * 2
-    name, last = ("YlGnBu", 1.0) if kind == "error" else ("magma_r", 0.92)
-    colours = mpl.colormaps[name](np.linspace(0.0, last, _LEVELS))
-    return ListedColormap(colours.tolist()), LogNorm(low, high)
+    return (low, high) if low < high else (low / 2, high * 2)
 
 
 def _finite(images: Any) -> np.ndarray:

@@ -72,8 +72,7 @@ def lines_of_sight(
     for number, (axes, line) in enumerate(zip(every, lines)):
         handles.update(_draw(axes, line, factor))
         axes.set_title(titles[number], fontsize=SMALL, pad=2.5 + _CLEAR / POINT)
-        if number + columns >= len(lines):
-            axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
+        axes.set_xlabel(f"distance [{unit}]", fontsize=NORMAL, labelpad=2.0)
         if number % columns == 0:
             axes.set_ylabel(extinction_label(band), fontsize=NORMAL, labelpad=2.0)
     page.legend(
@@ -91,9 +90,9 @@ def lines_of_sight(
 
 
 def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
-    """Draw one line; the handles of its legend by their names."""
-    distance = line.distance * factor
-    name, curve, bands = _curves(line)
+    """Draw one line from the Sun on; the handles of its legend by their names."""
+    distance, name, curve, bands = _curves(line)
+    distance = distance * factor
     handles: dict[str, Any] = {}
     (handles[name],) = axes.plot(distance, curve, color=BLUE, linewidth=1.1, zorder=3)
     for share, (low, high) in bands.items():
@@ -102,7 +101,12 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
         )
     if line.truth is not None:
         (handles["truth"],) = axes.plot(
-            distance, line.truth, color="black", linewidth=0.9, dashes=(4, 2), zorder=4
+            line.distance * factor,
+            line.truth,
+            color="black",
+            linewidth=0.9,
+            dashes=(4, 2),
+            zorder=4,
         )
     if len(line.star_distance):
         handles["stars nearby"] = axes.errorbar(
@@ -117,7 +121,7 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
             zorder=2.5,
         )
     last = line.last_star
-    if last is not None and last < line.distance[np.isfinite(curve)].max(initial=0.0):
+    if last is not None and last * factor < distance[np.isfinite(curve)].max():
         handles["last star"] = axes.axvline(
             last * factor, color="0.35", linewidth=0.8, linestyle="dotted", zorder=1.5
         )
@@ -128,30 +132,37 @@ def _draw(axes: Axes, line: LineOfSight, factor: float) -> dict[str, Any]:
     return handles
 
 
-def _curves(line: LineOfSight) -> tuple[str, np.ndarray, dict[str, Band]]:
-    """The curve's name, the curve, and its 95% and 68% bands."""
+def _curves(line: LineOfSight) -> tuple[np.ndarray, str, np.ndarray, dict[str, Band]]:
+    """Distances, the curve's name, the curve, and its bands, from 0 mag at 0 pc on."""
     if line.median is not None and line.outer is not None and line.inner is not None:
+        name, curve = "posterior median", line.median
         bands = {"95%": line.outer, "68%": line.inner}
-        return "posterior median", line.median, bands
-    bands = {
-        share: (line.mean - width * line.std, line.mean + width * line.std)
-        for share, width in (("95%", WIDTH_95), ("68%", 1.0))
-    }
-    return "posterior mean", line.mean, bands
+    else:
+        name, curve = "posterior mean", line.mean
+        bands = {
+            share: (line.mean - width * line.std, line.mean + width * line.std)
+            for share, width in (("95%", WIDTH_95), ("68%", 1.0))
+        }
+    if line.distance[0] == 0:
+        return line.distance, name, curve, bands
+
+    def whole(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0.0], values])
+
+    ends = {share: (whole(low), whole(high)) for share, (low, high) in bands.items()}
+    return whole(line.distance), name, whole(curve), ends
 
 
 def _limits(line: LineOfSight) -> tuple[float, float]:
     """Limits that hold the curves and all but the most extreme stars [mag]."""
-    _, curve, bands = _curves(line)
+    distance, _, curve, bands = _curves(line)
     shown = list(bands["95%" if line.median is None else "68%"])
     if line.truth is not None:
         shown.append(line.truth)
     near = line.star_distance <= line.distance.max()
     if near.any():
         known, stars = np.isfinite(curve), line.star_extinction[near]
-        predicted = np.interp(
-            line.star_distance[near], line.distance[known], curve[known]
-        )
+        predicted = np.interp(line.star_distance[near], distance[known], curve[known])
         residual = stars - predicted - np.median(stars - predicted)
         spread = 1.4826 * np.median(np.abs(residual))
         shown.append(stars[np.abs(residual) <= _OUTLIER * spread])

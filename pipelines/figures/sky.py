@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from pipelines.figures.integrals import chosen, extinction_panels
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.skypanels import (
     UNSEEN,
@@ -14,7 +16,7 @@ from pipelines.figures.skypanels import (
     healpix_sky,
     sky_panels,
 )
-from pipelines.figures.style import band_of, extinction_label, length_text
+from pipelines.figures.style import band_of, length_text
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import sky_outside
 
@@ -29,6 +31,8 @@ def sky(
     log: bool = False,
     band: str | None = None,
     dpi: float = 300.0,
+    panel: str | None = None,
+    **colours: Any,
 ) -> Page:
     """Draw the cumulative extinction and, beside it, its std, out to some distances.
 
@@ -40,8 +44,8 @@ def sky(
     distances
         Those of the maps to draw [pc]; at most three of them if ``None``, with the
         last.
-    width, log, band
-        As in `pipelines.figures.planes.face_on`.
+    width, log, band, panel, colours
+        As in `pipelines.figures.planes.face_on`, for each distance.
     dpi
         How finely the sky is sampled.
 
@@ -49,29 +53,28 @@ def sky(
     ------
     ValueError
         If the maps have no such distance.
+    MissingError
+        If there is no such panel.
     """
     named = band_of(skymaps.meta) if band is None else band
-    value = skymaps.mean if skymaps.median is None else skymaps.median
-    name = "mean" if skymaps.median is None else "median"
-    shown = (
-        (value, f"{name} extinction", "value"),
-        (skymaps.std, "std of the extinction", "error"),
-    )
-    chosen = _chosen(skymaps.distances, distances)
-    panels = [
-        SkyPanel(
-            values=healpix_sky(array[index], smooth=True),
-            title=f"out to {length_text(float(skymaps.distances[index]))}",
-            label=extinction_label(named, what),
-            kind=kind,
-            seen=_seen(skymaps, index),
-        )
-        for index in chosen
-        for array, what, kind in shown
-        if np.isfinite(array[index]).any()
-    ]
+    default = ("mean" if skymaps.median is None else "median", "std")
+    indices, panels = _chosen(skymaps.distances, distances), []
+    for index in indices:
+        arrays = {name: array[index] for name, array in skymaps.arrays.items()}
+        shown = chosen(extinction_panels(arrays, named), default, panel)
+        panels += [
+            SkyPanel(
+                values=healpix_sky(image, smooth=True),
+                title=f"out to {length_text(float(skymaps.distances[index]))}",
+                label=label,
+                kind=kind,
+                seen=_seen(skymaps, index),
+                colours=colours if number == 0 else {},
+            )
+            for number, (kind, image, label) in enumerate(shown)
+        ]
     notes = []
-    outside = sky_outside(value[chosen], skymaps.distances[chosen])
+    outside = sky_outside(skymaps.mean[indices], skymaps.distances[indices])
     if outside:
         notes.append(f"grey: outside the map, {', '.join(outside)}")
     if any(panel.seen is not None for panel in panels):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import healpy
 import numpy as np
@@ -37,8 +38,8 @@ _VEIL = 500
 class SkyPanel:
     """A quantity on the sky, its title, its label and its kind of `colour_scale`.
 
-    Panels of one ``group`` share their scale. Where ``seen`` is given and not positive
-    the panel is pale and hatched.
+    Panels of one ``group`` share their scale, which ``colours`` may set. Where ``seen``
+    is given and not positive the panel is pale and hatched.
     """
 
     values: Sky
@@ -47,6 +48,7 @@ class SkyPanel:
     kind: str = "value"
     group: str = ""
     seen: Sky | None = None
+    colours: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sky_panels(
@@ -94,7 +96,7 @@ def sky_panels(
         axes = projection.add_axes(page, place)
         rim = axes.coords.frame.patch
         rim.set_facecolor(UNMAPPED)
-        scale = colour_scale(panel.kind, *alike, log=log)
+        scale = colour_scale(panel.kind, *alike, log=log, **panel.colours)
         drawn = scale.draw(axes, image, projection.extent)
         drawn.set_clip_path(rim)
         axes.set_title(panel.title, fontsize=NORMAL, pad=3.5)

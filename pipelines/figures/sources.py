@@ -26,7 +26,6 @@ from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
-from pipelines.storage.metrics import Record, read_metrics
 
 Directions = Sequence[tuple[float, float]]
 
@@ -155,15 +154,6 @@ class Source:
         maps = self.maps
         return [ray_of(maps, *one) for one in directions or informed_rays(maps)]
 
-    def records(self) -> list[Record]:
-        """How the fit went."""
-        if self.run is None:
-            raise self._lacks("records of its fit", "a run")
-        records = read_metrics(self.path / "metrics.jsonl")
-        if not any("seconds" in record for record in records):
-            raise self._lacks("times in the records of its fit", "another run")
-        return records
-
     def _lacks(self, what: str, where: str) -> MissingError:
         return MissingError(f"{self.path} has no {what}: name {where}")
 
@@ -179,8 +169,7 @@ def open_source(path: Path) -> Source:
     begun = unfinished(path) is not None and not path.exists()
     if not begun and not path.exists():
         raise InputError(
-            f"{path} is not a run folder and no map: it does not exist. Name a run, or "
-            "what `dustmap export` wrote of it"
+            f"{path} does not exist: name a run, or what `dustmap export` wrote of it"
         )
     if begun or (path.is_dir() and not is_zarr(path)):
         return Source(path=path, run=read_run(path))
@@ -189,6 +178,12 @@ def open_source(path: Path) -> Source:
         rays = read_integrated(path) if holds_integrated(path) else None
         maps = None if rays is None else SkyMaps.of(rays, cube.meta)
         return Source(path=path, density=cube, maps=maps)
+    with path.open("rb") as stream:
+        if stream.read(4) == b"PAR1" or path.suffix in (".csv", ".ecsv", ".vot"):
+            raise InputError(
+                f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
+                "fit` (after `dustmap ingest`), and plot that"
+            )
     with open_checked(path) as hdus:
         is_table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         is_shells = any(hdu.name == SHELLS for hdu in hdus)

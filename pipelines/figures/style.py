@@ -88,10 +88,10 @@ def outline(width: float = 2.0) -> list[Any]:
     return [patheffects.withStroke(linewidth=width, foreground="white", alpha=0.85)]
 
 
-def legend_above(axes: Axes, size: float | str = SMALL) -> None:
-    """A legend above the panel, where it covers no point."""
+def legend_above(axes: Axes) -> None:
+    """Draw a legend above the panel, where it covers no point."""
     axes.legend(
-        fontsize=size,
+        fontsize=SMALL,
         frameon=False,
         ncols=5,
         loc="lower left",

@@ -137,7 +137,9 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise InputError(f"{source} is no file")
     with source.open("rb") as stream:
         if stream.read(9) != b"SIMPLE  =":
-            raise InputError(f"{source} is no FITS file: it does not begin with SIMPLE")
+            raise InputError(
+                f"{source} is not a FITS file: it does not begin with SIMPLE"
+            )
         stream.seek(0)
         try:
             hdus = _load(stream)

@@ -205,10 +205,12 @@ def _swept(
 ) -> tuple[Moments, dict[str, Columns]]:
     """Moments of the corrected density at a grid's points, and of its integrals.
 
-    A sample's density is linear between the points. What is unresolved at them counts
-    as independent.
+    A sample's density is linear between the points. What is unresolved at them, of
+    variance v, adds up over the lengths F of `ResidualField.correlation_length`: an
+    integral has the variance of v F integrated.
     """
-    posterior = run.posterior
+    posterior, residual = run.posterior, run.posterior.residual
+    assert residual is not None
     positive, points = posterior.model.positive, grid.points().reshape(*grid.shape, 3)
     ends = {
         along: given or (grid.lower[AXES.index(along)], grid.upper[AXES.index(along)])
@@ -219,13 +221,15 @@ def _swept(
     # Planes of x together: places near one star share what its neighbours cost.
     planes = max(1, _POINTS // math.prod(grid.shape[1:]))
     for chosen in torch.arange(grid.shape[0]).split(planes):
-        some = PointValues(points[chosen].reshape(-1, 3))
-        values, unresolved = posterior.sampled(some)
+        some = points[chosen].reshape(-1, 3)
+        values, unresolved = posterior.sampled(PointValues(some))
         parts.append(moments_over_samples(values, unresolved, positive=positive))
+        length = residual.correlation_length(some)
         shape = (len(chosen), *grid.shape[1:])
-        fields = values.unflatten(1, shape), unresolved.unflatten(1, shape)
         for along, weight in weights.items():
             own = weight[chosen] if along == "x" else weight
+            far = length.clamp_max(ends[along][1] - ends[along][0])
+            fields = (field.unflatten(1, shape) for field in (values, unresolved * far))
             sums[along].add(along, own, *fields)
     found = {}
     for along, (low, high) in ends.items():
@@ -247,9 +251,9 @@ class _Sums:
         self, along: str, weights: Tensor, values: Tensor, variances: Tensor
     ) -> None:
         """Of some planes, with fields ``(s, x, y, z)``."""
-        axis = 1 + AXES.index(along)
-        total = values.movedim(axis, -1) @ weights
-        self._parts.append((total, variances.movedim(axis, -1) @ weights**2))
+        moved = (f.movedim(1 + AXES.index(along), -1) for f in (values, variances))
+        total, variance = (field @ weights for field in moved)
+        self._parts.append((total, variance))
 
     def whole(self, along: str) -> tuple[Tensor, Tensor]:
         """Of all planes, flat."""

@@ -91,12 +91,7 @@ class DustMap:
         return as_text("dustmap map", self._facts())
 
     def _repr_html_(self) -> str:
-        from pipelines.figures.thumbnail import thumbnail
-
-        cube = getattr(getattr(self.source, "density", None), "cube", None)
-        run = None if isinstance(self.source, MapStore) else self.source.run
-        picture = thumbnail(self.path, self.source.box, self.band, run=run, cube=cube)
-        return as_html("dustmap map", self._facts(), picture)
+        return as_html("dustmap map", self._facts())
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
@@ -135,8 +130,8 @@ class DustMap:
         Parameters
         ----------
         kind
-            ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice``,
-            ``compare`` or ``convergence``.
+            ``face-on``, ``near``, ``edge-on``, ``sky``, ``los``, ``slice`` or
+            ``compare``.
         options
             Those of `pipelines.figures.registry.PlotOptions`, such as
             ``distances=[500, 1000]`` [pc].

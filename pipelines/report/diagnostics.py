@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from pipelines.figures.history import PANELS, history, part_of
-from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
+from pipelines.report.blocks import Block, Section, Table, Text, facts
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, duration, several, significant, size
 from pipelines.storage.metrics import Record
@@ -15,6 +15,8 @@ _PARTS = {
     "scales": "learning the prior's scales",
     "held-out test": "sight lines and held-out stars",
 }
+# What a record holds of a solve, of the stars, of a step and of the evidence.
+_NUMBERS = ("residual", "misfit", "expected_gain", "bound")
 
 
 def diagnostics(data: ReportData) -> Section:
@@ -23,17 +25,8 @@ def diagnostics(data: ReportData) -> Section:
     resumed = data.run.provenance.get("resumed") or []
     blocks: list[Block] = [Text((_in_words(summary, len(resumed)),))]
     timed = [record for record in data.records if "seconds" in record]
-    if any(record.get(name) is not None for record in timed for name in PANELS):
-        blocks += [
-            picture(
-                history(data.records),
-                alt="Residuals of the solves, misfit of the stars and expected gains "
-                "against the time since the fit began",
-                caption="Every iteration that was reported; a dashed line is the "
-                "tolerance of a solve that has its own.",
-            ),
-            _stages(timed),
-        ]
+    if timed:
+        blocks.append(_stages(timed))
     seconds = summary["seconds"]
     rows = [(_PARTS.get(name, str(name)), duration(s)) for name, s in seconds.items()]
     rows.append(("in all", duration(sum(seconds.values()))))
@@ -70,13 +63,15 @@ def _stages(records: list[Record]) -> Table:
     """Records by part of the fit, and the numbers of the last one."""
     stages: dict[str, list[Record]] = {}
     for record in records:
-        stages.setdefault(part_of(record), []).append(record)
+        # Without the numbers of the samples it solved for.
+        part = re.sub(r" \d+-\d+$", "", record["stage"])
+        stages.setdefault(part, []).append(record)
     rows = []
     for name, own in stages.items():
         first, last = own[0], own[-1]
         numbers = [
             f"{key.replace('_', ' ')} {significant(last[key])}"
-            for key in PANELS
+            for key in _NUMBERS
             if last.get(key) is not None
         ]
         when = f"{significant(first['seconds'])} to {significant(last['seconds'])} s"

@@ -14,7 +14,7 @@ from pipelines.report.numbers import percent, significant
 
 
 def maps(data: ReportData) -> Section:
-    """Near the Sun, edge-on, and a slice with its uncertainty."""
+    """Draw what is near the Sun, the box edge-on, and a slice."""
     cube = data.cube
     seen = percent(float((cube.arrays["support"] > 0).mean()))
     text = (
@@ -27,13 +27,14 @@ def maps(data: ReportData) -> Section:
             edge_on(cube, data.columns["y"]),
             "Map of the extinction through the box seen along y, the Galactic plane "
             "horizontal",
-            "Edge-on: extinction along y, between the ends that the picture names, and "
-            "its standard deviation.",
+            "Edge-on: mean extinction along y, between the ends that the picture "
+            "names, and its standard deviation.",
         ),
         (
             density_slice(cube),
-            "Density in the plane of the Sun, and its standard deviation beside it",
-            "The density in the plane nearest z = 0, and how uncertain it is.",
+            "Mean density in the plane of the Sun",
+            "The mean density in the plane nearest z = 0: along a line it adds up to "
+            "the extinction.",
         ),
     )
     if cube.finer:
@@ -42,8 +43,8 @@ def maps(data: ReportData) -> Section:
             face_on(cube.levels[level], data.columns["near"]),
             "Map of the extinction through a finer grid around the Sun, seen from the "
             "north Galactic pole",
-            "Near the Sun: extinction through a finer grid alone, between the heights "
-            "that the picture names, and its standard deviation.",
+            "Near the Sun: mean extinction through a finer grid alone, between the "
+            "heights that the picture names, and its standard deviation.",
         )
         pictures = (near, *pictures)
     drawn = (picture(one, alt=alt, caption=caption) for one, alt, caption in pictures)

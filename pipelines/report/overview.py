@@ -28,7 +28,7 @@ def overview(data: ReportData) -> Section:
             face_on(data.cube, data.columns["z"]),
             alt="Map of the extinction through the box seen from the north Galactic "
             "pole, the Sun at the origin",
-            caption="Face-on: extinction through the whole box along z, and its "
+            caption="Face-on: mean extinction through the whole box along z, and its "
             "standard deviation.",
         ),
         picture(

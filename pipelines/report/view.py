@@ -72,11 +72,10 @@ def _drawn(name: str, thin: Thinned) -> dict[str, Any]:
 def thinned(cube: Cube, points: int | None = None) -> Thinned:
     """The mean of the density in blocks of equal sides, of at most so many points.
 
-    Of a positive density it is the median that is averaged: the mean of a log-normal
-    grows without bound off all sight lines. A block at an edge may hold fewer cells.
+    It is the posterior mean that is averaged, which integrates to the extinction. A
+    block at an edge may hold fewer cells.
     """
-    name = "p50" if "p50" in cube.arrays else "mean"
-    shape = cube.arrays[name].shape
+    shape = cube.arrays["mean"].shape
     points = _POINTS if points is None else points
     factor = 1
     while math.prod(-(-n // factor) for n in shape) > points:
@@ -87,7 +86,7 @@ def thinned(cube: Cube, points: int | None = None) -> Thinned:
         x=_blocks(cube.x, factor),
         y=_blocks(cube.y, factor),
         z=_blocks(cube.z, factor),
-        density=_blocks(cube.arrays[name].astype(np.float64) * to_kpc, factor),
+        density=_blocks(cube.arrays["mean"].astype(np.float64) * to_kpc, factor),
         seen=_blocks(support, factor) > 0,
         factor=factor,
     )
@@ -118,7 +117,6 @@ def _encoded(values: np.ndarray) -> str:
 
 def _about(cube: Cube, name: str, thin: Thinned) -> str:
     shape = " × ".join(map(str, thin.density.shape[::-1]))
-    what = "median" if "p50" in cube.arrays else "mean"
     if thin.factor == 1:
         how = f"every one of the {count(thin.density.size)} grid points ({shape})"
     else:
@@ -129,6 +127,6 @@ def _about(cube: Cube, name: str, thin: Thinned) -> str:
             f"{thin.factor} times as fine"
         )
     return (
-        f"{name}: surfaces of equal {what} density, from {how}. The densest block has "
+        f"{name}: surfaces of equal mean density, from {how}. The densest block has "
         f"{significant(float(thin.density.max()))} mag/kpc."
     )

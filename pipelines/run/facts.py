@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -48,16 +47,11 @@ def as_text(title: str, facts: Facts) -> str:
     )
 
 
-def as_html(title: str, facts: Facts, picture: bytes | None = None) -> str:
-    """The facts as a small table for a notebook, beside a picture as PNG."""
+def as_html(title: str, facts: Facts) -> str:
+    """Return the facts as a small table for a notebook."""
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in facts.items()
     )
-    table = f"<table><caption><b>{escape(title)}</b></caption>{rows}</table>"
-    if picture is None:
-        return table
-    data = base64.b64encode(picture).decode()
-    image = f'<img alt="extinction from above" src="data:image/png;base64,{data}"/>'
-    return f'<div style="display:flex;align-items:flex-start">{table}{image}</div>'
+    return f"<table><caption><b>{escape(title)}</b></caption>{rows}</table>"

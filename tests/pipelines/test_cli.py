@@ -184,7 +184,7 @@ MISTAKES = {
     "export run --healpix x --distances 100,far": "numbers in pc separated by commas",
     "export run --healpix x --distances 200,100": "positive and increasing",
     "export run --healpix x --distances 100,1e9": "no sight line is still inside",
-    "plot absent -o x": "absent is not a run folder",
+    "plot absent -o x": "absent does not exist",
     "plot run -o text.csv": "text.csv is a file",
     "verify absent": "absent does not exist",
     "verify text.csv": "none of the outputs",

@@ -1,5 +1,6 @@
 """What a cut shows is the number that belongs to its direction and distance."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import healpy
@@ -149,19 +150,21 @@ def test_a_run_shows_its_own_moments_and_samples(cloud_run):
         )
 
 
-def test_rows_have_the_std_beside_the_value_where_it_is_known():
+def test_a_density_is_its_mean_and_an_extinction_has_its_std_beside_it():
     cut, rows = Cut(quantity="density", distance=100.0), (100.0, 200.0)
-    bare = Source(path="c", density=make_cube(mean=1e-5))
-    panels, count = cut_panels(bare, cut, rows)
-    assert (len(panels), count) == (2, 1)
-    known = Source(path="c", density=make_cube(mean=1e-5, std=1e-6))
+    known = Source(path="c", density=make_cube(mean=1e-5, p50=2e-6, std=1e-6))
     panels, count = cut_panels(known, cut, rows)
-    assert [panel.kind for panel in panels] == ["value", "error"] * 2
-    assert count == 2
+    assert ([panel.kind for panel in panels], count) == (["value"] * 2, 1)
     # Shown in mag/kpc, and the labels say so.
-    assert panels[2].values(L, B)[0] == pytest.approx(2.0)
-    assert panels[3].values(L, B)[0] == pytest.approx(0.2)
-    assert all("kpc" in panel.label for panel in panels)
+    assert panels[1].values(L, B)[0] == pytest.approx(2.0)
+    assert all("mean" in panel.label and "kpc" in panel.label for panel in panels)
+    asked, _ = cut_panels(known, cut, rows, ["std"])
+    assert asked[1].values(L, B)[0] == pytest.approx(0.2)
+    mean = np.full((2, 768), 0.5)
+    maps = SkyMaps(distances=np.array(rows), mean=mean, std=mean / 10)
+    integrated = Source(path="m", maps=maps)
+    panels, count = cut_panels(integrated, replace(cut, quantity="extinction"), rows)
+    assert ([panel.kind for panel in panels], count) == (["value", "error"] * 2, 2)
 
 
 def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
@@ -177,11 +180,10 @@ def test_a_second_map_is_brought_to_the_first_ones_unit_and_band():
     second = Source(path=Path("b"), density=other)
     cut = Cut(quantity="density", distance=200.0)
     panels, _ = compared_panels(first, second, cut, [200.0], factor=3.1)
-    first, second, difference, deviation = (p.values(L, B)[0] for p in panels)
+    first, second, difference = (p.values(L, B)[0] for p in panels)
     assert first == pytest.approx(2.0)
     assert second == pytest.approx(2.0)
     assert difference == pytest.approx(0.0, abs=1e-9)
-    assert deviation == pytest.approx(0.0, abs=1e-6)
     assert panels[0].group == panels[1].group
 
 

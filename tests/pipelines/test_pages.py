@@ -13,10 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.text import Text
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
 from pipelines.figures import (
     compare,
     density_slice,
@@ -25,7 +23,6 @@ from pipelines.figures import (
     lines_of_sight,
     save_figure,
 )
-from pipelines.figures.clouds import CLOUDS, label_clouds
 from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
 from pipelines.figures.regridding import regridded, shared_range
@@ -65,8 +62,10 @@ def labels(figure):
 
 @pytest.mark.parametrize(("width", "across"), [(180.0, 2), (88.0, 1)])
 def test_a_page_is_as_wide_as_it_will_be_printed(tmp_path, width, across):
-    cube = make_cube(mean=1e-3, std=1e-4)
-    page = face_on(replace(cube, y=cube.y * 2), width=width)
+    cube = make_cube(mean=1e-3)
+    arrays = {"mean": np.ones((9, 17)), "std": np.ones((9, 17))}
+    own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
+    page = face_on(replace(cube, y=cube.y * 2), own, width=width)
     save_figure(page, tmp_path / "a.png", dpi=100)
     assert imread(tmp_path / "a.png").shape[1] == pytest.approx(
         width * 100 / 25.4, abs=1
@@ -103,25 +102,6 @@ def test_no_text_is_cut_off_or_over_another(positive_run, tmp_path, width):
         assert not overlapping(figure), kind
 
 
-@pytest.mark.parametrize("width", [88.0, 180.0])
-@pytest.mark.parametrize("reach", [300.0, 3000.0])
-def test_clouds_are_named_where_there_is_room(width, reach):
-    cube = make_cube(mean=1e-3, std=1e-4)
-    axes = {name: getattr(cube, name) * reach / 400.0 for name in ("x", "y", "z")}
-    cube = replace(cube, **{**axes, "y": axes["y"] * 2, "z": axes["z"] * 4})
-    page = face_on(cube, width=width)
-    names = label_clouds(page, cube)
-    assert ("Taurus" in names) == (reach == 300.0) and len(names) >= 2
-    assert not cut_off(page) and not overlapping(page)
-    unit = 1e-3 if reach > 2000 else 1.0
-    places = {
-        name: distance * unit * unit_vectors(np.array(lon), np.array(lat))
-        for name, lon, lat, distance in CLOUDS
-    }
-    for mark, name in zip(panels(page)[0].lines[2:], names, strict=True):
-        np.testing.assert_allclose(mark.get_xydata()[0], places[name][:2])
-
-
 def test_text_that_is_cut_off_or_over_another_is_found():
     figure = Figure()
     figure.text(0.95, 0.5, "reaches out of the page")
@@ -142,13 +122,13 @@ def test_letters_of_a_pdf_are_letters(tmp_path):
         save_figure(page, tmp_path / "a.eps")
 
 
-def test_without_samples_the_std_of_an_integral_is_bounded_from_above():
-    cube = make_cube(mean=1e-3, std=1e-4)
+def test_an_integral_is_of_the_mean_and_has_a_std_if_columns_have_it():
+    cube = make_cube(mean=1e-3, p50=2e-4, std=1e-4)
     page = face_on(cube)
     # From the first cell's centre to the last one's.
-    column = np.trapezoid(cube.arrays["std"], dx=50, axis=0)
-    np.testing.assert_allclose(shown(page, 1), column, rtol=1e-6)
-    assert "at most" in labels(page)[1]
+    column = np.trapezoid(cube.arrays["mean"], dx=50, axis=0)
+    np.testing.assert_allclose(shown(page, 0), column, rtol=1e-6)
+    assert labels(page) == ["mean extinction [mag]"]
     arrays = {"mean": np.ones((9, 17)), "std": np.full((9, 17), 0.2)}
     own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
     page = face_on(cube, own, band="A_V")
@@ -199,8 +179,11 @@ def test_columns_of_a_positive_density_have_quantiles(positive_run):
     low, middle, high = (made.arrays[name] for name in ("p16", "p50", "p84"))
     assert (low > 0).all() and (low < middle).all() and (middle < high).all()
     page = face_on(make_cube_of(positive_run), made, log=True)
+    np.testing.assert_allclose(shown(page, 0), made.arrays["mean"])
+    assert labels(page)[0] == "mean extinction [mag]"
+    page = face_on(make_cube_of(positive_run), made, panel="median")
     np.testing.assert_allclose(shown(page, 0), middle)
-    assert labels(page)[0] == "median extinction [mag]"
+    assert labels(page) == ["median extinction [mag]"]
 
 
 def make_cube_of(run):
@@ -221,6 +204,11 @@ def test_profiles_have_the_quantiles_of_their_integrals(positive_run):
     early = replace(line, last_star=line.distance[3])
     names = {text.get_text() for text in lines_of_sight([early]).legends[0].get_texts()}
     assert {"posterior median", "last star"} < names
+    page = lines_of_sight([line] * 5)
+    assert len(page.axes) == 5
+    for axes in page.axes:
+        assert axes.get_xlabel() == "distance [pc]"
+        assert axes.lines[0].get_xydata()[0].tolist() == [0.0, 0.0]
 
 
 def test_a_slice_is_the_plane_that_was_asked_for():
@@ -228,8 +216,7 @@ def test_a_slice_is_the_plane_that_was_asked_for():
     cube.arrays["support"][:, :3] = 0.0
     page = density_slice(cube, axis="x", at=110.0)
     np.testing.assert_allclose(shown(page, 0), cube.arrays["mean"][:, :, 10] * 1e3)
-    ratio = cube.arrays["std"] / cube.arrays["mean"]
-    np.testing.assert_allclose(shown(page, 2), ratio[:, :, 10])
+    assert len(panels(page)) == 1
     assert "hatched" in page.texts[0].get_text()
     with pytest.raises(ValueError, match="no slice at 430 pc"):
         density_slice(cube, axis="x", at=430.0)
@@ -284,10 +271,13 @@ def test_a_comparison_has_differences_in_standard_deviations():
     page = compare(cube, other)
     np.testing.assert_allclose(shown(page, 2), 2e-4 * 200)
     np.testing.assert_allclose(shown(page, 5), 0.2)
-    expected = 2e-4 / cube.arrays["std"][2]
-    np.testing.assert_allclose(shown(page, 6), expected)
-    said = " ".join(each.get_text() for each in page.findobj(Text))
-    assert "no std of the" in said
+    assert len(panels(page)) == 6
+    own = Columns(along="z", low=-100, high=100, arrays=arrays)
+    page = compare(cube, other, columns=own)
+    np.testing.assert_allclose(shown(page, 0), arrays["mean"])
+    np.testing.assert_allclose(shown(page, 3), shown(page, 2))
+    # Eight places: the last one, for a std of cells, has no axes.
+    assert len(panels(page)) == 7 and all(axes.has_data() for axes in page.axes)
 
 
 @pytest.mark.parametrize(
@@ -410,3 +400,42 @@ def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
     )
     paths, _ = plot(positive_run.path, tmp_path, kinds=("los", "sky"), options=options)
     assert [path.name for path in paths] == ["lines_of_sight.png", "sky.png"]
+
+
+def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
+    positive_run, tmp_path, command
+):
+    path = positive_run.path
+    look = "--panel relative-error --vmin 0.1 --vmax 0.7 --cmap viridis --dpi 50"
+    done = command(f"plot {path} -o {tmp_path}/out --nside 8 {look}")
+    assert done.exit_code == 0, done.output
+    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert names == ["edge_on.png", "face_on.png", "sky.png"]
+    assert re.findall(r"left out: (\S+):", done.stderr) == ["los", "slice"]
+    options = PlotOptions(panel="std", vmax=0.4, cmap="viridis", dpi=50.0)
+    for kind in ("face-on", "edge-on"):
+        (image,) = (axes.images[0] for axes in panels(draw(path, kind, options)))
+        assert image.get_clim() == (0.0, 0.4) and image.cmap.name == "viridis"
+        assert "std of the extinction" in image.colorbar.ax.get_xlabel()
+    options = PlotOptions(vmin=-0.1, vmax=3.0)
+    first, std = (axes.images[0] for axes in panels(draw(path, "face-on", options)))
+    assert first.get_clim() == (-0.1, 3.0) and std.get_clim() != (-0.1, 3.0)
+    for more, message in (
+        ("--kind slice --panel std", "choose --panel from mean"),
+        ("--kind los --panel std", "--panel does not apply to los"),
+        ("--kind face-on --vmin 2 --vmax 1", "choose --vmin below --vmax"),
+        ("--kind face-on --log --vmin 0", "above 0"),
+        ("--kind face-on --cmap rainbows", "not a colour map"),
+    ):
+        done = command(f"plot {path} -o {tmp_path}/out {more}")
+        assert done.exit_code == 2 and message in done.stderr, more
+
+
+def test_a_table_of_stars_is_no_map_to_plot(positive_run, tmp_path, command):
+    for name in ("stars.parquet", "stars.csv"):
+        stars = tmp_path / name
+        stars.write_bytes((positive_run.path / "stars.parquet").read_bytes())
+        done = command(f"plot {stars} -o {tmp_path}/out")
+        assert done.exit_code == 2 and not (tmp_path / "out").exists()
+        assert "a table of stars, not a map" in done.stderr
+        assert "dustmap fit" in done.stderr

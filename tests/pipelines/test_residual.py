@@ -162,6 +162,26 @@ def test_cubes_columns_and_shells_hold_the_corrected_density(run: Run, tmp_path)
     assert 0.5 < np.median(ratio) < 2
 
 
+def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run: Run):
+    field, grid = run.posterior.residual, run.plan.grid
+    assert field is not None
+    z = torch.arange(grid.lower[2], grid.upper[2] + 1e-6, 2.0, dtype=torch.float64)
+    apart = (z[:, None] - z).abs()
+    scales = zip(field.weights, field.form.lengthscales, strict=True)
+    correlation = sum(w * (-apart / scale).exp() for w, scale in scales)
+    correlation = correlation / field.weights.sum()
+    columned = columns(run, "z").arrays["std"]
+    for i, j in ((1, 2), (6, 6), (7, 4)):
+        points = torch.stack([grid.axis(0)[i], grid.axis(1)[j], z[0]]).repeat(len(z), 1)
+        points[:, 2] = z
+        values, unresolved = run.posterior.sampled(PointValues(points))
+        between = torch.trapezoid(values, z).var()
+        root = unresolved.mean(0).sqrt() * 2.0
+        within = root @ correlation @ root
+        expected = float((between + within).sqrt())
+        assert columned[j, i] == pytest.approx(expected, rel=0.15)
+
+
 def test_a_finer_cube_is_what_predictions_say_and_positive(run: Run) -> None:
     ranges = {"x": (200.0, 320.0), "y": (0.0, 80.0), "z": (0.0, 80.0)}
     cube = map_cube(run, spacing=20.0, within=ranges)

@@ -96,7 +96,7 @@ def test_the_page_is_whole_and_needs_no_other_file(html):
     for anchor in [a[1:] for a in page.addresses if a.startswith("#")]:
         assert anchor in page.anchors
     assert page.tags.count("section") == 9
-    assert len(page.alts) == 11
+    assert len(page.alts) == 10
     assert all(len(alt) > 20 for alt in page.alts)
     assert len(set(page.alts)) == len(page.alts)
     assert "default-src 'none'" in html

@@ -1,0 +1,60 @@
+"""What figures show of a log-normal density integrates to the map's extinction."""
+
+import numpy as np
+import pytest
+from scipy.interpolate import RegularGridInterpolator
+
+from pipelines.figures import density_slice, face_on
+from pipelines.figures.integrals import integral
+from pipelines.products import columns, map_cube
+from pipelines.products.cumulative import RayIntegrals
+from pipelines.report.view import thinned
+
+
+@pytest.fixture(scope="module")
+def cube(positive_run):
+    return map_cube(positive_run)
+
+
+def extinction(run, directions, distance):
+    """Mean extinctions [mag] of the map itself, far along each direction."""
+    found = RayIntegrals(run, directions, np.array([distance])).moments(slice(None))
+    return found.mean[0].numpy()
+
+
+def image_of(page):
+    return np.asarray(page.axes[0].images[0].get_array())
+
+
+def along_rays(values, cube, directions, distance):
+    """Integrate a plane of densities (y, x) [mag/pc], linear between its cells."""
+    field = RegularGridInterpolator((cube.y, cube.x), values)
+    reach = np.linspace(0, distance, 400)
+    points = reach[:, None, None] * directions[:, 1::-1]
+    return np.trapezoid(field(points), reach, axis=0)
+
+
+@pytest.mark.parametrize("distance", [150.0, 250.0])
+def test_a_slice_integrates_to_the_extinction_along_rays(positive_run, cube, distance):
+    angle = np.linspace(0, 2 * np.pi, 36, endpoint=False)
+    rays = np.stack([np.cos(angle), np.sin(angle), np.zeros(36)], axis=1)
+    page = density_slice(cube, axis="z", at=0.0)
+    shown = along_rays(image_of(page) * 1e-3, cube, rays, distance)
+    assert "mean density" in page.axes[0].images[0].colorbar.ax.get_xlabel()
+    expected = extinction(positive_run, rays, distance)
+    assert shown.sum() == pytest.approx(expected.sum(), rel=0.03)
+    np.testing.assert_allclose(shown, expected, rtol=0.12)
+    middle = int(np.abs(cube.z).argmin())
+    median = along_rays(cube.arrays["p50"][middle], cube, rays, distance)
+    assert median.sum() < 0.95 * expected.sum()
+
+
+def test_columns_and_the_view_add_up_to_the_same_dust(positive_run, cube):
+    found = columns(positive_run, "z")
+    drawn = image_of(face_on(cube, found))
+    np.testing.assert_allclose(drawn, integral(cube, "mean", "z"), rtol=0.05)
+    at = np.abs(cube.y).argmin(), np.abs(cube.x).argmin()
+    poles = extinction(positive_run, np.array([[0, 0, 1.0], [0, 0, -1.0]]), 209.9)
+    assert drawn[at] == pytest.approx(poles.sum(), rel=0.03)
+    blocks = thinned(cube).density.mean() / 1e3
+    assert blocks == pytest.approx(cube.arrays["mean"].mean(), rel=1e-5)
