@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -65,31 +64,6 @@ class SizedOperator(LinearOperator):
                 f"expected (…, {length}) numbers of {self.dtype}, got "
                 f"{tuple(x.shape)} of {x.dtype}"
             )
-
-
-class FunctionOperator(LinearOperator):
-    """An operator made of two functions."""
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        matvec: Callable[[Tensor], Tensor],
-        rmatvec: Callable[[Tensor], Tensor],
-        *,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.device = torch.device(device)
-        self._matvec = matvec
-        self._rmatvec = rmatvec
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self._matvec(x)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self._rmatvec(y)
 
 
 def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:
