@@ -65,7 +65,7 @@ from dustmap.whitening import (
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 MEAN = ConstantMean(value=0.1)
-FAMILIES: tuple[Family, ...] = ("block", "low-rank", "full")
+FAMILIES: tuple[Family, ...] = ("mean-field", "block", "full")
 
 
 def rng(seed: int) -> torch.Generator:
@@ -411,7 +411,6 @@ def _fitted_rows(device: torch.device, family: Family) -> dict[str, Tensor]:
     model = rowwise(device)
     settings = HipSettings(
         family=family,
-        rank=4,
         batch_size=16,
         epochs=2,
         learn=("kernel", "likelihood"),

@@ -18,10 +18,8 @@ from torch import Tensor
 
 from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import Observations, elbo
-from dustmap.inference.svi.factor_analysis import analyse_factors
 from dustmap.inference.svi.families import prior
 from dustmap.inference.svi.gaussian import Gaussian, white_noise
-from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.settings import Family
 from dustmap.linalg.operator import LinearOperator
 from dustmap.models.row_report import RowReport
@@ -76,18 +74,13 @@ class DualGaussian(Gaussian):
 class DirectOptimum:
     """The optimal q of a family, and the bound of the best q of all.
 
-    Of the low-rank family it is a factor analysis of Λ that starts from its leading
-    directions (:mod:`dustmap.inference.svi.factor_analysis`); ``converged`` says
-    whether it reached the optimum.
-
     ``collapsed_bound`` is the full-rank optimum's value: ``ln N(r | 0, Φ Φᵀ + Σ) − ½
     Σ_n v_n/σ_n²``, or with sub-grid noise ``ln N(r | 0, Φ Φᵀ + Σ + diag v)``.
     """
 
-    q: BlockGaussian | LowRankGaussian | DualGaussian
+    q: BlockGaussian | DualGaussian
     collapsed_bound: float
     rows: RowReport
-    converged: bool = True
 
 
 def direct_optimum(
@@ -96,7 +89,6 @@ def direct_optimum(
     *,
     family: Family = "full",
     block: int = 2,
-    rank: int = 32,
     memory: int = 2**32,
 ) -> DirectOptimum:
     """S4–S5 with every row of Φ solved once and kept in the model.
@@ -109,8 +101,6 @@ def direct_optimum(
         Of S; m is exact for each.
     block
         Points per axis of one block of ``family = "block"``.
-    rank
-        Columns of the precision of ``family = "low-rank"``.
     memory
         Bytes that kept rows and dense matrices may take.
 
@@ -121,9 +111,6 @@ def direct_optimum(
     """
     count, latent = len(data), model.latent_size
     needed = model.kept_bytes + 3 * 8 * min(count, latent) ** 2
-    if family == "low-rank":
-        # All features at once, weighted and turned onto their directions.
-        needed += 3 * 8 * count * latent
     if needed > memory:
         raise ValueError(
             f"the direct optimum of {count} observations and {latent} parameters takes "
@@ -132,22 +119,11 @@ def direct_optimum(
         )
     model.keep_rows()
     q, bound = (_solve_dual if count <= latent else _solve_primal)(model, data)
-    converged = True
     if family != "full":
-        start = prior(
-            family,
-            model.whitening.latent_shape,
-            block=block,
-            rank=rank,
-            device=model.device,
-        ).with_mean(q.mean)
-        if isinstance(start, LowRankGaussian):
-            q, converged = _best_low_rank(model, data, start)
-        else:
-            q = _covariance(model, data, start)
-    return DirectOptimum(
-        q=q, collapsed_bound=bound, rows=model.report, converged=converged
-    )
+        shape = model.whitening.latent_shape
+        start = prior(family, shape, block=block, device=model.device)
+        q = _covariance(model, data, start.with_mean(q.mean))
+    return DirectOptimum(q=q, collapsed_bound=bound, rows=model.report)
 
 
 def _solve_dual(
@@ -173,7 +149,6 @@ def _solve_primal(
 ) -> tuple[BlockGaussian, float]:
     """The same by ``Λ``, whose bound is the collapsed one."""
     start = prior("full", model.whitening.latent_shape, device=model.device)
-    assert isinstance(start, BlockGaussian)
     q = _covariance(model, data, start)
     projected = model.operator.rmatvec((data.residual / data.noise(model))[None])
     q = q.with_mean(q.covariance_times(projected)[0])
@@ -189,12 +164,3 @@ def _covariance(
         batch = data.select(index).batch(model.rows(index))
         precision = precision + (start.data_precision(batch) - start.precision)
     return replace(start, precision=precision)
-
-
-def _best_low_rank(
-    model: RowwiseGaussian, data: Observations, start: LowRankGaussian
-) -> tuple[LowRankGaussian, bool]:
-    """Λ projected by one step of rate 1 with all data, and improved from there."""
-    batch = data.batch(model.rows(torch.arange(len(data))))
-    q = start.covariance_step(batch, 1.0)
-    return analyse_factors(q, q.data_precision(batch))

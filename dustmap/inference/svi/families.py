@@ -9,7 +9,6 @@ import torch
 
 from dustmap.inference.svi.blocks import BlockGaussian, block_prior
 from dustmap.inference.svi.gaussian import NaturalGaussian
-from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank_prior
 from dustmap.inference.svi.precision import PrecisionGaussian
 from dustmap.inference.svi.settings import Family, SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
@@ -21,12 +20,9 @@ def prior(
     shape: Sequence[int],
     *,
     block: int = 2,
-    rank: int = 32,
     device: torch.device | str = "cpu",
-) -> BlockGaussian | LowRankGaussian:
+) -> BlockGaussian:
     """``N(0, I)`` over a grid of ε; ``block`` is in points per axis."""
-    if family == "low-rank":
-        return low_rank_prior(math.prod(shape), rank, device)
     return block_prior(shape, _width(family, shape, block), device)
 
 
@@ -40,12 +36,8 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
     iterative = settings.family == "full" and settings.solves == "iterative"
-    if settings.family == "low-rank":
-        # A step has the old columns and those of the batch at once.
-        numbers = min(settings.rank, size) + settings.batch_size
-    else:
-        width = _width(settings.family, shape, settings.block)
-        numbers = math.prod(min(width, n) for n in shape)
+    width = _width(settings.family, shape, settings.block)
+    numbers = math.prod(min(width, n) for n in shape)
     # The precision, its factor and the fresh estimate exist at once; with iterative
     # solves the precision alone.
     needed = (1 if iterative else 3) * 8 * size * numbers
@@ -53,8 +45,8 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         raise ValueError(
             f"a {settings.family} covariance of {size} parameters takes "
             f"{needed / 2**30:.1f} GiB, more than "
-            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks or a lower "
-            "rank, fewer inducing points, iterative solves, or the direct optimum, "
+            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks, "
+            "fewer inducing points, iterative solves, or the direct optimum, "
             "which never forms it"
         )
     if iterative:
@@ -62,13 +54,7 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
             rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
         )
         return PrecisionGaussian(size, solver=solver, device=forward.device)
-    return prior(
-        settings.family,
-        shape,
-        block=settings.block,
-        rank=settings.rank,
-        device=forward.device,
-    )
+    return prior(settings.family, shape, block=settings.block, device=forward.device)
 
 
 def _width(family: Family, shape: Sequence[int], block: int) -> int:

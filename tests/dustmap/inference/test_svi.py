@@ -479,7 +479,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_advice():
         ({"natural_rate": 0.0}, "natural_rate must lie in"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"family": "banded"}, "family is one of mean-field, block, low-rank, full"),
+        ({"family": "banded"}, "family is one of"),
         ({"rate": float("nan")}, "rate must be positive"),
         ({"lengthscale_range": 0.5}, "lengthscale_range must be at least 1"),
     ],
