@@ -38,14 +38,6 @@ _HALVINGS = 10
 _ROUNDING = 1e-9
 
 
-def white_noise(
-    count: int, like: Float[Tensor, " p"], generator: torch.Generator
-) -> Float[Tensor, "s p"]:
-    """Standard normals, drawn on the CPU: the same on every device."""
-    drawn = torch.randn(count, len(like), generator=generator, dtype=like.dtype)
-    return drawn.to(like.device)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A minibatch's ``Λ̂ = I + Σ w k kᵀ`` and ``b̂ = Σ t k`` (S2–S3).
