@@ -42,8 +42,8 @@ from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.grid import Grid, Torus
 from dustmap.inference.full_batch import FullBatch, infer
+from dustmap.inference.svi import HipSettings, fit_svi
 from dustmap.inference.svi.bound import LatentMoments, Observations, predict
-from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import Matern52
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.gaussian import TorusGaussian
@@ -235,8 +235,9 @@ grid = Grid(shape=(81,), spacing=(0.15,), origin=(-1.0,))
 rows = RowwiseGaussian(
     ToeplitzWhitening(together.kernel, grid, lengthscales=(scale,)), everything
 )
-q = direct_optimum(rows, Observations.of(rows, y, noise), family="full").q
-moments = predict(rows.at(wanted), q)
+step = HipSettings(family="full", batch_size=len(y), epochs=1, natural_rate=1.0)
+fitted = fit_svi(rows, Observations.of(rows, y, noise), step, generator=torch.Generator())
+moments = predict(rows.at(wanted), fitted.q)
 found["rows (HIP-GP)"] = LatentMoments(mean=moments.mean, variance=moments.variance)
 
 cells = Torus(grid=grid, shape=(180,))

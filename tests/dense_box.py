@@ -22,6 +22,8 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid
+from dustmap.inference.svi import HipSettings, initial_family
+from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import KERNELS
 from dustmap.likelihoods import Gaussian
@@ -167,3 +169,23 @@ def box(dimension: int, name: str, ratio: float) -> Box:
 def fresh_model(problem: Box) -> RowwiseGaussian:
     """The problem's model without kept rows or reports."""
     return problem.model.at(problem.model.functionals)
+
+
+def optimum(
+    model: RowwiseGaussian, data: Observations, **family: object
+) -> BlockGaussian:
+    """The best q of a family: the blocks of ``Λ = I + Φᵀ Σ⁻¹ Φ``, and ``m = Λ⁻¹ b``."""
+    rows = model.rows(torch.arange(len(data)))
+    weight = 1 / data.noise(model)
+    Lambda = torch.eye(model.latent_size, dtype=torch.float64)
+    Lambda += (rows.features * weight[:, None]).mT @ rows.features
+    q = initial_family(model, HipSettings(**family))
+    assert isinstance(q, BlockGaussian)
+    # The identity in the padding.
+    padded = torch.eye(len(Lambda) + 1, dtype=torch.float64)
+    padded[:-1, :-1] = Lambda
+    blocks = padded[q.index[:, :, None], q.index[:, None, :]]
+    eye = torch.eye(blocks.shape[-1], dtype=torch.float64)
+    blocks = torch.where((q.index == len(Lambda))[:, :, None], eye, blocks)
+    target = rows.features.mT @ (weight * data.residual)
+    return replace(q, precision=blocks, mean=torch.linalg.solve(Lambda, target))

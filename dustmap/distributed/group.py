@@ -8,11 +8,9 @@ fails because another rank has ended raises :class:`PeerError` in those that are
 from __future__ import annotations
 
 import itertools
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -28,25 +26,6 @@ _PATIENT = timedelta(days=7)
 
 class PeerError(RuntimeError):
     """Another process of the group has ended or does not answer."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Calls, bytes that this rank handed over, and seconds, by kind of collective.
-
-    Seconds include waiting for the slowest rank; on CUDA they are those of the call,
-    which does not wait for the device.
-    """
-
-    calls: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def add(self, kind: str, size: int, seconds: float) -> None:
-        """One more call."""
-        self.calls[kind] = self.calls.get(kind, 0) + 1
-        self.bytes[kind] = self.bytes.get(kind, 0) + size
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
 
 class Group:
@@ -73,7 +52,6 @@ class Group:
         self.rank = dist.get_rank() if connected else 0
         self.size = dist.get_world_size() if connected else 1
         self.here = self.size if here is None else here
-        self.traffic = Traffic()
         self._timeout = timeout
         self._name = f"rank {self.rank} of {self.size}"
         # Of torch.distributed: all processes where it is None.
@@ -105,7 +83,7 @@ class Group:
             return self
         group = Group(timeout=self._timeout, here=self.here)
         group.rank, group.size = own.index(self.rank), len(own)
-        group.traffic, group._name = self.traffic, self._name
+        group._name = self._name
         if group.size > 1:
             subgroups = dist.new_subgroups_by_enumeration
             limit = timedelta(seconds=self._timeout)
@@ -123,7 +101,7 @@ class Group:
         if self.size == 1:
             return x
         total = x.detach().clone(memory_format=torch.contiguous_format)
-        with self._collective("all-reduce", total):
+        with self._collective("all-reduce"):
             dist.all_reduce(total, group=self._members)
         return total
 
@@ -139,7 +117,7 @@ class Group:
         sent = own.new_zeros(width, *own.shape[1:])
         sent[: len(own)] = own
         received = [torch.empty_like(sent) for _ in counts]
-        with self._collective("all-gather", sent):
+        with self._collective("all-gather"):
             dist.all_gather(received, sent, group=self._members)
         parts = [part[:count] for part, count in zip(received, counts, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
@@ -185,7 +163,7 @@ class Group:
     def meet(self) -> None:
         """Wait, however long, until all ranks are here."""
         if self.size > 1:
-            with self._collective("waiting", None):
+            with self._collective("waiting"):
                 dist.barrier(group=self._patient)
 
     def from_first(self, text: Callable[[], str]) -> str:
@@ -204,15 +182,14 @@ class Group:
                 made = [text()]
         finally:
             # Also if it failed: the others would wait for ever.
-            with self._collective("waiting", None):
+            with self._collective("waiting"):
                 dist.broadcast_object_list(made, group=self._patient, group_src=0)
         if made[0] is None:
             raise PeerError(f"{self._name}: rank 0 failed, see its message")
         return made[0]
 
     @contextmanager
-    def _collective(self, kind: str, sent: Tensor | None) -> Iterator[None]:
-        start = time.perf_counter()
+    def _collective(self, kind: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -222,8 +199,6 @@ class Group:
                 f"answer within {self._timeout:.0f} s (in a collective, {kind}: "
                 f"{reason[0] if reason else type(error).__name__})"
             ) from error
-        size = 0 if sent is None else sent.numel() * sent.element_size()
-        self.traffic.add(kind, size, time.perf_counter() - start)
 
 
 def even_cuts(count: int, size: int) -> list[int]:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from dustmap.distributed.group import Group
 from dustmap.functionals import Functionals
-from dustmap.linalg.operator import OpaqueOperator, SizedOperator
+from dustmap.linalg.operator import SizedOperator
 
 # Rows that are asked for their number of nodes: shares are even to a per cent or two.
 _ASKED = 4096
 
 
-class ShardedRows(OpaqueOperator):
+class ShardedRows(SizedOperator):
     """All rows of a matrix of which every rank holds a run.
 
     Vectors over rows and over columns are whole on every rank. ``matvec`` gathers the
@@ -49,13 +49,13 @@ class ShardedRows(OpaqueOperator):
         """Whether this rank's weights are kept, not computed anew in every product."""
         return self.own.stored
 
-    def _matvec(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         return self.group.gather(self.own.matvec(x), self._counts)
 
-    def _rmatvec(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return self.group.sum(self.own.rmatvec(y[..., self._rows]))
 
-    def _gram(self, x: Tensor, weights: Tensor) -> Tensor:
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
         return self.group.sum(self.own.gram(x, weights[self._rows]))
 
 

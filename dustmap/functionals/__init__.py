@@ -6,10 +6,10 @@ only :class:`Nodes`, so one data set may mix all kinds.
 """
 
 from dustmap.functionals.base import Functionals, Nodes
-from dustmap.functionals.combined import Combination, Stack
 from dustmap.functionals.distance_marginalized import DistanceMarginalizedIntegrals
 from dustmap.functionals.line_integrals import LineIntegrals
 from dustmap.functionals.points import Derivatives, PointValues
+from dustmap.functionals.stack import Stack
 from dustmap.quadrature import (
     FixedStep,
     GaussLegendre,
@@ -19,7 +19,6 @@ from dustmap.quadrature import (
 )
 
 __all__ = [
-    "Combination",
     "Derivatives",
     "DistanceMarginalizedIntegrals",
     "FixedStep",

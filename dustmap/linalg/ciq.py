@@ -120,22 +120,12 @@ class CIQ:
         product: Product,
         rhs: Float[Tensor, "b n"],
         *,
-        preconditioner: Product | None = None,
-        bounds: SpectralBounds | None = None,
         floor: float = 0.0,
     ) -> RootSolution:
         """``K^{-1/2} b`` of every row, differentiable in b and through ``product``.
 
         Parameters
         ----------
-        preconditioner
-            ``P^{-1/2} x``, symmetric. The answer is then ``Rᵀ K⁻¹ b`` of another root
-            ``R = K P^{-1/2} M^{-1/2}`` with ``M = P^{-1/2} K P^{-1/2}``: ``R Rᵀ = K``,
-            and inner products of answers are the same, for
-            ``Rᵀ K⁻¹ = M^{-1/2} P^{-1/2}``. All errors are those of ``M^{-1/2}``, of
-            ``P^{-1/2} b``. Derivatives hold P fixed.
-        bounds
-            Of the spectrum (of M) if known; by Lanczos otherwise.
         floor
             What no eigenvalue is below, as a nugget: error bounds are then rigorous,
             and no solve is repeated for an eigenvalue that came out smaller.
@@ -151,34 +141,29 @@ class CIQ:
         RootWarning
             If an error is not known to be within the tolerance.
         """
-        if preconditioner is not None:
-            product, rhs = scaled(product, preconditioner), preconditioner(rhs)
-        return self._solve(product, rhs, bounds, floor, positive=False)
+        return self._solve(product, rhs, floor, positive=False)
 
     def root(
         self,
         product: Product,
         rhs: Float[Tensor, "b n"],
         *,
-        bounds: SpectralBounds | None = None,
         floor: float = 0.0,
     ) -> RootSolution:
         """``K^{1/2} b = K (K^{-1/2} b)``, else as :meth:`inverse_root`."""
-        return self._solve(product, rhs, bounds, floor, positive=True)
+        return self._solve(product, rhs, floor, positive=True)
 
     def _solve(
         self,
         product: Product,
         rhs: Tensor,
-        bounds: SpectralBounds | None,
         floor: float,
         *,
         positive: bool,
     ) -> RootSolution:
         fixed = rhs.detach()
-        if bounds is None:
-            steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
-            bounds = spectral_bounds(product, fixed, steps, floor=floor)
+        steps = min(max(self.bound_steps, 2 * len(rhs)), 5 * self.bound_steps)
+        bounds = spectral_bounds(product, fixed, steps, floor=floor)
         for repeats in range(1 + _REPEATS):  # noqa: B007
             ends = (bounds.lower, bounds.upper)
             allowed = _QUADRATURE * self.solver.rtol
@@ -241,7 +226,7 @@ class CIQ:
                 faults.append(
                     f"its gradient sees eigenvalues from {ends[0]:.1e} to "
                     f"{ends[1]:.1e}, the root was taken for {bounds.lower:.1e} to "
-                    f"{bounds.upper:.1e}: give bounds, a floor or more bound_steps"
+                    f"{bounds.upper:.1e}: give a floor or more bound_steps"
                 )
             if not bool(solved.converged.all()):
                 faults.append(solved.message)
@@ -251,11 +236,6 @@ class CIQ:
             return rule.weights.to(gradient)[:, None, None] * solved.value
 
         return solve
-
-
-def scaled(product: Product, preconditioner: Product) -> Product:
-    """``P^{-1/2} K P^{-1/2} x``."""
-    return lambda x: preconditioner(product(preconditioner(x)))
 
 
 def _extremes(solved: ShiftedSolution, bounds: SpectralBounds) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dustmap.linalg import compiled_products as loops
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
-from dustmap.linalg.operator import OpaqueOperator, SizedOperator
+from dustmap.linalg.operator import SizedOperator
 
 # Bytes of a vector beyond which sixteen columns at once are slower than twice eight.
 _WIDE = 2**26
@@ -46,22 +46,25 @@ class Rows:
 Blocks = Callable[[], Iterator[Rows]]
 
 
-class RowOperator(OpaqueOperator, SizedOperator):
-    """A matrix whose rows come in blocks, on the CPU; one pass over them a product."""
+class RowOperator(SizedOperator):
+    """A matrix whose rows come in blocks, on the CPU; one pass over them a product.
+
+    Products have no derivative: torch refuses vectors that require one.
+    """
 
     @abstractmethod
     def _parts(self, count: int) -> list[Blocks]:
         """All rows in so many parts of about equal work."""
 
-    def _matvec(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         self._require(x, self.shape[1])
         return self._product(x, self.shape[0], loops.gather)
 
-    def _rmatvec(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         self._require(y, self.shape[0])
         return self._product(y, self.shape[1], loops.scatter)
 
-    def _gram(
+    def gram(
         self, x: Float[Tensor, "*batch columns"], weights: Float[Tensor, " rows"]
     ) -> Float[Tensor, "*batch columns"]:
         self._require(x, self.shape[1])
@@ -70,7 +73,7 @@ class RowOperator(OpaqueOperator, SizedOperator):
                 f"weights must be {self.shape[0]} numbers of {self.dtype}, one for "
                 f"each row, got {tuple(weights.shape)} of {weights.dtype}"
             )
-        w = weights.detach().contiguous().numpy()
+        w = weights.contiguous().numpy()
         return self._product(x, self.shape[1], loops.gather_scatter, w)
 
     def _product(
@@ -82,7 +85,7 @@ class RowOperator(OpaqueOperator, SizedOperator):
     ) -> Tensor:
         """Some columns of the batch after others; the loop says how rows add up."""
         batch = math.prod(x.shape[:-1])
-        flat = x.detach().reshape(batch, x.shape[-1]).contiguous().numpy()
+        flat = x.reshape(batch, x.shape[-1]).contiguous().numpy()
         result = np.empty((batch, length), flat.dtype)
         for group, width in _groups(flat, flat.itemsize * self.shape[1]):
             source = _interleaved(flat[group], width)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -65,73 +64,6 @@ class SizedOperator(LinearOperator):
                 f"expected (…, {length}) numbers of {self.dtype}, got "
                 f"{tuple(x.shape)} of {x.dtype}"
             )
-
-
-class OpaqueOperator(LinearOperator):
-    """An operator whose products autograd cannot see into, and need not.
-
-    The derivative of a product is the other product.
-    """
-
-    @abstractmethod
-    def _matvec(self, x: Tensor) -> Tensor:
-        """``A x`` without a derivative."""
-
-    @abstractmethod
-    def _rmatvec(self, y: Tensor) -> Tensor:
-        """``Aᵀ y`` without a derivative."""
-
-    @abstractmethod
-    def _gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        """``Aᵀ diag(w) A x`` without a derivative."""
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return _Product.apply(x, self, False)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return _Product.apply(y, self, True)
-
-    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
-            return super().gram(x, weights)
-        return self._gram(x, weights)
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, operator: OpaqueOperator, transposed: bool) -> Tensor:
-        ctx.operator, ctx.transposed = operator, transposed
-        return operator._rmatvec(x) if transposed else operator._matvec(x)
-
-    @staticmethod
-    def backward(ctx, *gradients: Tensor):
-        back = _Product.apply(gradients[0], ctx.operator, not ctx.transposed)
-        return back, None, None
-
-
-class FunctionOperator(LinearOperator):
-    """An operator made of two functions."""
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        matvec: Callable[[Tensor], Tensor],
-        rmatvec: Callable[[Tensor], Tensor],
-        *,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.device = torch.device(device)
-        self._matvec = matvec
-        self._rmatvec = rmatvec
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self._matvec(x)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self._rmatvec(y)
 
 
 def inner(a: Float[Tensor, "*#b n"], b: Float[Tensor, "*#b n"]) -> Tensor:

@@ -122,16 +122,16 @@ class SparseMatrix(RowOperator):
             count=end - begin,
         )
 
-    def _matvec(self, x: Tensor) -> Tensor:
-        return super()._matvec(x) if self._pair is None else _product(self._pair[0], x)
+    def matvec(self, x: Tensor) -> Tensor:
+        return super().matvec(x) if self._pair is None else _product(self._pair[0], x)
 
-    def _rmatvec(self, y: Tensor) -> Tensor:
-        return super()._rmatvec(y) if self._pair is None else _product(self._pair[1], y)
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return super().rmatvec(y) if self._pair is None else _product(self._pair[1], y)
 
-    def _gram(self, x: Tensor, weights: Tensor) -> Tensor:
+    def gram(self, x: Tensor, weights: Tensor) -> Tensor:
         if self._pair is None:
-            return super()._gram(x, weights)
-        return self._rmatvec(weights * self._matvec(x))
+            return super().gram(x, weights)
+        return self.rmatvec(weights * self.matvec(x))
 
 
 def _product(matrix: Tensor, x: Tensor) -> Tensor:

@@ -31,10 +31,10 @@ class SpectralBounds:
     lower, upper
         The interval a quadrature is made for, margins included.
     smallest
-        The smallest eigenvalue that was seen (or stated): what error bounds use.
+        The smallest eigenvalue that was seen, or the floor: what error bounds use.
     source
         ``"lanczos"``; ``"floor"`` where the lower end is known, as from a nugget;
-        ``"given"``; or ``"fallback"`` where Lanczos found no positive smallest value,
+        or ``"fallback"`` where Lanczos found no positive smallest value,
         and ``lower`` is what rounding can tell from zero.
 
     Raises
@@ -46,7 +46,7 @@ class SpectralBounds:
     lower: float
     upper: float
     smallest: float
-    source: Literal["lanczos", "floor", "given", "fallback"] = "given"
+    source: Literal["lanczos", "floor", "fallback"]
 
     def __post_init__(self) -> None:
         if not 0 < self.lower <= self.smallest <= self.upper:
@@ -54,11 +54,6 @@ class SpectralBounds:
                 "bounds need 0 < lower <= smallest <= upper, got lower "
                 f"{self.lower}, smallest {self.smallest} and upper {self.upper}"
             )
-
-    @classmethod
-    def given(cls, lower: float, upper: float) -> SpectralBounds:
-        """Bounds that are known, as from a nugget and a trace."""
-        return cls(lower=lower, upper=upper, smallest=lower)
 
     def contain(self, smallest: float, largest: float) -> bool:
         """Whether these Ritz values lie inside."""
@@ -94,7 +89,7 @@ def spectral_bounds(
     """
     nonzero = torch.nonzero(inner(rows, rows) > 0)[:, 0]
     if not len(nonzero):
-        return SpectralBounds.given(1.0, 1.0)
+        return SpectralBounds(lower=1.0, upper=1.0, smallest=1.0, source="floor")
     every = max(1, len(nonzero) // _ROWS)
     start = rows[nonzero[::every][:_ROWS]].to(torch.float64)
     steps, eps = min(steps, rows.shape[1]), torch.finfo(rows.dtype).eps

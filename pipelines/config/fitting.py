@@ -200,12 +200,10 @@ class SviConfig(Settings):
     """passes through the stars"""
     learning_rate: Auto[Annotated[float, Field(gt=0, le=1)]] = None
     """step of the natural gradient; auto averages the minibatches"""
-    family: Literal["mean-field", "block", "low-rank", "full"] = "block"
+    family: Literal["mean-field", "block", "full"] = "block"
     """covariance of the variational distribution"""
     block: Count = 2
     """cells per axis of one block of the family block"""
-    rank: Count = 32
-    """columns beside the diagonal in the precision of the family low-rank"""
     pcg_tolerance: Share = 1e-6
     """relative residual at which a star's solve stops"""
     pcg_max_iterations: Count = 200

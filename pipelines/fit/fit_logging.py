@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dustmap.grid import Grid
-from dustmap.models.certificate import certify
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, say
@@ -55,7 +54,6 @@ def announce(
         told = [far for far in _TOLD_AT if far < corner]
         cells = [f"{plan.step_at(far):.4g} pc at {far:g} pc" for far in told]
         say(f"resolution: cells of {', '.join(cells)}")
-        say(f"levels: {certify(plan.build_kernel(), plan.levels)}")
     height = f", scale height {mean.scale_height:.4g} pc" if mean.scale_height else ""
     unit, kind = " mag/pc", "mean"
     if plan.is_lognormal:

@@ -99,7 +99,6 @@ def _settings(config: FitConfig, count: int) -> HipSettings:
     return HipSettings(
         family=svi.family,
         block=svi.block,
-        rank=svi.rank,
         batch_size=min(svi.batch_size, count),
         epochs=svi.epochs,
         natural_rate=svi.learning_rate,

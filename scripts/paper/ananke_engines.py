@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,9 +39,7 @@ from dustmap.inference.svi import (
     fit_svi,
     solve_mean,
 )
-from dustmap.inference.svi.bound import Observations, elbo, predict
-from dustmap.inference.svi.direct import direct_optimum
-from dustmap.inference.svi.gaussian import Gaussian
+from dustmap.inference.svi.bound import Observations, predict
 from dustmap.kernels import Radial
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -255,25 +253,21 @@ class HierarchicalMap(Engine):
     def predict(self, values: Tensor, variance: Tensor) -> dict[str, Prediction]:
         data = Observations.of(self._model, values, variance)
         predictions = {
-            "svi, full rank, optimum": self._optimum(data, "full"),
-            "svi, blocks, optimum": self._optimum(data, "block"),
+            "svi, blocks, optimum": self._optimum(data),
         }
         if self._first:
             predictions |= self._minibatches(data)
         self._first = False
         return predictions
 
-    def _optimum(
-        self, data: Observations, family: Literal["block", "full"]
-    ) -> Prediction:
+    def _optimum(self, data: Observations) -> Prediction:
+        """One natural step of length 1 with all stars, and the mean solved."""
+        settings = HipSettings(
+            block=2, batch_size=len(data), epochs=1, natural_rate=1.0
+        )
         with _stopwatch() as taken:
-            optimum = direct_optimum(self._model, data, family=family, block=2)
-            moments = predict(self._wanted, optimum.q)
-        facts = {"best_bound": optimum.collapsed_bound}
-        if family != "full":
-            facts["bound"] = elbo(self._model, data, optimum.q)
-        std = moments.variance.sqrt()
-        return _prediction(moments.mean, std, taken[0], facts)
+            run = fit_svi(self._model, data, settings, generator=torch.Generator())
+        return self._judged(run.q, taken[0], {"bound": run.bound})
 
     def _minibatches(self, data: Observations) -> dict[str, Prediction]:
         settings = HipSettings(
@@ -294,7 +288,9 @@ class HierarchicalMap(Engine):
             "svi, blocks, steps alone (1 seed)": self._judged(run.q, taken[0], facts),
         }
 
-    def _judged(self, q: Gaussian, seconds: float, facts: dict[str, Any]) -> Prediction:
+    def _judged(
+        self, q: NaturalGaussian, seconds: float, facts: dict[str, Any]
+    ) -> Prediction:
         with _stopwatch() as taken:
             moments = predict(self._wanted, q)
         std = moments.variance.sqrt()

@@ -20,7 +20,6 @@ from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.svi import HipSettings, SvgpSettings, fit_svgp, fit_svi
 from dustmap.inference.svi.bound import Observations, predict
-from dustmap.inference.svi.direct import direct_optimum
 from dustmap.kernels import SquaredExponential
 from dustmap.likelihoods import Gaussian as Normal
 from dustmap.linalg.cg import ConjugateGradients
@@ -129,7 +128,10 @@ def inducing_grid(count: int) -> Grid:
 def hipgp(
     data: Data, points: int, *, derivatives: bool, settings: HipSettings | None = None
 ) -> Predicted:
-    """The published features with a full-rank q: S4–S5, or the steps S11–S12."""
+    """The published features with a full-rank q: S4–S5, or the steps S11–S12.
+
+    S4–S5 are one step of length 1 with all observations, and m by a solve.
+    """
     functionals, values, noise = data.observed(derivatives=derivatives)
     whitening = ToeplitzWhitening(
         KERNEL,
@@ -139,10 +141,11 @@ def hipgp(
     )
     model = RowwiseGaussian(whitening, functionals)
     seen = Observations.of(model, values, noise)
-    if settings is not None:
-        q = fit_svi(model, seen, settings, generator=torch.Generator()).q
-    else:
-        q = direct_optimum(model, seen, family="full").q
+    if settings is None:
+        settings = HipSettings(
+            family="full", batch_size=len(values), epochs=1, natural_rate=1.0
+        )
+    q = fit_svi(model, seen, settings, generator=torch.Generator()).q
     wanted = model.at(PointValues(data.test))
     moments = predict(wanted, q)
     worst = max(model.report.residual, wanted.report.residual)

@@ -11,7 +11,6 @@ from scipy.special import erf
 from scipy.stats import truncnorm
 
 from dustmap.functionals import (
-    Combination,
     Derivatives,
     DistanceMarginalizedIntegrals,
     FixedStep,
@@ -230,26 +229,6 @@ def test_rows_outside_a_stack_are_refused(row, generator):
         mixed(generator).select(torch.tensor([0, row]))
 
 
-def test_a_combination_sums_row_by_row():
-    end = draw_ends(6)
-    near = LineIntegrals(end / 2, GaussLegendre(count=20))
-    all_of_it = LineIntegrals(end, GaussLegendre(count=20))
-    behind = Combination([all_of_it, near], [1.0, -1.0])
-    expected = cloud_extinction(end / 2, end)
-    assert torch.allclose(see(behind, cloud), expected, atol=1e-7)
-    rows = torch.tensor([4, 1])
-    assert torch.allclose(see(behind.select(rows), cloud), expected[rows], atol=1e-7)
-
-
-def test_derivative_nodes_survive_in_a_combination():
-    points = draw_ends(3)
-    both = Combination([PointValues(points), Derivatives(points, 1)], [2.0, 3.0])
-    nodes = both.nodes()
-    assert nodes.rows.tolist() == [0, 0, 1, 1, 2, 2]
-    assert nodes.axes.tolist() == [-1, 1] * 3
-    assert nodes.weights.tolist() == [2.0, 3.0] * 3
-
-
 @pytest.mark.wrong_shapes
 def test_what_makes_no_sense_is_refused(generator):
     end = draw_ends(3)
@@ -263,10 +242,6 @@ def test_what_makes_no_sense_is_refused(generator):
         LineIntegrals(end, MonteCarlo.draw(2, 4, generator)).nodes()
     with pytest.raises(ValueError, match="one dimension"):
         Stack([PointValues(end), PointValues(end[:, :2])])
-    with pytest.raises(ValueError, match="equally long"):
-        Combination([PointValues(end), PointValues(end[:2])], [1.0, 1.0])
-    with pytest.raises(ValueError, match="as many coefficients"):
-        Combination([PointValues(end)], [1.0, 1.0])
     with pytest.raises(ValueError, match="at least one"):
         Stack([])
     with pytest.raises(ValueError, match="count"):

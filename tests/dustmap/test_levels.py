@@ -22,7 +22,6 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
 from dustmap.kernels.radial import Radial
 from dustmap.levels import Levels
-from dustmap.models.certificate import certify, spread_points
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual
@@ -48,6 +47,21 @@ def nested(dimension: int, count: int, levels: int) -> list[Grid]:
         grids.append(Grid(shape=shape, spacing=spacing, origin=origin))
         half, step = half / 2, step / 2
     return grids
+
+
+def spread_points(levels: Levels, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers, levels and places of random points that no finer level holds."""
+    rng, found, first = np.random.default_rng(0), [], 0
+    for number, torus in enumerate(levels.tori):
+        points = torus.grid.points()
+        own = np.flatnonzero((levels.level_of(points) == number).numpy())
+        own = rng.choice(own, min(count, len(own)), replace=False)
+        index = np.unravel_index(own, torus.grid.shape)
+        at = torch.from_numpy(first + np.ravel_multi_index(index, torus.shape))
+        found.append((at, torch.full_like(at, number), points[own]))
+        first += torus.size
+    numbers, level, places = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return numbers, level, places
 
 
 def off_centre() -> list[Grid]:
@@ -232,17 +246,62 @@ def test_correlations_longer_than_a_torus_come_from_coarser_grids(kernel_type):
     assert off[0] > 0.1 and off[whitening.hidden] < 3e-3
 
 
-def test_the_certificate_tells_what_levels_are_off_by():
+def deviations(kernel: Radial, levels: Levels) -> dict[str, float]:
+    """Largest deviations of coloured white noise from the kernel, in its variance.
+
+    ``within`` a level and ``across`` the faces of finer boxes, of covariances;
+    ``variance`` of points; ``lines`` of the variance of line integrals from the centre
+    to the outermost box, relative to it.
+    """
+    whitening = LevelWhitening(kernel, levels)
+    numbers, level, places = spread_points(levels, 24)
+    unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
+    unit[torch.arange(len(numbers)), numbers] = 1.0
+    rows = whitening.colour_transpose(unit)
+    off = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
+    off /= float(kernel.variance)
+    same = level[:, None] == level
+    direction = np.random.default_rng(0).normal(size=(8, levels.dimension))
+    direction /= np.abs(direction).max(axis=1, keepdims=True)
+    ends = torch.from_numpy(direction * np.array(levels.box.upper))
+    rule = FixedStep(step=min(levels.box.spacing) / 2, finer=levels.grids[1:])
+    W = projection(levels, LineIntegrals(ends, rule))
+    weights = W.rmatvec(torch.eye(len(ends), dtype=torch.float64))
+    found = whitening.colour_transpose(weights).square().sum(dim=1)
+    positions, exact = levels.positions(), torch.empty_like(found)
+    for number, row in enumerate(weights):
+        seen = row.nonzero()[:, 0]
+        at, w = positions[seen], row[seen]
+        exact[number] = w @ kernel(at[:, None] - at[None]) @ w
+    return {
+        "within": float(off[same].max()),
+        "across": float(off[~same].max()) if len(levels) > 1 else 0.0,
+        "variance": float(off.diagonal().max()),
+        "lines": float((found / exact - 1).abs().max()),
+    }
+
+
+@pytest.mark.parametrize("levels", [3, 6])
+def test_the_covariance_of_levels_is_the_kernel_to_a_few_thousandths(levels):
+    """The figures of scripts/docs/mathematics.md: four cells to a lengthscale."""
     kernel = Matern12(lengthscale=4.0, variance=0.7)
-    good = certify(kernel, nested_tori(nested(2, 16, 3), kernel, 0.05))
-    assert good.within < 1.5e-3 and good.variance < 1.5e-3 and good.lines < 1e-2
-    assert 1e-3 < good.across < 5e-2
-    short = Matern12(lengthscale=1.0)
-    poor = certify(short, nested_tori(nested(2, 16, 2), short, 0.05))
-    assert poor.across > 2 * good.across
-    alone = certify(kernel, nested_tori(nested(2, 16, 1), kernel, 0.05))
-    assert alone.across == 0.0
-    assert "line integrals" in str(good)
+    # Boxes of twelve cells in each other's middle: what deviates depends on cells.
+    spacings = [2.0**-level for level in range(levels)]
+    grids = [
+        Grid(shape=(13,) * 3, spacing=(h,) * 3, origin=(-6 * h,) * 3) for h in spacings
+    ]
+    off = deviations(kernel, nested_tori(grids, kernel, 0.05))
+    assert off["within"] < 1.1e-3 and off["variance"] < 5e-4
+    assert 1e-3 < off["across"] < 1.8e-2 and off["lines"] < 5.5e-3
+
+
+def test_short_lengthscales_deviate_more_across_faces_and_one_level_not_at_all():
+    kernel, short = Matern12(lengthscale=4.0), Matern12(lengthscale=1.0)
+    good = deviations(kernel, nested_tori(nested(2, 16, 2), kernel, 0.05))
+    poor = deviations(short, nested_tori(nested(2, 16, 2), short, 0.05))
+    assert poor["across"] > 2 * good["across"]
+    alone = deviations(kernel, nested_tori(nested(2, 16, 1), kernel, 0.05))
+    assert alone["across"] == 0.0 and alone["within"] < 1.5e-3
 
 
 def test_a_torus_without_room_for_splines_is_refused():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from operators import FunctionOperator
 
 from dustmap.functionals import PointValues
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Constant, Matern12, Matern32, Periodised, SquaredExponential
-from dustmap.linalg.operator import FunctionOperator, LinearOperator
+from dustmap.linalg.operator import LinearOperator
 from dustmap.models.base import Linearisation
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.testing import check_forward_model, check_kernel, check_linear_operator

@@ -12,7 +12,6 @@ from stand_in_device import STAND_IN, stand_in_device
 
 import dustmap.projection.weight_rows as subject
 from dustmap.functionals import (
-    Combination,
     Derivatives,
     FixedStep,
     GaussLegendre,
@@ -97,7 +96,7 @@ def kinds(torus, generator):
     rays = LineIntegrals(end, FixedStep(step=0.23), start=end.flip(0) * 0.5)
     slopes = Derivatives(end * 0.99 + 0.003, torch.arange(15) % torus.grid.dimension)
     quadrature = LineIntegrals(end, GaussLegendre(count=7))
-    mixed = Stack([rays, slopes, Combination([quadrature, slopes], [1.5, -0.3])])
+    mixed = Stack([rays, slopes, quadrature])
     return {"rays": rays, "mixed": mixed}
 
 

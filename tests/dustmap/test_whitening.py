@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from operators import FunctionOperator
 from reference import Covariance, conditional_features
 
 from dustmap.covariance import inducing_covariance
@@ -14,7 +15,6 @@ from dustmap.functionals import Derivatives, GaussLegendre, LineIntegrals, Stack
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Constant, Matern32, Matern52, SquaredExponential
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.operator import FunctionOperator
 from dustmap.testing import check_linear_operator
 from dustmap.whitening import ToeplitzWhitening, TorusWhitening, padded_torus
 

@@ -107,9 +107,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return read_stars(folder).meta
 
 
-def _fit(group: Group, folder: Path, config: FitConfig) -> int:
+def _fit(group: Group, folder: Path, config: FitConfig) -> None:
     fit(folder / "stars.parquet", folder / "run", config, group=group)
-    return sum(group.traffic.bytes.values())
 
 
 def _catalogue(folder: Path, count: int = 100) -> Path:
@@ -137,7 +136,7 @@ def test_two_ranks_write_the_run_of_one(
     fit(folder / "stars.parquet", folder / "alone", config)
     inference = config.inference.model_copy(update={"teams": teams})
     shared = config.model_copy(update={"inference": inference})
-    sent = on_ranks(_fit, 2, folder, shared, seconds=300.0)
+    on_ranks(_fit, 2, folder, shared, seconds=300.0)
     one, two = read_run(folder / "alone"), read_run(folder / "run")
     assert one.plan == two.plan
     assert one.summary["counts"] == two.summary["counts"]
@@ -149,7 +148,6 @@ def test_two_ranks_write_the_run_of_one(
         print(engine, name, error)
         assert error < 1e-8
     torch.testing.assert_close(one.support, two.support)
-    assert sent[0] == sent[1] > 0
 
 
 def test_teams_of_different_sizes_are_refused(tmp_path: Path) -> None:

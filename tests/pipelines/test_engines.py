@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from dustmap.functionals import FixedStep, GaussLegendre, MonteCarlo, PointValues
-from dustmap.inference.svi import fit_svi
-from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.posterior import Posterior
@@ -151,27 +149,6 @@ def test_common_noise_and_distance_errors_add_to_the_noise_of_a_star():
     true = torch.as_tensor(one_cloud.density(observed.ends.numpy()))
     assert (added >= 0).all()
     assert added[true.argmax()] > 10 * added.median()
-
-
-def test_a_low_rank_covariance_has_the_columns_asked_for(monkeypatch):
-    seen = []
-
-    def noted(model, observed, options, **others):
-        result = fit_svi(model, observed, options, **others)
-        seen.append(result.q)
-        return result
-
-    monkeypatch.setattr("pipelines.model.svi.fit_svi", noted)
-    observed = data(40)
-    bounds = []
-    for rank in (1, 40):
-        chosen = {"family": "low-rank", "rank": rank, "epochs": 2}
-        config = settings("svi", svi=chosen)
-        bounds.append(run(config, observed)[0].facts["bound"])
-    assert all(isinstance(q, LowRankGaussian) for q in seen)
-    assert [q.columns.shape[1] for q in seen] == [1, 40]
-    # As many columns as stars hold all that these say.
-    assert bounds[1] > bounds[0] + 0.1
 
 
 def test_an_embedding_beyond_its_limit_is_refused():

@@ -6,7 +6,7 @@ A problem is ``Whitening × Likelihood × family of q(ε)``; each of them is a s
   :class:`~dustmap.models.rowwise.RowwiseGaussian`, conditional variances ``v_n``;
 - a *likelihood* (:mod:`dustmap.likelihoods`) makes ``E_q[ln p(y_n | f_n)]`` and its
   gradients from the moments of ``q(f_n)``;
-- a *family* (:class:`NaturalGaussian`: mean-field, blocks, low rank, full) moves by
+- a *family* (:class:`NaturalGaussian`: mean-field, blocks, full) moves by
   natural gradients, hyperparameters by Adam in alternation.
 
 One :class:`~dustmap.inference.svi.training.Trainer` runs them all; :func:`fit_svgp` is

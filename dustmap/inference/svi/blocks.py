@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Batch, NaturalGaussian, white_noise
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 
 
 @dataclass(kw_only=True, eq=False)
@@ -95,7 +95,10 @@ class BlockGaussian(NaturalGaussian):
         return -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        parts = self.gather(white_noise(count, self.mean, generator)).mT
+        # Drawn on the CPU: the same on every device.
+        shape, kind = (count, len(self.mean)), self.mean.dtype
+        white = torch.randn(shape, generator=generator, dtype=kind)
+        parts = self.gather(white.to(self.mean.device)).mT
         drawn = torch.linalg.solve_triangular(self.factor.mT, parts, upper=True)
         return self.mean + self.scatter(drawn.mT)
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.inference.svi.gaussian import Batch, Gaussian
+from dustmap.inference.svi.gaussian import Batch, NaturalGaussian
 from dustmap.likelihoods import Gaussian as NormalNoise
 from dustmap.likelihoods import Likelihood
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
@@ -134,7 +134,7 @@ class Observations:
         assert isinstance(self.likelihood, NormalNoise)
         return self.likelihood.widened(conditional), torch.zeros_like(conditional)
 
-    def expected(self, rows: FeatureRows, q: Gaussian) -> Float[Tensor, " n"]:
+    def expected(self, rows: FeatureRows, q: NaturalGaussian) -> Float[Tensor, " n"]:
         """``E_q[ln p(y_n | f_n)]``, differentiable in the rows."""
         likelihood, variance = self.split(rows.variance)
         mean = self.offset + rows.features @ q.mean
@@ -185,7 +185,7 @@ class Observations:
 
 @torch.no_grad()
 def expected_terms(
-    model: RowwiseGaussian, data: Observations, q: Gaussian
+    model: RowwiseGaussian, data: Observations, q: NaturalGaussian
 ) -> Float[Tensor, " n"]:
     """``E_q[ln p(y_n | f_n)]`` of all observations. Cost: every row once."""
     parts = [
@@ -194,13 +194,13 @@ def expected_terms(
     return torch.cat(parts)
 
 
-def elbo(model: RowwiseGaussian, data: Observations, q: Gaussian) -> float:
+def elbo(model: RowwiseGaussian, data: Observations, q: NaturalGaussian) -> float:
     """The bound on all data [nats]."""
     return float(expected_terms(model, data, q).sum()) - q.divergence()
 
 
 @torch.no_grad()
-def predict(model: RowwiseGaussian, q: Gaussian) -> LatentMoments:
+def predict(model: RowwiseGaussian, q: NaturalGaussian) -> LatentMoments:
     """``L_n μ + k_nᵀ m`` and ``k_nᵀ S k_n + v_n`` of a model's functionals.
 
     The variance is that of the noise-free ``L_n ρ``, with what the grid cannot resolve.

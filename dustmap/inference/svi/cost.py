@@ -10,7 +10,6 @@ import torch
 from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.families import initial_family
-from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian
 
@@ -61,7 +60,7 @@ def estimate_cost(
         If the family's covariance does not fit into the memory it may take.
     """
     count, q = len(data), initial_family(model, settings)
-    assert isinstance(q, BlockGaussian | LowRankGaussian)
+    assert isinstance(q, BlockGaussian)
     size = min(count, settings.batch_size)
     index = torch.linspace(0, count - 1, min(count, _SAMPLE)).to(torch.int64)
     sample = model.at(model.functionals.select(index))

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import torch
-
-from dustmap.inference.svi.blocks import BlockGaussian, block_prior
+from dustmap.inference.svi.blocks import block_prior
 from dustmap.inference.svi.gaussian import NaturalGaussian
-from dustmap.inference.svi.low_rank import LowRankGaussian, low_rank_prior
 from dustmap.inference.svi.precision import PrecisionGaussian
-from dustmap.inference.svi.settings import Family, SvgpSettings
+from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.rowwise import RowwiseGaussian
-
-
-def prior(
-    family: Family,
-    shape: Sequence[int],
-    *,
-    block: int = 2,
-    rank: int = 32,
-    device: torch.device | str = "cpu",
-) -> BlockGaussian | LowRankGaussian:
-    """``N(0, I)`` over a grid of ε; ``block`` is in points per axis."""
-    if family == "low-rank":
-        return low_rank_prior(math.prod(shape), rank, device)
-    return block_prior(shape, _width(family, shape, block), device)
 
 
 def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalGaussian:
@@ -40,12 +22,10 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
     """
     size, shape = forward.latent_size, forward.whitening.latent_shape
     iterative = settings.family == "full" and settings.solves == "iterative"
-    if settings.family == "low-rank":
-        # A step has the old columns and those of the batch at once.
-        numbers = min(settings.rank, size) + settings.batch_size
-    else:
-        width = _width(settings.family, shape, settings.block)
-        numbers = math.prod(min(width, n) for n in shape)
+    # Points per axis of a block.
+    widths = {"mean-field": 1, "block": settings.block, "full": max(shape)}
+    width = widths[settings.family]
+    numbers = math.prod(min(width, n) for n in shape)
     # The precision, its factor and the fresh estimate exist at once; with iterative
     # solves the precision alone.
     needed = (1 if iterative else 3) * 8 * size * numbers
@@ -53,24 +33,12 @@ def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalG
         raise ValueError(
             f"a {settings.family} covariance of {size} parameters takes "
             f"{needed / 2**30:.1f} GiB, more than "
-            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks or a lower "
-            "rank, fewer inducing points, iterative solves, or the direct optimum, "
-            "which never forms it"
+            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks, "
+            "fewer inducing points, or iterative solves"
         )
     if iterative:
         solver = ConjugateGradients(
             rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
         )
         return PrecisionGaussian(size, solver=solver, device=forward.device)
-    return prior(
-        settings.family,
-        shape,
-        block=settings.block,
-        rank=settings.rank,
-        device=forward.device,
-    )
-
-
-def _width(family: Family, shape: Sequence[int], block: int) -> int:
-    """Points per axis of a block."""
-    return {"mean-field": 1, "block": block, "full": max(shape)}[family]
+    return block_prior(shape, width, forward.device)

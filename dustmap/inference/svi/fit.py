@@ -122,7 +122,7 @@ def fit_svi(
         Values and noise; a learnt common noise starts from that of the likelihood, or
         where that is 0 from a tenth of the median ``σ_n²``.
     settings
-        How; of a family of blocks or low rank.
+        How; with ``solves = "cholesky"``.
     generator, on_step
         As in :func:`fit_svgp`.
     on_progress

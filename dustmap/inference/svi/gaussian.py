@@ -38,42 +38,6 @@ _HALVINGS = 10
 _ROUNDING = 1e-9
 
 
-class Gaussian(ABC):
-    """A distribution of ε that predicts and has a bound."""
-
-    mean: Float[Tensor, " p"]
-
-    @abstractmethod
-    def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
-
-    @abstractmethod
-    def trace(self) -> Float[Tensor, ""]:
-        """``tr S``."""
-
-    @abstractmethod
-    def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``."""
-
-    @abstractmethod
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        """Draws of ε."""
-
-    def divergence(self) -> float:
-        """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
-        squares = (self.mean**2).sum()
-        twice = self.trace() + squares - self.log_determinant() - len(self.mean)
-        return 0.5 * float(twice)
-
-
-def white_noise(
-    count: int, like: Float[Tensor, " p"], generator: torch.Generator
-) -> Float[Tensor, "s p"]:
-    """Standard normals, drawn on the CPU: the same on every device."""
-    drawn = torch.randn(count, len(like), generator=generator, dtype=like.dtype)
-    return drawn.to(like.device)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A minibatch's ``Λ̂ = I + Σ w k kᵀ`` and ``b̂ = Σ t k`` (S2–S3).
@@ -126,8 +90,32 @@ class StepReport:
         )
 
 
-class NaturalGaussian(Gaussian):
+class NaturalGaussian(ABC):
     """A family that natural-gradient steps move; it starts as the prior N(0, I)."""
+
+    mean: Float[Tensor, " p"]
+
+    @abstractmethod
+    def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
+        """``kᵀ S k`` of every row."""
+
+    @abstractmethod
+    def trace(self) -> Float[Tensor, ""]:
+        """``tr S``."""
+
+    @abstractmethod
+    def log_determinant(self) -> Float[Tensor, ""]:
+        """``ln |S|``."""
+
+    @abstractmethod
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
+        """Draws of ε."""
+
+    def divergence(self) -> float:
+        """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
+        squares = (self.mean**2).sum()
+        twice = self.trace() + squares - self.log_determinant() - len(self.mean)
+        return 0.5 * float(twice)
 
     @property
     @abstractmethod

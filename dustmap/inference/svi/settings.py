@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Family = Literal["mean-field", "block", "low-rank", "full"]
+Family = Literal["mean-field", "block", "full"]
 Solves = Literal["cholesky", "iterative"]
 
 # Epochs 1, 5, 10 and 15 of 20 (Pleiss et al. 2020, section 5.1).
@@ -15,7 +15,6 @@ PLEISS_SCHEDULE = (0.05, 0.25, 0.5, 0.75)
 _DECAY = 0.1
 _LEAST = {
     "block": 1,
-    "rank": 0,
     "batch_size": 1,
     "epochs": 1,
     "steps": 1,
@@ -38,8 +37,6 @@ class SvgpSettings:
         ``O(J P²)``; see :mod:`dustmap.inference.svi.precision`.
     block
         Points per axis of one block of ``family = "block"`` (HIP-GP: 2).
-    rank
-        Columns of the ``low-rank`` family; 0 is mean-field.
     batch_size
         Observations per step.
     epochs, steps
@@ -88,7 +85,6 @@ class SvgpSettings:
     family: Family = "full"
     solves: Solves = "cholesky"
     block: int = 2
-    rank: int = 16
     batch_size: int = 256
     epochs: int = 20
     steps: int | None = None
@@ -176,7 +172,6 @@ class HipSettings(SvgpSettings):
     """Defaults of HIP-GP as published: blocks, averaged precisions, m solved."""
 
     family: Family = "block"
-    rank: int = 32
     batch_size: int = 64
     natural_rate: float | None = None
     decay_at: tuple[float, ...] = ()

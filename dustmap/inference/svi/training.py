@@ -25,7 +25,6 @@ from dustmap.inference.svi.bound import Observations
 from dustmap.inference.svi.families import initial_family
 from dustmap.inference.svi.gaussian import StepReport
 from dustmap.inference.svi.hyperparameters import Hyperparameters
-from dustmap.inference.svi.low_rank import LowRankGaussian
 from dustmap.inference.svi.model import Svgp
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.means import ConstantMean
@@ -249,7 +248,8 @@ class Trainer:
         return Svgp(forward=forward, q=self.q.frozen(), likelihood=likelihood)
 
     def state(self) -> State:
-        """All that a restored run needs, of a q by blocks or of low rank."""
+        """All that a restored run needs, of a q by blocks."""
+        assert isinstance(self.q, BlockGaussian)
         return {
             "generator": self._before,
             "step": self.steps,
@@ -257,18 +257,12 @@ class Trainer:
             "bounded_steps": self.hyperparameters.bounded_steps,
             **flatten("rows", self._rows),
             **flatten("steps", self.report),
-            **scoped("q", self._moments_of_q()),
+            **scoped("q", {"mean": self.q.mean, "precision": self.q.precision}),
             "trace": self._trace,
             # The optimiser changes all of these in place.
             "vector": self._vector.detach().clone(),
             **{f"adam.{key}": value.clone() for key, value in self._moments.items()},
         }
-
-    def _moments_of_q(self) -> State:
-        """What of q changes."""
-        assert isinstance(self.q, BlockGaussian | LowRankGaussian)
-        names = ("mean", "precision", "diagonal", "columns")
-        return {n: getattr(self.q, n) for n in names if n in self.q.__dict__}
 
     def restore(self, state: State) -> None:
         """Go on from a state.
@@ -279,8 +273,6 @@ class Trainer:
             If it is not one of this run.
         """
         schema = schema_of(self.state(), any_length=["bounds", "trace"])
-        if isinstance(self.q, LowRankGaussian):
-            schema["q.columns"] = torch.float64, (len(self.q.mean), None)
         check_state(state, schema)
         self._before = state["generator"]
         self._generator.set_state(self._before)
@@ -288,7 +280,7 @@ class Trainer:
         self.hyperparameters.bounded_steps = state["bounded_steps"]
         self.report = rebuild("steps", self.report, state)
         q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
-        assert isinstance(self.q, BlockGaussian | LowRankGaussian)
+        assert isinstance(self.q, BlockGaussian)
         self.q = replace(self.q, **q)
         self._traces = list(state["trace"].to(self._ones))
         with torch.no_grad():

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from operators import FunctionOperator
 
 from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.noise_covariance import Independent
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.testing import check_forward_model
 

@@ -27,9 +27,9 @@ from checkpoint_cases import (
     stored,
     with_everything,
 )
+from operators import FunctionOperator
 
 from dustmap.inference.full_batch import infer, mode
-from dustmap.linalg.operator import FunctionOperator
 from dustmap.models.lognormal import LogNormal
 
 

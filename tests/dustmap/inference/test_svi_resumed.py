@@ -28,9 +28,8 @@ CASES = {
     "mean-field": replace(COMMON, family="mean-field"),
     "blocks, rows anew": replace(COMMON, row_memory=0),
     "full, rate": replace(COMMON, family="full", natural_rate=0.1, solve_mean=False),
-    "low rank": replace(COMMON, family="low-rank", rank=3),
     "learning": LEARNING,
-    "learning the noise": replace(LEARNING, learn=("likelihood",), family="low-rank"),
+    "learning the noise": replace(LEARNING, learn=("likelihood",)),
 }
 
 

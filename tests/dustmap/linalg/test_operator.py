@@ -1,14 +1,15 @@
-"""Operators made of functions, and inner products."""
+"""Operators known by their products, and inner products."""
 
 from __future__ import annotations
 
 import torch
+from operators import FunctionOperator
 
-from dustmap.linalg.operator import FunctionOperator, inner
+from dustmap.linalg.operator import inner
 from dustmap.testing import check_linear_operator
 
 
-def test_two_functions_make_an_operator(generator):
+def test_products_with_unit_vectors_are_the_matrix(generator):
     A = torch.randn(5, 3, generator=generator, dtype=torch.float32)
     operator = FunctionOperator(
         (5, 3), lambda x: x @ A.mT, lambda y: y @ A, dtype=torch.float32

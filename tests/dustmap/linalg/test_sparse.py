@@ -121,15 +121,16 @@ def test_a_single_column_is_summed_in_double_precision(generator):
     assert float(wide.matvec(torch.ones(40_000))) == pytest.approx(exact, rel=1e-7)
 
 
-def test_products_carry_gradients(generator):
+def test_products_whose_derivative_is_needed_are_refused():
     sparse = SparseMatrix(random_matrix(7, 4))
-    x = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    y = torch.randn(3, 7, generator=generator, dtype=torch.float64, requires_grad=True)
-    w = torch.rand(7, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(sparse.matvec, (x,))
-    assert torch.autograd.gradcheck(sparse.rmatvec, (y,))
-    assert torch.autograd.gradcheck(sparse.gram, (x, w))
-    assert not sparse.matvec(x.detach()).requires_grad
+    x, y = torch.ones(4).double(), torch.ones(7).double()
+    for product, vectors in (
+        (sparse.matvec, (x.requires_grad_(),)),
+        (sparse.rmatvec, (y.requires_grad_(),)),
+        (sparse.gram, (x.detach(), y)),
+    ):
+        with pytest.raises(RuntimeError, match="requires grad"):
+            product(*vectors)
 
 
 def test_memory_is_that_of_the_entries_once():

@@ -10,8 +10,8 @@ import pytest
 import torch
 from reference import PROFILES
 
-from dustmap.covariance import functional_variance
-from dustmap.functionals import Combination, PointValues
+from dustmap.covariance import functional_covariance
+from dustmap.functionals import PointValues
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS, Matern32
 from dustmap.models.subgrid import local_residual
@@ -35,12 +35,13 @@ def exact_phase_variance(kernel, spacing, phase):
     """``Var[f(x) − Σ w f(corner)]`` of the multilinear interpolant at one phase."""
     steps = torch.tensor(spacing, dtype=torch.float64)
     place = torch.tensor(phase, dtype=torch.float64)
-    parts, shares = [PointValues((place * steps)[None])], [1.0]
+    places, shares = [place * steps], [1.0]
     for corner in itertools.product((0, 1), repeat=len(phase)):
         up = torch.tensor(corner, dtype=torch.float64)
-        parts.append(PointValues((up * steps)[None]))
+        places.append(up * steps)
         shares.append(-float(torch.where(up > 0, place, 1 - place).prod()))
-    return float(functional_variance(kernel, Combination(parts, shares)))
+    points, weights = PointValues(torch.stack(places)), torch.tensor(shares).double()
+    return float(weights @ functional_covariance(kernel, points, points) @ weights)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
