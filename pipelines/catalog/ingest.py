@@ -30,7 +30,8 @@ from pipelines.catalog.parallel import Run, processes
 from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
 from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
-from pipelines.catalog.provenance import identify, make_record, unstated
+from pipelines.catalog.provenance import identify, make_record
+from pipelines.catalog.readers import OTHER_SUFFIXES, PARQUET_SUFFIXES
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
 from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
@@ -44,7 +45,6 @@ from pipelines.storage.atomic import (
 )
 
 STARS_PER_PARTITION = 1 << 20
-_FILE_SUFFIXES = (".parquet", ".parq", ".pq")
 
 
 def ingest(
@@ -91,14 +91,21 @@ def ingest(
     Raises
     ------
     InputError
-        If the input is structurally unsound or mostly faulty, or a choice is missing
-        or contradictory. Then nothing is written.
+        If the input is structurally unsound or mostly faulty, a choice is missing or
+        contradictory, or the output is named like another format. Then nothing is
+        written.
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
         raise InputError(f"--workers is at least 1, not {workers}")
-    single = output.suffix in _FILE_SUFFIXES
+    suffix = Path(output.name.lower().removesuffix(".gz")).suffix
+    single = suffix in PARQUET_SUFFIXES
+    if suffix in OTHER_SUFFIXES:
+        raise InputError(
+            f"{output}: a table of stars is written as parquet: name a file such as "
+            "stars.parquet, or a folder without such an ending, such as stars"
+        )
     if single and (workers > 1 or cells is not None):
         raise InputError(
             f"{output} is one file, which one process writes, star by star: with "
@@ -158,7 +165,7 @@ def _write_file(
         for each in rows.runs:
             table.write(as_columns(joined([header, read_run(each.stem)])))
         inputs = [identify(path) for path in plan.files]
-        report = make_report(plan, rows.counts, unstated(plan, inputs))
+        report = make_report(plan, rows)
         table.describe(make_record(plan, inputs, report))
     return report
 
@@ -186,7 +193,7 @@ def _fill_folder(
             f"{cells.width:.4g} pc; {written[1]:,} outlying stars left by themselves"
         )
     inputs = list(run(identify, plan.files))
-    report = make_report(plan, rows.counts, [*notes, *unstated(plan, inputs)])
+    report = make_report(plan, rows, notes)
     record = make_record(plan, inputs, report)
     record["merge"] = None if cells is None else str(cells)
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from pipelines.bands import Conversion, conversion, source_band
+from pipelines.bands.source import UNKNOWN, known_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter, parse_filter
-from pipelines.catalog.mapping import Recipe, choose, parse_mappings
+from pipelines.catalog.mapping import (
+    NAME,
+    PRESET,
+    Binding,
+    Recipe,
+    choose,
+    parse_mappings,
+)
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
@@ -19,6 +28,7 @@ from pipelines.catalog.presets import (
     fitting_presets,
     load_preset,
 )
+from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.readers import find_files, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source, locate
@@ -31,17 +41,39 @@ _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
-    """What is read from each source, in order, and the units of what comes out."""
+    """What is read from each source, in order, and the units of what comes out.
+
+    ``catalogues`` are the names of what was given, each a file or a folder. ``band`` is
+    that of all extinctions, as far as it is known, to which ``changes`` convert those
+    of each source, or ``None`` where they are in it.
+    """
 
     options: IngestOptions
     survey: Preset | None
     validators: Sequence[RowValidator]
     units: dict[str, str]
+    catalogues: Sequence[str]
+    band: str
+    changes: Sequence[Conversion | None]
 
     @property
     def files(self) -> list[Path]:
         """The files of the sources."""
         return [validator.source.path for validator in self.validators]
+
+    def shared(self, pairs: Mapping[tuple[int, int], int]) -> list[str]:
+        """How many objects two catalogues share, by their numbers, in words."""
+        names = self.catalogues
+        return [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs.items()]
+
+    def conversions(self) -> dict[str, list[Conversion]]:
+        """What the extinctions of each catalogue are multiplied by, if anything."""
+        found: dict[str, list[Conversion]] = {}
+        for validator, change in zip(self.validators, self.changes, strict=True):
+            changes = found.setdefault(self.catalogues[validator.catalogue], [])
+            if change is not None and change not in changes:
+                changes.append(change)
+        return found
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -50,7 +82,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     Raises
     ------
     InputError
-        If a source is no table, or a choice is missing or contradictory.
+        If a source is no table, or a choice is missing or contradictory, or extinctions
+        are of bands that cannot be converted to one.
     """
     survey = load_preset(options.preset) if options.preset else None
     default = survey.min_parallax_snr if survey else MINIMUM_PARALLAX_SNR
@@ -60,8 +93,14 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: parse_filter(text) for name, text in cuts.items()}
     keep = _kept(survey, options.keep)
     user = parse_mappings(options.mappings)
-    validators = []
-    for path in find_files([Path(path) for path in sources]):
+    given = [Path(path) for path in sources]
+    files = [
+        (file, number)
+        for number, path in enumerate(given)
+        for file in find_files([path])
+    ]
+    validators, stated = [], []
+    for path, number in files:
         source = open_source(path)
         carried = {
             name: item.column
@@ -73,7 +112,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             recipe = choose(source, user, survey, positions_only=options.positions_only)
         except InputError as error:
             raise InputError(f"{error}{_offered(source, options)}") from error
-        if options.band is None and (survey is None or "extinction" in user):
+        stated.append(_stated(source, recipe.get("extinction"), survey))
+        if stated[-1] == UNKNOWN and options.declare_band is None:
             _ask_for_band(source, recipe)
         validators.append(
             RowValidator(
@@ -82,12 +122,63 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                 filters=filters,
                 carried=carried,
                 min_parallax_snr=options.min_parallax_snr or default,
+                catalogue=number,
             )
         )
-    units = _units([item.source for item in validators], keep)
+    band, changes = "", [None] * len(validators)
+    if not options.positions_only:
+        band, changes = _in_one_band([path for path, _ in files], stated, options)
+    names = [path.name for path in given]
     return IngestPlan(
-        options=options, survey=survey, validators=validators, units=units
+        options=options,
+        survey=survey,
+        validators=list(map(_converted, validators, changes)),
+        units=_units([item.source for item in validators], keep),
+        catalogues=names if len(set(names)) == len(names) else list(map(str, given)),
+        band=band,
+        changes=changes,
     )
+
+
+def _stated(source: Source, binding: Binding | None, survey: Preset | None) -> str:
+    """The band that is stated for the extinctions of a source."""
+    if survey is not None and binding is not None and binding.origin == PRESET:
+        return survey.band or UNKNOWN
+    if survey is None and binding is not None and binding.origin == NAME:
+        return stated_band(source.path)
+    return UNKNOWN
+
+
+def _in_one_band(
+    files: Sequence[Path], stated: Sequence[str], options: IngestOptions
+) -> tuple[str, list[Conversion | None]]:
+    """The band of the table, and what leads there from that of each file."""
+    known = [known_band(text) for text in stated]
+    alike = len({band or text for band, text in zip(known, stated, strict=True)}) == 1
+    if alike and options.band is None and options.declare_band is None:
+        return known[0] or stated[0].replace(UNKNOWN, ""), [None] * len(files)
+    # What is known among others is not declared anew.
+    declared = options.declare_band
+    bands = [
+        source_band(text, None if band and not all(known) else declared, of=file.name)
+        for file, text, band in zip(files, stated, known, strict=True)
+    ]
+    target = options.band or bands[0]
+    changes = [None if band == target else conversion(band, target) for band in bands]
+    return target, changes
+
+
+def _converted(validator: RowValidator, change: Conversion | None) -> RowValidator:
+    """The same with extinctions and their errors multiplied."""
+    if change is None:
+        return validator
+    recipe = {
+        name: replace(binding, factor=binding.factor * change.factor)
+        if name.startswith("extinction")
+        else binding
+        for name, binding in validator.recipe.items()
+    }
+    return replace(validator, recipe=recipe)
 
 
 def preset_of(plan: IngestPlan, name: str) -> Preset:
@@ -96,6 +187,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     columns = {
         canonical: PresetColumn(
             column=binding.column,
+            times=binding.times,
             value=binding.value,
             unit=None if canonical == "source_id" else binding.unit,
         )
@@ -116,7 +208,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         cuts[f"not {options.where}"] = options.where
     changed = {
         "name": name,
-        "band": options.band or survey.band,
+        "band": change.source if (change := plan.changes[0]) else plan.band,
         "columns": columns,
         "cuts": cuts,
         "keep": _kept(survey, options.keep),
@@ -141,9 +233,9 @@ def _ask_for_band(source: Source, recipe: Recipe) -> None:
     column = recipe["extinction"].column if "extinction" in recipe else None
     if column is not None and _EXCESS.search(column):
         raise InputError(
-            f"{source.path}: column {column!r} is named like a colour excess: say what "
-            "it is, by --band 'E(B-V)', or --band A_V if it is an extinction; "
-            "dustmap export --band A_V converts the map"
+            f"{source.path}: column {column!r} is named like a colour excess: state "
+            "its band by --declare-band 'E(B-V)', or --declare-band A_V if it is an "
+            "extinction; --band A_V converts it"
         )
 
 

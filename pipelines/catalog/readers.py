@@ -41,13 +41,17 @@ class _Format(NamedTuple):
     starts: tuple[bytes, ...] = ()
 
 
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _FORMATS = {
-    "parquet": _Format(ParquetSource, (".parquet", ".parq", ".pq"), (b"PAR1",)),
+    "parquet": _Format(ParquetSource, PARQUET_SUFFIXES, (b"PAR1",)),
     "HDF5": _Format(Hdf5Source, (".h5", ".hdf5"), (b"\x89HDF\r\n\x1a\n",)),
     "FITS": _Format(FitsSource, (".fits", ".fit"), (b"SIMPLE  =",)),
     "VOTable": _Format(VOTableSource, (".vot", ".votable"), (b"<?xml", b"<VOTABLE")),
     "text": _Format(TextSource, (".csv", ".ecsv", ".tsv")),
 }
+OTHER_SUFFIXES = {".txt", ".dat", ".xml"}.union(
+    *(known.suffixes for known in _FORMATS.values())
+).difference(PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

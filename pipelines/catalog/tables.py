@@ -277,8 +277,8 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
     with open(path, "rb") as stream:
         if stream.read(4) != b"PAR1":
             raise InputError(
-                f"{path} is no table of this program, which are parquet files: make "
-                "one with `dustmap ingest`"
+                f"{path} is not a parquet table that dustmap wrote: make one with "
+                "`dustmap ingest`"
             )
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}

@@ -86,7 +86,7 @@ def conversion_factor(
         fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
     elif not unit.is_equivalent(target):
         fault = (
-            f"unit {said!r} is none of {canonical}, which is measured in {target}; map "
+            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
             f"another column or another unit: {remedy}"
         )
     elif in_file is not None and not _same(in_file, unit):

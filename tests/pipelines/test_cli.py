@@ -22,7 +22,7 @@ OPTIONS = {
     "simulate": "-o --output --truth --stars --seed -c --config --set --overwrite",
     "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
     "fit": "-o --output -c --config --set --resume --resume-anyway --overwrite",
-    "predict": "--map --prefix -o --output --band --from-band --overwrite",
+    "predict": "--map --prefix -o --output --band --declare-band --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
     "regress": (
