@@ -99,9 +99,8 @@ def ingest(
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
         raise InputError(f"--workers is at least 1, not {workers}")
-    suffix = Path(output.name.lower().removesuffix(".gz")).suffix
-    single = suffix in PARQUET_SUFFIXES
-    if suffix in OTHER_SUFFIXES:
+    single = output.suffix.lower() in PARQUET_SUFFIXES
+    if output.suffix.lower() in OTHER_SUFFIXES:
         raise InputError(
             f"{output}: a table of stars is written as parquet: name a file such as "
             "stars.parquet, or a folder without such an ending, such as stars"
@@ -114,35 +113,22 @@ def ingest(
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
-    report = _made(plan, output, single, cells, workers, progress, overwrite=overwrite)
+    if single:
+        report = _write_file(plan, output, overwrite=overwrite, progress=progress)
+    else:
+        _check_folder(output)
+        _check_merging(plan, cells)
+        with (
+            atomic_directory(output, overwrite=overwrite) as folder,
+            _workspace(output) as work,
+            processes(workers) as run,
+        ):
+            rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
+            report = _fill_folder(run, plan, rows, folder, cells)
     if save_preset is not None:
         place = Path(save_preset)
         write_preset(place, preset_of(plan, place.stem), overwrite=overwrite)
     return report
-
-
-def _made(
-    plan: IngestPlan,
-    output: Path,
-    single: bool,
-    cells: Cells | None,
-    workers: int,
-    progress: Progress,
-    *,
-    overwrite: bool,
-) -> IngestReport:
-    """The table, as one file or as a folder."""
-    if single:
-        return _write_file(plan, output, overwrite=overwrite, progress=progress)
-    _check_folder(output)
-    _check_merging(plan, cells)
-    with (
-        atomic_directory(output, overwrite=overwrite) as folder,
-        _workspace(output) as work,
-        processes(workers) as run,
-    ):
-        rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
-        return _fill_folder(run, plan, rows, folder, cells)
 
 
 def _workspace(output: Path) -> TemporaryDirectory[str]:

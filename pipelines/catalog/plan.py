@@ -44,8 +44,8 @@ class IngestPlan:
     """What is read from each source, in order, and the units of what comes out.
 
     ``catalogues`` are the names of what was given, each a file or a folder. ``band`` is
-    that of all extinctions, as far as it is known, to which ``changes`` convert those
-    of each source, or ``None`` where they are in it.
+    that of all extinctions, as far as it is known, and ``first_band`` what those of the
+    first source are; ``changes`` are the conversions that were needed, by catalogue.
     """
 
     options: IngestOptions
@@ -54,7 +54,8 @@ class IngestPlan:
     units: dict[str, str]
     catalogues: Sequence[str]
     band: str
-    changes: Sequence[Conversion | None]
+    first_band: str
+    changes: Sequence[tuple[str, Conversion]]
 
     @property
     def files(self) -> list[Path]:
@@ -65,15 +66,6 @@ class IngestPlan:
         """How many objects two catalogues share, by their numbers, in words."""
         names = self.catalogues
         return [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs.items()]
-
-    def conversions(self) -> dict[str, list[Conversion]]:
-        """What the extinctions of each catalogue are multiplied by, if anything."""
-        found: dict[str, list[Conversion]] = {}
-        for validator, change in zip(self.validators, self.changes, strict=True):
-            changes = found.setdefault(self.catalogues[validator.catalogue], [])
-            if change is not None and change not in changes:
-                changes.append(change)
-        return found
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -125,17 +117,31 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                 catalogue=number,
             )
         )
-    band, changes = "", [None] * len(validators)
-    if not options.positions_only:
-        band, changes = _in_one_band([path for path, _ in files], stated, options)
     names = [path.name for path in given]
+    names = names if len(set(names)) == len(names) else list(map(str, given))
+    bands = [] if options.positions_only else _bands(validators, stated, options)
+    band = options.band or next(iter(bands), "")
+    changes: list[tuple[str, Conversion]] = []
+    for number, own in enumerate(bands):
+        if own != band:
+            change, validator = conversion(own, band), validators[number]
+            recipe = {
+                name: replace(binding, factor=binding.factor * change.factor)
+                if name.startswith("extinction")
+                else binding
+                for name, binding in validator.recipe.items()
+            }
+            validators[number] = replace(validator, recipe=recipe)
+            entry = (names[validator.catalogue], change)
+            changes += [entry] if entry not in changes else []
     return IngestPlan(
         options=options,
         survey=survey,
-        validators=list(map(_converted, validators, changes)),
+        validators=validators,
         units=_units([item.source for item in validators], keep),
-        catalogues=names if len(set(names)) == len(names) else list(map(str, given)),
+        catalogues=names,
         band=band,
+        first_band=next(iter(bands), ""),
         changes=changes,
     )
 
@@ -149,36 +155,23 @@ def _stated(source: Source, binding: Binding | None, survey: Preset | None) -> s
     return UNKNOWN
 
 
-def _in_one_band(
-    files: Sequence[Path], stated: Sequence[str], options: IngestOptions
-) -> tuple[str, list[Conversion | None]]:
-    """The band of the table, and what leads there from that of each file."""
+def _bands(
+    validators: Sequence[RowValidator], stated: Sequence[str], options: IngestOptions
+) -> list[str]:
+    """The band of each source; of all that state the same, as they do."""
     known = [known_band(text) for text in stated]
-    alike = len({band or text for band, text in zip(known, stated, strict=True)}) == 1
-    if alike and options.band is None and options.declare_band is None:
-        return known[0] or stated[0].replace(UNKNOWN, ""), [None] * len(files)
+    plain = [band or text for band, text in zip(known, stated, strict=True)]
+    if len(set(plain)) == 1 and options.band is None and options.declare_band is None:
+        return ["" if text == UNKNOWN else text for text in plain]
     # What is known among others is not declared anew.
-    declared = options.declare_band
-    bands = [
-        source_band(text, None if band and not all(known) else declared, of=file.name)
-        for file, text, band in zip(files, stated, known, strict=True)
+    return [
+        source_band(
+            text,
+            options.declare_band if all(known) or not band else None,
+            of=validator.source.path.name,
+        )
+        for text, band, validator in zip(stated, known, validators, strict=True)
     ]
-    target = options.band or bands[0]
-    changes = [None if band == target else conversion(band, target) for band in bands]
-    return target, changes
-
-
-def _converted(validator: RowValidator, change: Conversion | None) -> RowValidator:
-    """The same with extinctions and their errors multiplied."""
-    if change is None:
-        return validator
-    recipe = {
-        name: replace(binding, factor=binding.factor * change.factor)
-        if name.startswith("extinction")
-        else binding
-        for name, binding in validator.recipe.items()
-    }
-    return replace(validator, recipe=recipe)
 
 
 def preset_of(plan: IngestPlan, name: str) -> Preset:
@@ -208,7 +201,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         cuts[f"not {options.where}"] = options.where
     changed = {
         "name": name,
-        "band": change.source if (change := plan.changes[0]) else plan.band,
+        "band": plan.first_band,
         "columns": columns,
         "cuts": cuts,
         "keep": _kept(survey, options.keep),

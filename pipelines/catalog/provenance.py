@@ -37,9 +37,7 @@ def make_record(
         "where": options.where,
         "band": plan.band or None,
         "conversions": [
-            {"catalogue": name, **change.as_dict()}
-            for name, changes in plan.conversions().items()
-            for change in changes
+            {"catalogue": name, **change.as_dict()} for name, change in plan.changes
         ],
         "repeats": options.repeats,
         "inputs": list(inputs),

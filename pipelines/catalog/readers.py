@@ -49,9 +49,8 @@ _FORMATS = {
     "VOTable": _Format(VOTableSource, (".vot", ".votable"), (b"<?xml", b"<VOTABLE")),
     "text": _Format(TextSource, (".csv", ".ecsv", ".tsv")),
 }
-OTHER_SUFFIXES = {".txt", ".dat", ".xml"}.union(
-    *(known.suffixes for known in _FORMATS.values())
-).difference(PARQUET_SUFFIXES)
+OTHER_SUFFIXES = {s for known in _FORMATS.values() for s in known.suffixes} | {".gz"}
+OTHER_SUFFIXES -= set(PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

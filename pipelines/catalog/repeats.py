@@ -26,38 +26,32 @@ _PLACE = 32
 class Repeated(NamedTuple):
     """Rows whose identifier came before, and objects of more than one catalogue.
 
-    ``within`` are the numbers of those that came before in their own catalogue, shape
-    ``(n,)``, ``across`` those of others that an earlier one has; ``pairs`` counts the
-    objects that two catalogues share.
+    ``rows`` are their numbers, sorted, ``across`` whether only an earlier catalogue has
+    it, both of shape ``(n,)``; ``pairs`` counts the objects that two catalogues share.
     """
 
-    within: np.ndarray
+    rows: np.ndarray
     across: np.ndarray
     pairs: Counter[tuple[int, int]]
 
     def places(self, which: int) -> tuple[np.ndarray, np.ndarray]:
-        """Those of one run, as places in it, sorted."""
-        ends = np.array([which, which + 1]) << _PLACE
-        within, across = (
-            numbers[slice(*np.searchsorted(numbers, ends))] - ends[0]
-            for numbers in (self.within, self.across)
-        )
-        return within, across
+        """Those of one run, as places in it, and whether they are across."""
+        start, end = np.searchsorted(self.rows, np.array([which, which + 1]) << _PLACE)
+        return self.rows[start:end] - (which << _PLACE), self.across[start:end]
 
 
 def find_repeated(run: Run, runs: Sequence[SortedRun]) -> Repeated:
     """Find identifiers that occur more than once among runs."""
-    parts = []
+    parts = [Repeated(np.empty(0, np.int64), np.empty(0, bool), Counter())]
     if runs and "source_id" in runs[0].schema.names:
         count = -(-sum(each.rows for each in runs) // _HASHES_AT_ONCE)
         bounds = [part * 2**64 // count for part in range(count + 1)]
         places = [(each.stem, each.catalogue) for each in runs]
-        parts = list(run(partial(_repeated_in, places), pairwise(bounds)))
-    none = np.empty(0, np.int64)
-    within, across = (
-        np.sort(np.concatenate([none, *(part[i] for part in parts)])) for i in (0, 1)
-    )
-    return Repeated(within, across, sum((part.pairs for part in parts), Counter()))
+        parts += run(partial(_repeated_in, places), pairwise(bounds))
+    rows, across = (np.concatenate(each) for each in list(zip(*parts))[:2])
+    order = np.argsort(rows)
+    pairs = sum((part.pairs for part in parts), Counter())
+    return Repeated(rows[order], across[order], pairs)
 
 
 def _repeated_in(runs: Sequence[tuple[Path, int]], bounds: tuple[int, int]) -> Repeated:
@@ -88,4 +82,4 @@ def _repeated_in(runs: Sequence[tuple[Path, int]], bounds: tuple[int, int]) -> R
         shared = np.stack([of[:-lag][both], of[lag:][both]])
         kinds, counts = np.unique(shared, axis=1, return_counts=True)
         pairs.update(dict(zip(map(tuple, kinds.T.tolist()), counts.tolist())))
-    return Repeated(rows[own], rows[again & ~own], pairs)
+    return Repeated(rows[again], ~own[again], pairs)

@@ -120,9 +120,8 @@ def _assumptions(plan: IngestPlan) -> list[str]:
             assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
     if "ra" in first.recipe:
         assumed.append("ra and dec taken as ICRS")
-    for name, changes in plan.conversions().items():
-        assumed += [f"{name}: {change.summary()}" for change in changes]
-    if plan.options.declare_band or any(plan.changes):
+    assumed += [f"{name}: {change.summary()}" for name, change in plan.changes]
+    if plan.options.declare_band or plan.changes:
         band = parse_band(plan.band)
         terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
         assumed.append(f"band: {band.name}, in conversions {terms}")

@@ -55,17 +55,17 @@ class ValidRows:
         """Mark repeated rows of one catalogue, and of all if ``across``."""
         self.pairs = dict(sorted(repeated.pairs.items()))
         for which, each in enumerate(self.runs):
-            own, others = repeated.places(which)
-            lost = np.sort(np.concatenate([own, others])) if across else own
+            places, others = repeated.places(which)
+            lost = places if across else places[~others]
             self.kept[each.catalogue] += each.rows - len(lost)
-            if not len(lost):
-                continue
-            rows = mark_repeated(each, lost)
-            names = set(COUNTED) & set(rows.column_names)
-            self.counts.discount({n: rows[n].to_numpy() for n in names})
-            self.counts.faults.update({REPEATED: len(own)} if len(own) else {})
-            if len(lost) > len(own):
-                self.counts.cuts[IN_ANOTHER] += len(lost) - len(own)
+            if len(lost):
+                rows = mark_repeated(each, lost)
+                names = set(COUNTED) & set(rows.column_names)
+                self.counts.discount({n: rows[n].to_numpy() for n in names})
+        own = Counter({REPEATED: int((~repeated.across).sum())})
+        self.counts.faults += own  # zero is left out
+        if across:
+            self.counts.cuts += Counter({IN_ANOTHER: int(repeated.across.sum())})
 
 
 def validate_sources(

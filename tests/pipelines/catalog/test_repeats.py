@@ -36,10 +36,10 @@ def repeated_in_runs(batches, kind) -> list[list[bool]]:
             stem = Path(folder) / f"run{number}"
             runs += write_runs(stem, [columns], over_sky=False)[0]
         repeated = find_repeated(map, runs)
-        assert not len(repeated.across) and not repeated.pairs
+        assert not repeated.across.any() and not repeated.pairs
         for which, each in enumerate(runs):
             mark_repeated(each, repeated.places(which)[0])
-        marked = len(repeated.within)
+        marked = len(repeated.rows)
         left = [read_run(each.stem)["l"].to_numpy() for each in runs]
     rows = [~np.isin(np.arange(len(b)), kept) for b, kept in zip(batches, left)]
     assert marked == sum(each.sum() for each in rows)
