@@ -27,7 +27,7 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.merging import MERGED_COLUMNS, Cells, parse_cells
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.parallel import Run, processes
-from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
+from pipelines.catalog.partitions import partitions_of, tile, write_partition
 from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import identify, make_record
@@ -163,10 +163,10 @@ def _fill_folder(
     if cells is not None:
         cells = cells.reaching(rows.counts.farthest)
         deepest = min(COUNT_ORDER, cells.coarsest)
-    layout = Layout(schema=rows.runs[0].schema, units=plan.units, cells=cells)
+    write = partial(write_partition, rows.runs[0].schema, plan.units, cells)
     tiles = tile(rows.stars, STARS_PER_PARTITION, deepest)
     parts = partitions_of(folder, tiles, rows.runs)
-    written = np.sum(list(run(partial(write_partition, layout), parts)), axis=0)
+    written = np.sum(list(run(write, parts)), axis=0)
     orders = [place.order for place in tiles]
     notes = [
         f"{len(tiles)} partitions in the order of the sky, HEALPix orders "

@@ -196,14 +196,11 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         notes=f"Saved from the mapping of {first.source.path.name}.",
         columns=columns,
     )
-    cuts = dict(survey.cuts)
-    if options.where is not None:
-        cuts[f"not {options.where}"] = options.where
     changed = {
         "name": name,
         "band": plan.first_band,
         "columns": columns,
-        "cuts": cuts,
+        "cuts": {name: item.text for name, item in first.filters.items()},
         "keep": _kept(survey, options.keep),
         "min_parallax_snr": first.min_parallax_snr,
     }

@@ -20,17 +20,9 @@ from pipelines.catalog.conversions import KINDS, convert
 from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.hdf5_reader import Hdf5Source
 from pipelines.catalog.parquet_reader import ParquetSource
-from pipelines.catalog.source import (
-    Source,
-    describe_absence,
-    is_gzipped,
-    locate,
-    reading,
-)
+from pipelines.catalog.source import Source, is_gzipped, locate, reading
 from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
-
-__all__ = ["describe_absence", "find_files", "open_source", "read_columns"]
 
 
 class _Format(NamedTuple):

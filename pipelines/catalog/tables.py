@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +27,6 @@ Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
 
 
-class TableWriter(Protocol):
-    """Takes batches of rows; the provenance may be known only at the end."""
-
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append one batch, all columns, of NumPy or Arrow, of one length."""
-
-    def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table."""
-
-
 @contextmanager
 def open_table(
     path: str | os.PathLike[str],
@@ -52,7 +42,7 @@ def open_table(
     where that would lose something.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
-        writer = _ParquetBatches(temporary, units=dict(units), kind=kind)
+        writer = TableWriter(temporary, units=dict(units), kind=kind)
         try:
             yield writer
         finally:
@@ -61,7 +51,9 @@ def open_table(
             insert_checksum(temporary)
 
 
-class _ParquetBatches:
+class TableWriter:
+    """Takes batches of rows; the provenance may be known only at the end."""
+
     def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
         self._writer: pq.ParquetWriter | None = None
@@ -69,6 +61,7 @@ class _ParquetBatches:
         self._waiting: list[pa.Table] = []
 
     def write(self, columns: Mapping[str, Any]) -> None:
+        """Append one batch, all columns, of NumPy or Arrow, of one length."""
         table = to_table(columns)
         if self._writer is None:
             fields = [_with_unit(field, self._units) for field in table.schema]
@@ -84,11 +77,13 @@ class _ParquetBatches:
             self._flush(self._writer)
 
     def describe(self, meta: Mapping[str, Any]) -> None:
+        """Set the provenance that is saved with the table."""
         # Now, where the caller can see what is wrong with it.
         json.dumps(meta, allow_nan=False)
         self._meta = dict(meta)
 
     def close(self) -> None:
+        """Write what is left, with units and provenance."""
         if self._writer is None:
             return
         self._flush(self._writer)

@@ -109,15 +109,10 @@ def _write_piece(
     parent waiting for the rest.
     """
     number, validator = piece
-    counts = Counts()
+    place, counts, of = work / f"{number:07d}", Counts(), validator.catalogue
     batches = validator.batches(counts, progress)
-    runs, stars = write_runs(
-        work / f"{number:07d}",
-        batches,
-        over_sky=over_sky,
-        catalogue=validator.catalogue,
-    )
-    result = work / f"{number:07d}.pickle"
+    runs, stars = write_runs(place, batches, over_sky=over_sky, catalogue=of)
+    result = place.with_suffix(".pickle")
     piece_rows = ValidRows(runs, counts, stars)
     result.write_bytes(pickle.dumps((validator.source.path, piece_rows)))
     return result

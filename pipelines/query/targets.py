@@ -14,8 +14,8 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings, settled
 from pipelines.catalog.presets import load_preset
-from pipelines.catalog.readers import describe_absence, find_files, open_source
-from pipelines.catalog.source import ColumnInfo, Source, locate
+from pipelines.catalog.readers import find_files, open_source
+from pipelines.catalog.source import ColumnInfo, Source, describe_absence, locate
 from pipelines.catalog.units import sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
