@@ -70,7 +70,7 @@ class Counts:
         self, columns: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
     ) -> None:
         """Count kept rows, canonical and as the source has them, shape ``(n,)``."""
-        self._count(columns, 1)
+        self.count(columns, 1)
         self.farthest = max(self.farthest, float(columns["distance"].max()))
         for axis, names in enumerate((("l", "ra"), ("b", "dec"))):
             for angle in (values[name] for name in names if name in values):
@@ -79,10 +79,6 @@ class Counts:
         for rows in (slice(FEWEST_POSITIONS), slice(None)):
             new = [columns[n][rows] for n in ("l", "b", "distance")]
             self._note_places(np.stack(new, axis=1))
-
-    def discount(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Discount rows that were kept, canonical."""
-        self._count(columns, -1)
 
     def add(self, other: Counts, path: Path) -> None:
         """Add what was counted of a later piece, of the source ``path``.
@@ -179,7 +175,8 @@ class Counts:
                 "so small, map ra and dec instead of l and b"
             )
 
-    def _count(self, columns: Mapping[str, np.ndarray], sign: int) -> None:
+    def count(self, columns: Mapping[str, np.ndarray], sign: int) -> None:
+        """Count rows that are kept, canonical, or with ``sign`` -1 discount them."""
         self.kept += sign * len(columns["distance"])
         if "extinction" in columns:
             self.negative += sign * int((columns["extinction"] < 0).sum())

@@ -34,7 +34,7 @@ from pipelines.catalog.provenance import identify, make_record
 from pipelines.catalog.readers import OTHER_SUFFIXES, PARQUET_SUFFIXES
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
-from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
+from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.catalog.valid_rows import ValidRows, validate_sources
 from pipelines.catalog.validation import Progress
 from pipelines.storage.atomic import (
@@ -149,7 +149,7 @@ def _write_file(
         rows = validate_sources(map, plan, Path(work), progress, over_sky=False)
         header = rows.runs[0].schema.empty_table()
         for each in rows.runs:
-            table.write(as_columns(joined([header, read_run(each.stem)])))
+            table.write(joined([header, read_run(each.stem)]))
         inputs = [identify(path) for path in plan.files]
         report = make_report(plan, rows)
         table.describe(make_record(plan, inputs, report))

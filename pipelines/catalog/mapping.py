@@ -10,12 +10,7 @@ from dataclasses import dataclass, replace
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.source import Source, describe_absence, locate
-from pipelines.catalog.units import (
-    INPUT_UNITS,
-    conversion_factor,
-    sexagesimal,
-    unit_in_name,
-)
+from pipelines.catalog.units import INPUT_UNITS, conversion_factor, sexagesimal
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
@@ -238,19 +233,16 @@ def _candidates(
 
 def settled(source: Source, binding: Binding) -> Binding:
     """Choose the unit that is stated or found, and the factor from that."""
-    found, factor = _unit_in_file(source, binding), 1.0
-    if binding.canonical != "source_id":
-        factor = conversion_factor(
-            binding.canonical,
-            binding.column or str(binding.value),
-            stated=binding.unit,
-            found=found,
-            source=str(source.path),
-        )
-    named = unit_in_name(binding.column or "")
-    return replace(
-        binding, unit=binding.unit or found or named, factor=binding.times * factor
+    if binding.canonical == "source_id":
+        return binding
+    unit, factor = conversion_factor(
+        binding.canonical,
+        binding.column or str(binding.value),
+        stated=binding.unit,
+        found=_unit_in_file(source, binding),
+        source=str(source.path),
     )
+    return replace(binding, unit=unit, factor=binding.times * factor)
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:

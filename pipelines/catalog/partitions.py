@@ -19,7 +19,7 @@ from pipelines.catalog.sorted_runs import (
     joined,
     read_run,
 )
-from pipelines.catalog.tables import as_columns, open_table
+from pipelines.catalog.tables import open_table
 
 
 class Tile(NamedTuple):
@@ -97,10 +97,11 @@ def write_partition(
     if not len(table):
         return 0, 0
     order = np.argsort(table[KEY].to_numpy(), kind="stable")
-    columns, outlying = as_columns(table.drop_columns([KEY]).take(pa.array(order))), 0
+    columns, outlying = table.drop_columns([KEY]).take(pa.array(order)), 0
     if cells is not None:
-        needed = {n: columns[n].to_numpy() for n in CANONICAL_UNITS if n in columns}
-        columns, outlying = merge_rows(needed, cells)
+        names = [name for name in CANONICAL_UNITS if name in columns.column_names]
+        arrays = {name: columns[name].to_numpy() for name in names}
+        columns, outlying = merge_rows(arrays, cells)
     with open_table(part.path, units=units, kind="stars", overwrite=False) as writer:
         writer.write(columns)
         order, pixel = part.tile

@@ -60,9 +60,9 @@ class TableWriter:
         self._meta: dict[str, Any] = {}
         self._waiting: list[pa.Table] = []
 
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append one batch, all columns, of NumPy or Arrow, of one length."""
-        table = to_table(columns)
+    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
+        """Append one batch, all columns, of one length."""
+        table: Any = columns if isinstance(columns, pa.Table) else to_table(columns)
         if self._writer is None:
             fields = [_with_unit(field, self._units) for field in table.schema]
             self._writer = pq.ParquetWriter(
@@ -222,19 +222,9 @@ def to_arrow(column: np.ndarray) -> pa.Array:
     return pa.array(native, mask=mask)
 
 
-def to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Columns of NumPy or Arrow, shape ``(n,)``, as an Arrow table."""
-    return pa.table(
-        {
-            name: column if isinstance(column, pa.ChunkedArray) else to_arrow(column)
-            for name, column in columns.items()
-        }
-    )
-
-
-def as_columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """The columns of an Arrow table by name."""
-    return dict(zip(table.column_names, table.columns))
+def to_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """Columns, shape ``(n,)``, as an Arrow table."""
+    return pa.table({name: to_arrow(column) for name, column in columns.items()})
 
 
 def _row_groups(

@@ -61,7 +61,7 @@ class ValidRows:
             if len(lost):
                 rows = mark_repeated(each, lost)
                 names = set(COUNTED) & set(rows.column_names)
-                self.counts.discount({n: rows[n].to_numpy() for n in names})
+                self.counts.count({n: rows[n].to_numpy() for n in names}, -1)
         own = Counter({REPEATED: int((~repeated.across).sum())})
         self.counts.faults += own  # zero is left out
         if across:
