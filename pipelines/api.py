@@ -53,7 +53,7 @@ def fit(
     *,
     output: PathLike | None = None,
     distance_error: Any = None,
-    band: str = "",
+    declare_band: str | None = None,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -74,8 +74,8 @@ def fit(
         process, unless `DustMap.save` copies it.
     distance_error
         Of coordinates: standard deviations [pc], or quantities.
-    band
-        What the extinctions are of, e.g. ``A_V``.
+    declare_band
+        The band of the extinctions, e.g. ``A_V``.
     settings
         Keys of the configuration (``dustmap config`` prints them) and their values,
         for example ``{"budget.minutes": 2, "box.spacing": 50}``.
@@ -106,17 +106,21 @@ def fit(
         extinction is not None or extinction_error is not None
     ):
         raise InputError("a table holds its own extinctions: give no others")
+    if declare_band is not None and not isinstance(stars, SkyCoord):
+        options["declare_band"] = declare_band
     if options and not is_table(stars):
         raise InputError(
             f"{', '.join(options)}: only of a table in memory, since others are read "
             "by ingest"
         )
     if isinstance(stars, SkyCoord):
-        columns = _stars(stars, extinction, extinction_error, distance_error, band)
+        columns = _stars(
+            stars, extinction, extinction_error, distance_error, declare_band
+        )
         write_stars(kept, columns, overwrite=again)
         stars = kept
     elif is_table(stars):
-        say(str(ingest(stars, kept, band=band or None, overwrite=again, **options)))
+        say(str(ingest(stars, kept, overwrite=again, **options)))
         stars = kept
     report = run_fit(Path(stars), output, config, overwrite=overwrite, resume=resume)
     say(str(report))
@@ -178,7 +182,7 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     arrays by name.
 
     ``options`` are those of `pipelines.catalog.ingest.ingest`: ``preset``,
-    ``mappings=["l=glon:deg", …]``, ``where``, ``band``, ``overwrite`` and so on.
+    ``mappings=["l=glon:deg", …]``, ``where``, ``declare_band``, ``band`` and so on.
     """
     from pipelines.catalog.ingest import ingest as run_ingest
 
@@ -283,7 +287,11 @@ def _places(coords: SkyCoord) -> Stars:
 
 
 def _stars(
-    coords: SkyCoord, extinction: Any, error: Any, distance_error: Any, band: str
+    coords: SkyCoord,
+    extinction: Any,
+    error: Any,
+    distance_error: Any,
+    band: str | None,
 ) -> Stars:
     """Coordinates with their extinctions, checked."""
     if extinction is None or error is None:

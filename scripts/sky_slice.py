@@ -52,9 +52,11 @@ _PATH = click.Path(path_type=Path)
               help="Of the other projections, Galactic [deg].")  # fmt: skip
 @click.option("--field", default=30.0, help="Width of a gnomonic field [deg].")
 @click.option("--compare", "other", type=_PATH, help="Another map, and the difference.")
-@click.option("--factor", default=1.0, help="Multiplies the other map's values.")
+@click.option("--factor", type=float, help="Multiplies the other map's values, to "
+              "bring them to the band of MAP; known bands are converted.")  # fmt: skip
 @click.option("--log", is_flag=True, help="Logarithmic colours.")
-@click.option("--band", help="Name of the extinction; default: the map's own.")
+@click.option("--band", help="Convert to this band.")
+@click.option("--declare-band", help="State the map's band if it is not known.")
 @click.option("--nside", default=64, type=click.IntRange(min=1, max=4096),
               help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
@@ -91,9 +93,10 @@ def draw(
     centre: str = "0,0",
     field: float = 30.0,
     other: Path | None = None,
-    factor: float = 1.0,
+    factor: float | None = None,
     log: bool = False,
     band: str | None = None,
+    declare_band: str | None = None,
     width: float = 180.0,
     dpi: float = 300.0,
     output: Path | None = None,
@@ -104,7 +107,7 @@ def draw(
     if not (min(distances) > 0 and near >= 0):
         raise InputError("--distance is positive, and --from not negative")
     projection = projection_of(kind, centre, field)
-    source = open_source(path)
+    source = open_source(path).in_band(band, declare_band)
     if quantity is None:
         only_sky = source.run is None and source.density is None
         quantity = "extinction" if only_sky else "density"
@@ -116,10 +119,10 @@ def draw(
         nside=nside,
     )
     if other is None:
-        panels, columns = cut_panels(source, cut, distances, shows, band)
+        panels, columns = cut_panels(source, cut, distances, shows)
     else:
-        second = open_source(other)
-        panels, columns = compared_panels(source, second, cut, distances, band, factor)
+        second, scale = open_source(other).beside(source, factor)
+        panels, columns = compared_panels(source, second, cut, distances, scale)
     if len(panels) == len(distances) > 1:
         columns = min(len(panels), 3)
     figure = sky_panels(

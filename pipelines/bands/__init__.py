@@ -9,8 +9,7 @@ from pipelines.bands.conversion import (
     factor,
 )
 from pipelines.bands.passbands import WAVELENGTHS, parse_band
-from pipelines.bands.source import source_band
-from pipelines.bands.wanted import wanted_conversion
+from pipelines.bands.source import source_band, wanted_conversion
 
 __all__ = [
     "CURVE",

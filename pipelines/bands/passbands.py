@@ -13,6 +13,7 @@ import importlib.resources
 import math
 import re
 import tomllib
+import unicodedata
 from dataclasses import dataclass
 
 from pipelines.base.errors import InputError
@@ -25,11 +26,12 @@ WAVELENGTHS: dict[str, float] = {
     for key, wavelength in published.items()
 }
 _NAMES = ", ".join(WAVELENGTHS)
-_EXAMPLES = "A_V, A_G, A_g(PS1), A_Ks, E(B-V), E(BP-RP), A(550 nm) or the like"
 _UNITS = {"nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "angstrom": 0.1}
 _AT = re.compile(r"A\(\s*([0-9.]+)\s*([A-Za-zµμ]+)\s*\)")
-_BAND = re.compile(r"A_?(\w+(?:\(\w+\))?)")
+_BAND = re.compile(r"A_?(\w+(?:\(\w+\))?)|A\(\s*(\w+(?:\(\w+\))?)\s*\)")
 _EXCESS = re.compile(r"E\(\s*(\w+(?:\(\w+\))?)\s*-\s*(\w+(?:\(\w+\))?)\s*\)")
+# Gaia's BP and RP are also written GBP or G_BP.
+_GAIA = re.compile(r"(?<![A-Za-z])G_?(?=[BR]P(?![A-Za-z]))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +48,22 @@ class Band:
 def parse_band(text: str) -> Band:
     """Understand ``A_V``, ``A_g(PS1)``, ``E(B-V)``, ``A(550 nm)``; the case matters.
 
+    So are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with any dash for
+    the minus sign. ``name`` is one for all spellings: ``E(BP-RP)``.
+
     Raises
     ------
     InputError
         If it is none of these, or names a passband that is not known.
     """
-    plain = text.strip().replace("−", "-").replace("–", "-")
+    dashes = {c: "-" for c in text if c == "−" or unicodedata.category(c) == "Pd"}
+    plain = _GAIA.sub("", text.strip().translate(str.maketrans(dashes)))
     if found := _AT.fullmatch(plain):
         wavelength = _wavelength(found[1], found[2], text)
         name = f"A({wavelength:.10g} nm)"
         return Band(name=name, terms=((name, wavelength, 1),))
     if found := _BAND.fullmatch(plain):
-        key = _known(found[1], text)
+        key = _known(found[1] or found[2], text)
         return Band(name=f"A_{key}", terms=((f"A_{key}", WAVELENGTHS[key], 1),))
     if found := _EXCESS.fullmatch(plain):
         blue, red = (_known(part, text) for part in found.groups())
@@ -66,7 +72,10 @@ def parse_band(text: str) -> Band:
         signs = ((blue, 1), (red, -1))
         terms = tuple((f"A_{key}", WAVELENGTHS[key], sign) for key, sign in signs)
         return Band(name=f"E({blue}-{red})", terms=terms)
-    raise InputError(f"{text!r} is no extinction band: expected {_EXAMPLES}")
+    raise InputError(
+        f"{text!r} is not an extinction band: expected A_ and one of {_NAMES}, such as "
+        "A_V; the excess of two, such as E(B-V) or E(BP-RP); or A(550 nm)"
+    )
 
 
 def _wavelength(number: str, unit: str, text: str) -> float:

@@ -13,18 +13,24 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.schema import CANONICAL_UNITS
 
-REPEATED = "source_id repeated"
 FEWEST_POSITIONS = 5
 RADIAN_LIMITS = (2 * np.pi, np.pi / 2)
 PLAUSIBLE = {"distance": (20.0, 1e5), "extinction": (-30.0, 30.0)}
 """Medians that are believed [pc, mag]: dust maps reach from tens of parsecs to the
 Galaxy's end; stars behind 30 mag are seen by few surveys, and never by half of one."""
 
+_ERROR = "extinction_error"
+COUNTED = (*PLAUSIBLE, _ERROR)
+"""What is counted in bins."""
 # Bins are of 1% of a value and, around zero, of 1% of this.
 _WIDTH, _SCALE = 0.01, 1e-3
 # Up to 1e12 times that on either side; beyond it in the last bin.
 _LAST = int(np.arcsinh(1e12) / _WIDTH)
 LEVELS = (0.01, 0.5, 0.99)
+# Medians of their errors that are believed, in standard deviations of extinctions of so
+# many stars.
+_ERRORS = (1 / 300, 3.0)
+_FEWEST_SPREAD = 10
 
 
 @dataclass(slots=True)
@@ -64,7 +70,7 @@ class Counts:
         self, columns: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
     ) -> None:
         """Count kept rows, canonical and as the source has them, shape ``(n,)``."""
-        self._count(columns, 1)
+        self.count(columns, 1)
         self.farthest = max(self.farthest, float(columns["distance"].max()))
         for axis, names in enumerate((("l", "ra"), ("b", "dec"))):
             for angle in (values[name] for name in names if name in values):
@@ -73,11 +79,6 @@ class Counts:
         for rows in (slice(FEWEST_POSITIONS), slice(None)):
             new = [columns[n][rows] for n in ("l", "b", "distance")]
             self._note_places(np.stack(new, axis=1))
-
-    def drop_repeated(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Count rows that were kept, canonical, as repeated ones instead."""
-        self._count(columns, -1)
-        self.faults[REPEATED] += len(columns["distance"])
 
     def add(self, other: Counts, path: Path) -> None:
         """Add what was counted of a later piece, of the source ``path``.
@@ -99,16 +100,16 @@ class Counts:
         self._note_places(other.places)
 
     def ranges(self) -> dict[str, tuple[float, ...]]:
-        """Quantiles of distance [pc] and extinction [mag] of the rows kept."""
+        """Quantiles of distance [pc], extinction and its error [mag] of rows kept."""
         if not self.kept:
             return {}
         return {name: _quantiles(counted) for name, counted in self.bins.items()}
 
     def doubts(self) -> list[str]:
         """Which quantities are as large as if they were in another unit."""
-        doubts = []
-        for name, (low, median, high) in self.ranges().items():
-            least, most = PLAUSIBLE[name]
+        doubts, ranges = [], self.ranges()
+        for name, (least, most) in PLAUSIBLE.items():
+            low, median, high = ranges.get(name, (most, most, most))
             if not least <= median <= most:
                 unit = CANONICAL_UNITS[name]
                 bound = f"below {least:g}" if median < least else f"beyond {most:g}"
@@ -117,6 +118,18 @@ class Counts:
                     f"{median:.2g} {unit} (1% to 99%: {low:.2g} to {high:.2g}), "
                     f"{bound} {unit}. Check the column and the unit that --map "
                     f"{name}=COLUMN:UNIT says"
+                )
+        if _ERROR in ranges and self.kept >= _FEWEST_SPREAD:
+            spread, median = _spread(self.bins["extinction"]), ranges[_ERROR][1]
+            least, most = (limit * spread for limit in _ERRORS)
+            if spread and not least <= median <= most:
+                bound = "below 1/300 of" if median < least else "beyond 3 times"
+                doubts.append(
+                    f"{_ERROR} looks as if its unit were another than that of the "
+                    f"extinction, such as mmag beside mag: the median is {median:.2g} "
+                    f"mag, {bound} the standard deviation of the extinctions, "
+                    f"{spread:.2g} mag. Check the columns and the units that --map "
+                    f"extinction=COLUMN:UNIT and {_ERROR}=COLUMN:UNIT say"
                 )
         return doubts
 
@@ -162,11 +175,12 @@ class Counts:
                 "so small, map ra and dec instead of l and b"
             )
 
-    def _count(self, columns: Mapping[str, np.ndarray], sign: int) -> None:
+    def count(self, columns: Mapping[str, np.ndarray], sign: int) -> None:
+        """Count rows that are kept, canonical, or with ``sign`` -1 discount them."""
         self.kept += sign * len(columns["distance"])
         if "extinction" in columns:
             self.negative += sign * int((columns["extinction"] < 0).sum())
-        for name in PLAUSIBLE:
+        for name in COUNTED:
             if name in columns:
                 counted = sign * _count_in_bins(columns[name])
                 self.bins[name] = self.bins.get(name, 0) + counted
@@ -182,6 +196,16 @@ def _count_in_bins(values: np.ndarray) -> np.ndarray:
     place = np.rint(np.arcsinh(np.asarray(values, float) / _SCALE) / _WIDTH)
     bins = np.clip(place, -_LAST, _LAST).astype(np.int64) + _LAST
     return np.bincount(bins, minlength=2 * _LAST + 1)
+
+
+def _spread(counts: np.ndarray) -> float:
+    """Standard deviation of all but the first and the last 1%, from the counts."""
+    below, whole = np.cumsum(counts), counts.sum()
+    inner = np.diff(np.clip(below, 0.01 * whole, 0.99 * whole), prepend=0.01 * whole)
+    values = _SCALE * np.sinh(_WIDTH * (np.arange(len(counts)) - _LAST))
+    used = inner > 0
+    mean = np.average(values[used], weights=inner[used])
+    return float(np.sqrt(np.average((values[used] - mean) ** 2, weights=inner[used])))
 
 
 def _quantiles(counts: np.ndarray) -> tuple[float, ...]:

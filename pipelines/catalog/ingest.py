@@ -27,13 +27,14 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.merging import MERGED_COLUMNS, Cells, parse_cells
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.parallel import Run, processes
-from pipelines.catalog.partitions import Layout, partitions_of, tile, write_partition
+from pipelines.catalog.partitions import partitions_of, tile, write_partition
 from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
-from pipelines.catalog.provenance import identify, make_record, unstated
+from pipelines.catalog.provenance import identify, make_record
+from pipelines.catalog.readers import OTHER_SUFFIXES, PARQUET_SUFFIXES
 from pipelines.catalog.report import IngestReport, make_report
 from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
-from pipelines.catalog.tables import PROVENANCE, as_columns, open_table
+from pipelines.catalog.tables import PROVENANCE, open_table
 from pipelines.catalog.valid_rows import ValidRows, validate_sources
 from pipelines.catalog.validation import Progress
 from pipelines.storage.atomic import (
@@ -44,7 +45,6 @@ from pipelines.storage.atomic import (
 )
 
 STARS_PER_PARTITION = 1 << 20
-_FILE_SUFFIXES = (".parquet", ".parq", ".pq")
 
 
 def ingest(
@@ -91,14 +91,20 @@ def ingest(
     Raises
     ------
     InputError
-        If the input is structurally unsound or mostly faulty, or a choice is missing
-        or contradictory. Then nothing is written.
+        If the input is structurally unsound or mostly faulty, a choice is missing or
+        contradictory, or the output is named like another format. Then nothing is
+        written.
     """
     chosen, output = IngestOptions(**options), Path(output)
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
         raise InputError(f"--workers is at least 1, not {workers}")
-    single = output.suffix in _FILE_SUFFIXES
+    single = output.suffix.lower() in PARQUET_SUFFIXES
+    if output.suffix.lower() in OTHER_SUFFIXES:
+        raise InputError(
+            f"{output}: a table of stars is written as parquet: name a file such as "
+            "stars.parquet, or a folder without such an ending, such as stars"
+        )
     if single and (workers > 1 or cells is not None):
         raise InputError(
             f"{output} is one file, which one process writes, star by star: with "
@@ -107,35 +113,22 @@ def ingest(
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
-    report = _made(plan, output, single, cells, workers, progress, overwrite=overwrite)
+    if single:
+        report = _write_file(plan, output, overwrite=overwrite, progress=progress)
+    else:
+        _check_folder(output)
+        _check_merging(plan, cells)
+        with (
+            atomic_directory(output, overwrite=overwrite) as folder,
+            _workspace(output) as work,
+            processes(workers) as run,
+        ):
+            rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
+            report = _fill_folder(run, plan, rows, folder, cells)
     if save_preset is not None:
         place = Path(save_preset)
         write_preset(place, preset_of(plan, place.stem), overwrite=overwrite)
     return report
-
-
-def _made(
-    plan: IngestPlan,
-    output: Path,
-    single: bool,
-    cells: Cells | None,
-    workers: int,
-    progress: Progress,
-    *,
-    overwrite: bool,
-) -> IngestReport:
-    """The table, as one file or as a folder."""
-    if single:
-        return _write_file(plan, output, overwrite=overwrite, progress=progress)
-    _check_folder(output)
-    _check_merging(plan, cells)
-    with (
-        atomic_directory(output, overwrite=overwrite) as folder,
-        _workspace(output) as work,
-        processes(workers) as run,
-    ):
-        rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
-        return _fill_folder(run, plan, rows, folder, cells)
 
 
 def _workspace(output: Path) -> TemporaryDirectory[str]:
@@ -156,9 +149,9 @@ def _write_file(
         rows = validate_sources(map, plan, Path(work), progress, over_sky=False)
         header = rows.runs[0].schema.empty_table()
         for each in rows.runs:
-            table.write(as_columns(joined([header, read_run(each.stem)])))
+            table.write(joined([header, read_run(each.stem)]))
         inputs = [identify(path) for path in plan.files]
-        report = make_report(plan, rows.counts, unstated(plan, inputs))
+        report = make_report(plan, rows)
         table.describe(make_record(plan, inputs, report))
     return report
 
@@ -170,10 +163,10 @@ def _fill_folder(
     if cells is not None:
         cells = cells.reaching(rows.counts.farthest)
         deepest = min(COUNT_ORDER, cells.coarsest)
-    layout = Layout(schema=rows.runs[0].schema, units=plan.units, cells=cells)
+    write = partial(write_partition, rows.runs[0].schema, plan.units, cells)
     tiles = tile(rows.stars, STARS_PER_PARTITION, deepest)
     parts = partitions_of(folder, tiles, rows.runs)
-    written = np.sum(list(run(partial(write_partition, layout), parts)), axis=0)
+    written = np.sum(list(run(write, parts)), axis=0)
     orders = [place.order for place in tiles]
     notes = [
         f"{len(tiles)} partitions in the order of the sky, HEALPix orders "
@@ -186,7 +179,7 @@ def _fill_folder(
             f"{cells.width:.4g} pc; {written[1]:,} outlying stars left by themselves"
         )
     inputs = list(run(identify, plan.files))
-    report = make_report(plan, rows.counts, [*notes, *unstated(plan, inputs)])
+    report = make_report(plan, rows, notes)
     record = make_record(plan, inputs, report)
     record["merge"] = None if cells is None else str(cells)
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"

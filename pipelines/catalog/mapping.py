@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
 from pipelines.catalog.source import Source, describe_absence, locate
-from pipelines.catalog.units import (
-    INPUT_UNITS,
-    conversion_factor,
-    sexagesimal,
-    unit_in_name,
-)
+from pipelines.catalog.units import INPUT_UNITS, conversion_factor, sexagesimal
 
 CANONICAL = ("source_id", *INPUT_UNITS)
 POSITIONS = (("l", "b"), ("ra", "dec"), ("x", "y", "z"))
 USER, PRESET, NAME = 0, 1, 2
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_PRODUCT = re.compile(rf"({_NUMBER})\s*\*\s*(.+)|(.+?)\s*\*\s*({_NUMBER})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +24,13 @@ class Binding:
     """One canonical quantity's origin: a column, a constant, or (neither) ignored.
 
     ``origin`` ranks who says so: `USER` before `PRESET` before `NAME`, a column that
-    bears the canonical name. ``factor`` leads to the canonical unit, once it is chosen.
+    bears the canonical name. A column is multiplied by ``times``; ``factor``, which
+    includes that, leads to the canonical unit, once it is chosen.
     """
 
     canonical: str
     column: str | None = None
+    times: float = 1.0
     value: float | None = None
     unit: str | None = None
     optional: bool = False
@@ -39,7 +39,8 @@ class Binding:
 
     def __str__(self) -> str:
         unit = f" [{self.unit}]" if self.unit else ""
-        return f"{self.column or self.value}{unit}"
+        times = f"{self.times:g}*" if self.times != 1 else ""
+        return f"{times}{self.column or self.value}{unit}"
 
     @property
     def kind(self) -> str:
@@ -61,7 +62,8 @@ Recipe = dict[str, Binding]
 def parse_mapping(text: str) -> Binding:
     """Parse ``CANONICAL=COLUMN[:UNIT]``, where a number stands for a constant.
 
-    ``CANONICAL=none`` says that the quantity shall not be used.
+    A column may be multiplied by one: ``extinction=0.42*av:mag``. ``CANONICAL=none``
+    says that the quantity shall not be used.
 
     Raises
     ------
@@ -76,14 +78,24 @@ def parse_mapping(text: str) -> Binding:
         raise InputError(f"--map {text}: expected CANONICAL=COLUMN[:UNIT]")
     if canonical not in CANONICAL:
         raise InputError(
-            f"--map {text}: {canonical!r} is no canonical column; they are "
+            f"--map {text}: {canonical!r} is not a canonical column; these are "
             f"{', '.join(CANONICAL)}"
         )
     if column == "none":
         return Binding(canonical=canonical)
     value = _constant(column)
     if value is None:
-        return Binding(canonical=canonical, column=column, unit=unit or None)
+        times = 1.0
+        if found := _PRODUCT.fullmatch(column):
+            times, column = float(found[1] or found[4]), found[2] or found[3]
+            if canonical == "source_id" or not times:
+                raise InputError(
+                    f"--map {text}: {origin!r} cannot be the {canonical}: expected a "
+                    "column of numbers, and a factor that is not zero"
+                )
+        return Binding(
+            canonical=canonical, column=column, times=times, unit=unit or None
+        )
     if not unit or canonical == "source_id":
         raise InputError(
             f"--map {text}: a constant needs a unit, e.g. "
@@ -137,7 +149,7 @@ def choose(
             f"{', '.join(names)}: drop it, or map its counterpart (a parallax needs an "
             "error, bounds come in pairs)"
         )
-    return {name: _settled(source, choice.candidates[name]) for name in names}
+    return {name: settled(source, choice.candidates[name]) for name in names}
 
 
 class _Choice:
@@ -219,19 +231,18 @@ def _candidates(
     }
 
 
-def _settled(source: Source, binding: Binding) -> Binding:
-    """With the unit that is stated or found, and the factor from that."""
-    found, factor = _unit_in_file(source, binding), 1.0
-    if binding.canonical != "source_id":
-        factor = conversion_factor(
-            binding.canonical,
-            binding.column or str(binding.value),
-            stated=binding.unit,
-            found=found,
-            source=str(source.path),
-        )
-    named = unit_in_name(binding.column or "")
-    return replace(binding, unit=binding.unit or found or named, factor=factor)
+def settled(source: Source, binding: Binding) -> Binding:
+    """Choose the unit that is stated or found, and the factor from that."""
+    if binding.canonical == "source_id":
+        return binding
+    unit, factor = conversion_factor(
+        binding.canonical,
+        binding.column or str(binding.value),
+        stated=binding.unit,
+        found=_unit_in_file(source, binding),
+        source=str(source.path),
+    )
+    return replace(binding, unit=unit, factor=binding.times * factor)
 
 
 def _unit_in_file(source: Source, binding: Binding) -> str | None:

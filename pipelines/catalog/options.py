@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pipelines.bands.passbands import parse_band
 from pipelines.base.errors import InputError
 
+REPEATS = ("keep", "first", "error")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
@@ -31,11 +33,17 @@ class IngestOptions:
     min_parallax_snr
         Parallaxes below this signal-to-noise are cut; default the preset's, or 5.
     band
-        What the extinctions are of, e.g. ``A_V`` or ``E(B-V)``
-        (`pipelines.bands.passbands.parse_band`); default the preset's.
+        The band that extinctions are converted to, e.g. ``A_V`` or ``E(B-V)``
+        (`pipelines.bands`); default that of the first catalogue.
+    declare_band
+        The band of extinctions that is stated neither by a preset nor by a table that
+        was ingested before.
     any_range
-        Whether to take medians of distance and extinction that look as if the unit
-        were another (`pipelines.catalog.counts.PLAUSIBLE`).
+        Whether to accept medians that look as if the unit were another
+        (`pipelines.catalog.counts.Counts.doubts`).
+    repeats
+        What happens to objects that are in more than one catalogue, by ``source_id``:
+        ``keep`` all, keep the ``first``, or refuse them as an ``error``.
     """
 
     preset: str | None = None
@@ -46,12 +54,20 @@ class IngestOptions:
     max_bad: float = 0.5
     min_parallax_snr: float | None = None
     band: str | None = None
+    declare_band: str | None = None
     any_range: bool = False
+    repeats: str = "keep"
 
     def __post_init__(self) -> None:
-        if self.band is not None:
-            # By its own name: A0 is A_0.
-            object.__setattr__(self, "band", parse_band(self.band).name)
+        for name in ("band", "declare_band"):
+            if (given := getattr(self, name)) is not None:
+                # By its own name: A0 is A_0.
+                object.__setattr__(self, name, parse_band(given).name)
+        if self.repeats not in REPEATS:
+            raise InputError(
+                f"--repeats is {', '.join(REPEATS[:-1])} or {REPEATS[-1]}, not "
+                f"{self.repeats!r}"
+            )
         if not 0 <= self.max_bad <= 1:
             raise InputError(f"--max-bad is a fraction from 0 to 1, not {self.max_bad}")
         if self.min_parallax_snr is not None and not self.min_parallax_snr > 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from pipelines.catalog.sorted_runs import (
     joined,
     read_run,
 )
-from pipelines.catalog.tables import as_columns, open_table
+from pipelines.catalog.tables import open_table
 
 
 class Tile(NamedTuple):
@@ -61,19 +60,6 @@ def tile(counts: np.ndarray, limit: int, deepest: int = COUNT_ORDER) -> list[Til
     return sorted(tiles, key=lambda item: item.keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What all partitions have in common.
-
-    ``schema`` is that of the rows, to whose types all are converted, ``units`` are
-    those of columns, by name, and ``cells`` those in which stars are merged, if at all.
-    """
-
-    schema: pa.Schema
-    units: dict[str, str]
-    cells: Cells | None = None
-
-
 class Partition(NamedTuple):
     """Where a tile is written, and the stems of the runs that hold stars of it."""
 
@@ -93,26 +79,30 @@ def partitions_of(
         yield Partition(folder / name, place, stems)
 
 
-def write_partition(layout: Layout, part: Partition) -> tuple[int, int]:
+def write_partition(
+    schema: pa.Schema, units: dict[str, str], cells: Cells | None, part: Partition
+) -> tuple[int, int]:
     """Write one partition, unless repeated rows were all it had.
+
+    Its rows are converted to the types of ``schema``, columns have ``units`` by name,
+    and stars are merged in ``cells``, if at all.
 
     Returns
     -------
     The number of rows, and of outlying ones among them that were not merged.
     """
-    schema = layout.schema.append(pa.field(KEY, pa.int64()))
+    schema = schema.append(pa.field(KEY, pa.int64()))
     pieces = [read_run(stem, part.tile.keys) for stem in part.stems]
     table = joined([schema.empty_table(), *pieces])
     if not len(table):
         return 0, 0
     order = np.argsort(table[KEY].to_numpy(), kind="stable")
-    columns, outlying = as_columns(table.drop_columns([KEY]).take(pa.array(order))), 0
-    if layout.cells is not None:
-        needed = {n: columns[n].to_numpy() for n in CANONICAL_UNITS if n in columns}
-        columns, outlying = merge_rows(needed, layout.cells)
-    with open_table(
-        part.path, units=layout.units, kind="stars", overwrite=False
-    ) as writer:
+    columns, outlying = table.drop_columns([KEY]).take(pa.array(order)), 0
+    if cells is not None:
+        names = [name for name in CANONICAL_UNITS if name in columns.column_names]
+        arrays = {name: columns[name].to_numpy() for name in names}
+        columns, outlying = merge_rows(arrays, cells)
+    with open_table(part.path, units=units, kind="stars", overwrite=False) as writer:
         writer.write(columns)
         order, pixel = part.tile
         writer.describe({"order": order, "pixel": pixel, "nested": True})

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from pipelines.bands import Conversion, conversion, source_band
+from pipelines.bands.source import UNKNOWN, known_band
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter, parse_filter
-from pipelines.catalog.mapping import Recipe, choose, parse_mappings
+from pipelines.catalog.mapping import (
+    NAME,
+    PRESET,
+    Binding,
+    Recipe,
+    choose,
+    parse_mappings,
+)
 from pipelines.catalog.options import IngestOptions
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
@@ -19,6 +28,7 @@ from pipelines.catalog.presets import (
     fitting_presets,
     load_preset,
 )
+from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.readers import find_files, open_source
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.source import Source, locate
@@ -31,17 +41,31 @@ _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
-    """What is read from each source, in order, and the units of what comes out."""
+    """What is read from each source, in order, and the units of what comes out.
+
+    ``catalogues`` are the names of what was given, each a file or a folder. ``band`` is
+    that of all extinctions, as far as it is known, and ``first_band`` what those of the
+    first source are; ``changes`` are the conversions that were needed, by catalogue.
+    """
 
     options: IngestOptions
     survey: Preset | None
     validators: Sequence[RowValidator]
     units: dict[str, str]
+    catalogues: Sequence[str]
+    band: str
+    first_band: str
+    changes: Sequence[tuple[str, Conversion]]
 
     @property
     def files(self) -> list[Path]:
         """The files of the sources."""
         return [validator.source.path for validator in self.validators]
+
+    def shared(self, pairs: Mapping[tuple[int, int], int]) -> list[str]:
+        """How many objects two catalogues share, by their numbers, in words."""
+        names = self.catalogues
+        return [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs.items()]
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
@@ -50,7 +74,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     Raises
     ------
     InputError
-        If a source is no table, or a choice is missing or contradictory.
+        If a source is no table, or a choice is missing or contradictory, or extinctions
+        are of bands that cannot be converted to one.
     """
     survey = load_preset(options.preset) if options.preset else None
     default = survey.min_parallax_snr if survey else MINIMUM_PARALLAX_SNR
@@ -60,8 +85,14 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     filters = {name: parse_filter(text) for name, text in cuts.items()}
     keep = _kept(survey, options.keep)
     user = parse_mappings(options.mappings)
-    validators = []
-    for path in find_files([Path(path) for path in sources]):
+    given = [Path(path) for path in sources]
+    files = [
+        (file, number)
+        for number, path in enumerate(given)
+        for file in find_files([path])
+    ]
+    validators, stated = [], []
+    for path, number in files:
         source = open_source(path)
         carried = {
             name: item.column
@@ -73,7 +104,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             recipe = choose(source, user, survey, positions_only=options.positions_only)
         except InputError as error:
             raise InputError(f"{error}{_offered(source, options)}") from error
-        if options.band is None and (survey is None or "extinction" in user):
+        stated.append(_stated(source, recipe.get("extinction"), survey))
+        if stated[-1] == UNKNOWN and options.declare_band is None:
             _ask_for_band(source, recipe)
         validators.append(
             RowValidator(
@@ -82,12 +114,64 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                 filters=filters,
                 carried=carried,
                 min_parallax_snr=options.min_parallax_snr or default,
+                catalogue=number,
             )
         )
-    units = _units([item.source for item in validators], keep)
+    names = [path.name for path in given]
+    names = names if len(set(names)) == len(names) else list(map(str, given))
+    bands = [] if options.positions_only else _bands(validators, stated, options)
+    band = options.band or next(iter(bands), "")
+    changes: list[tuple[str, Conversion]] = []
+    for number, own in enumerate(bands):
+        if own != band:
+            change, validator = conversion(own, band), validators[number]
+            recipe = {
+                name: replace(binding, factor=binding.factor * change.factor)
+                if name.startswith("extinction")
+                else binding
+                for name, binding in validator.recipe.items()
+            }
+            validators[number] = replace(validator, recipe=recipe)
+            entry = (names[validator.catalogue], change)
+            changes += [entry] if entry not in changes else []
     return IngestPlan(
-        options=options, survey=survey, validators=validators, units=units
+        options=options,
+        survey=survey,
+        validators=validators,
+        units=_units([item.source for item in validators], keep),
+        catalogues=names,
+        band=band,
+        first_band=next(iter(bands), ""),
+        changes=changes,
     )
+
+
+def _stated(source: Source, binding: Binding | None, survey: Preset | None) -> str:
+    """The band that is stated for the extinctions of a source."""
+    if survey is not None and binding is not None and binding.origin == PRESET:
+        return survey.band or UNKNOWN
+    if survey is None and binding is not None and binding.origin == NAME:
+        return stated_band(source.path)
+    return UNKNOWN
+
+
+def _bands(
+    validators: Sequence[RowValidator], stated: Sequence[str], options: IngestOptions
+) -> list[str]:
+    """The band of each source; of all that state the same, as they do."""
+    known = [known_band(text) for text in stated]
+    plain = [band or text for band, text in zip(known, stated, strict=True)]
+    if len(set(plain)) == 1 and options.band is None and options.declare_band is None:
+        return ["" if text == UNKNOWN else text for text in plain]
+    # What is known among others is not declared anew.
+    return [
+        source_band(
+            text,
+            options.declare_band if all(known) or not band else None,
+            of=validator.source.path.name,
+        )
+        for text, band, validator in zip(stated, known, validators, strict=True)
+    ]
 
 
 def preset_of(plan: IngestPlan, name: str) -> Preset:
@@ -96,6 +180,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     columns = {
         canonical: PresetColumn(
             column=binding.column,
+            times=binding.times,
             value=binding.value,
             unit=None if canonical == "source_id" else binding.unit,
         )
@@ -111,14 +196,11 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         notes=f"Saved from the mapping of {first.source.path.name}.",
         columns=columns,
     )
-    cuts = dict(survey.cuts)
-    if options.where is not None:
-        cuts[f"not {options.where}"] = options.where
     changed = {
         "name": name,
-        "band": options.band or survey.band,
+        "band": plan.first_band,
         "columns": columns,
-        "cuts": cuts,
+        "cuts": {name: item.text for name, item in first.filters.items()},
         "keep": _kept(survey, options.keep),
         "min_parallax_snr": first.min_parallax_snr,
     }
@@ -141,9 +223,9 @@ def _ask_for_band(source: Source, recipe: Recipe) -> None:
     column = recipe["extinction"].column if "extinction" in recipe else None
     if column is not None and _EXCESS.search(column):
         raise InputError(
-            f"{source.path}: column {column!r} is named like a colour excess: say what "
-            "it is, by --band 'E(B-V)', or --band A_V if it is an extinction; "
-            "dustmap export --band A_V converts the map"
+            f"{source.path}: column {column!r} is named like a colour excess: state "
+            "its band by --declare-band 'E(B-V)', or --declare-band A_V if it is an "
+            "extinction; --band A_V converts it"
         )
 
 

@@ -34,9 +34,13 @@ Unit = Annotated[str | None, pydantic.AfterValidator(_known_unit)]
 
 
 class PresetColumn(_Strict):
-    """Where a canonical quantity comes from: a column, or one value for all rows."""
+    """Where a canonical quantity comes from: a column, or one value for all rows.
+
+    A column is multiplied by ``times``.
+    """
 
     column: str | None = None
+    times: pydantic.FiniteFloat = 1.0
     value: pydantic.FiniteFloat | None = None
     unit: Unit = None
     optional: bool = False

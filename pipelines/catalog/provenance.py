@@ -7,14 +7,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines.bands.source import joined_bands
 from pipelines.base.errors import InputError
-from pipelines.catalog.plan import IngestPlan
 from pipelines.catalog.references import plain, references_of
-from pipelines.catalog.report import IngestReport
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
 from pipelines.storage.digests import digest_of
+
+if TYPE_CHECKING:
+    from pipelines.catalog.plan import IngestPlan
+    from pipelines.catalog.report import IngestReport
 
 _TOLD: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
@@ -32,29 +35,26 @@ def make_record(
         "preset": survey.model_dump(mode="json") if survey else None,
         "map": list(options.mappings),
         "where": options.where,
-        "band": options.band,
+        "band": plan.band or None,
+        "conversions": [
+            {"catalogue": name, **change.as_dict()} for name, change in plan.changes
+        ],
+        "repeats": options.repeats,
         "inputs": list(inputs),
         "report": asdict(report),
     }
 
 
-def unstated(plan: IngestPlan, inputs: Sequence[dict[str, Any]]) -> list[str]:
+def unstated(plan: IngestPlan) -> list[str]:
     """Warnings of what a map needs and the catalogue does not say."""
-    survey, options = plan.survey, plan.options
     recipe = plan.validators[0].recipe
     if "extinction" not in recipe:
         return []
-    record = {
-        "preset": survey.model_dump(mode="json") if survey else None,
-        "map": list(options.mappings),
-        "band": options.band,
-        "inputs": list(inputs),
-    }
     found = []
-    if not all(one["band"] for one in surveys(record)):
+    if not plan.band:
         found.append(
-            "warning: the band of the extinction is not known: name it, e.g. "
-            "--band A_V; without it maps cannot be converted or compared"
+            "warning: the band of the extinction is not known: state it, e.g. "
+            "--declare-band A_V; without it maps cannot be converted or compared"
         )
     known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
     if not known & set(recipe):
@@ -74,6 +74,13 @@ def identify(path: Path) -> dict[str, Any]:
     found = {"name": path.name, "bytes": digest.size, "sha256": digest.sha256}
     record = _own_record(path)
     return found if record is None else {**found, "surveys": surveys(record)}
+
+
+def stated_band(path: Path) -> str:
+    """The band or bands that a table states which was ingested before, in one line."""
+    record = _own_record(path)
+    told = [] if record is None else surveys(record)
+    return joined_bands([one["band"] for one in told])
 
 
 def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,17 +20,9 @@ from pipelines.catalog.conversions import KINDS, convert
 from pipelines.catalog.hats import hats_files, is_hats
 from pipelines.catalog.hdf5_reader import Hdf5Source
 from pipelines.catalog.parquet_reader import ParquetSource
-from pipelines.catalog.source import (
-    Source,
-    describe_absence,
-    is_gzipped,
-    locate,
-    reading,
-)
+from pipelines.catalog.source import Source, is_gzipped, locate, reading
 from pipelines.catalog.tables import PROVENANCE, partitions
 from pipelines.catalog.text_reader import TextSource
-
-__all__ = ["describe_absence", "find_files", "open_source", "read_columns"]
 
 
 class _Format(NamedTuple):
@@ -41,13 +33,16 @@ class _Format(NamedTuple):
     starts: tuple[bytes, ...] = ()
 
 
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _FORMATS = {
-    "parquet": _Format(ParquetSource, (".parquet", ".parq", ".pq"), (b"PAR1",)),
+    "parquet": _Format(ParquetSource, PARQUET_SUFFIXES, (b"PAR1",)),
     "HDF5": _Format(Hdf5Source, (".h5", ".hdf5"), (b"\x89HDF\r\n\x1a\n",)),
     "FITS": _Format(FitsSource, (".fits", ".fit"), (b"SIMPLE  =",)),
     "VOTable": _Format(VOTableSource, (".vot", ".votable"), (b"<?xml", b"<VOTABLE")),
     "text": _Format(TextSource, (".csv", ".ecsv", ".tsv")),
 }
+OTHER_SUFFIXES = {s for known in _FORMATS.values() for s in known.suffixes} | {".gz"}
+OTHER_SUFFIXES -= set(PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

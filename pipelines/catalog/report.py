@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipelines.bands.passbands import parse_band
-from pipelines.catalog.counts import Counts
 from pipelines.catalog.plan import IngestPlan
+from pipelines.catalog.provenance import unstated
 from pipelines.catalog.schema import CANONICAL_UNITS
+from pipelines.catalog.valid_rows import ValidRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,10 @@ class IngestReport:
         The files, in the order they were read.
     rows_read, rows_kept
         Numbers of rows; the difference is in ``faults`` and ``cuts``.
+    catalogues
+        Name of each, a file or a folder, to the number of its rows kept.
+    repeats
+        Objects that are in two catalogues, in words, by pair.
     faults
         Reason to the number of faulty rows, each counted once.
     cuts
@@ -38,6 +43,8 @@ class IngestReport:
     sources: tuple[str, ...]
     rows_read: int
     rows_kept: int
+    catalogues: dict[str, int] = field(default_factory=dict)
+    repeats: tuple[str, ...] = ()
     faults: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
     negative_extinctions: int = 0
@@ -60,9 +67,12 @@ class IngestReport:
         files = f"{len(self.sources)} file" + "s" * (len(self.sources) != 1)
         lines = [
             f"{self.rows_read:,} rows read from {files}, {self.rows_kept:,} kept",
+            *(f"  {n:,} of {name}" for name, n in self.catalogues.items()),
             *_listing("faulty", self.faulty, self.faults),
             *_listing("removed by quality cuts", self.cut, self.cuts),
         ]
+        if self.repeats:
+            lines += ["objects in two catalogues:", *(f"  {n}" for n in self.repeats)]
         if self.negative_extinctions:
             lines.append(f"{self.negative_extinctions:,} negative extinctions kept")
         lines += [f"{name} from {origin}" for name, origin in self.origins.items()]
@@ -76,21 +86,24 @@ class IngestReport:
 
 
 def make_report(
-    plan: IngestPlan, counts: Counts, notes: Sequence[str] = ()
+    plan: IngestPlan, rows: ValidRows, notes: Sequence[str] = ()
 ) -> IngestReport:
     """What was counted, with what was assumed, then further ``notes`` and warnings."""
+    counts, names = rows.counts, plan.catalogues
     recipe = plan.validators[0].recipe
     warnings = [f"warning: {text}" for text in counts.doubts()]
     return IngestReport(
         sources=tuple(path.name for path in plan.files),
         rows_read=counts.rows_read,
         rows_kept=counts.kept,
+        catalogues={name: rows.kept[i] for i, name in enumerate(names) if names[1:]},
+        repeats=tuple(plan.shared(rows.pairs)),
         faults=dict(counts.faults),
         cuts=dict(counts.cuts),
         negative_extinctions=counts.negative,
         origins={name: str(binding) for name, binding in recipe.items()},
         ranges=counts.ranges(),
-        notes=(*_assumptions(plan), *notes, *warnings),
+        notes=(*_assumptions(plan), *notes, *unstated(plan), *warnings),
     )
 
 
@@ -107,8 +120,9 @@ def _assumptions(plan: IngestPlan) -> list[str]:
             assumed.append(f"{name}_error = ({name}_upper - {name}_lower) / 2")
     if "ra" in first.recipe:
         assumed.append("ra and dec taken as ICRS")
-    if plan.options.band is not None:
-        band = parse_band(plan.options.band)
+    assumed += [f"{name}: {change.summary()}" for name, change in plan.changes]
+    if plan.options.declare_band or plan.changes:
+        band = parse_band(plan.band)
         terms = ", ".join(f"{name} at {nm:g} nm" for name, nm, _ in band.terms)
         assumed.append(f"band: {band.name}, in conversions {terms}")
     if preset is not None:

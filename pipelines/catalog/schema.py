@@ -16,16 +16,6 @@ from pipelines.catalog.tables import read_table, write_table
 if TYPE_CHECKING:
     from dustmap.distributed.group import Group
 
-__all__ = [
-    "CANONICAL_UNITS",
-    "Stars",
-    "read_stars",
-    "read_stars_together",
-    "read_table",
-    "write_stars",
-    "write_table",
-]
-
 CANONICAL_UNITS = {
     "l": "deg",
     "b": "deg",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import healpy
 import numpy as np
@@ -33,7 +34,8 @@ class SortedRun:
     """One file of rows and what is known of it without opening it.
 
     ``stem`` is its path without suffix, ``first`` and ``last`` are the least and
-    largest key, and ``schema`` is that of the rows, `KEY` left out.
+    largest key, ``schema`` is that of the rows, `KEY` left out, and ``catalogue`` the
+    number of the one that they come from.
     """
 
     stem: Path
@@ -41,10 +43,15 @@ class SortedRun:
     first: int = 0
     last: int = 0
     schema: pa.Schema
+    catalogue: int = 0
 
 
 def write_runs(
-    stem: Path, batches: Iterable[Mapping[str, np.ndarray]], *, over_sky: bool
+    stem: Path,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    over_sky: bool,
+    catalogue: int = 0,
 ) -> tuple[list[SortedRun], np.ndarray]:
     """Write batches of canonical columns, shape ``(n,)``, as runs.
 
@@ -64,21 +71,20 @@ def write_runs(
     for table in _gathered(batches):
         place = stem.with_name(f"{stem.name}-{len(runs):05d}")
         order = np.arange(len(table))
-        ends = {}
+        known: dict[str, Any] = {"schema": table.schema, "catalogue": catalogue}
         if over_sky:
             key = sky_order(table["l"].to_numpy(), table["b"].to_numpy())
             order = np.argsort(key, kind="stable")
             pixel = key >> 2 * (DEEPEST - COUNT_ORDER)
             stars += np.bincount(pixel, minlength=len(stars))
-            ends = {"first": int(key[order[0]]), "last": int(key[order[-1]])}
+            known |= {"first": int(key[order[0]]), "last": int(key[order[-1]])}
         if "source_id" in table.column_names:
             _write_hashes(place, table["source_id"], order)
-        schema = table.schema
         if over_sky:
             table = table.append_column(KEY, pa.array(key)).take(pa.array(order))
         with pa.ipc.new_file(str(place.with_suffix(".arrow")), table.schema) as file:
             file.write_table(table.combine_chunks())
-        runs.append(SortedRun(stem=place, rows=len(table), schema=schema, **ends))
+        runs.append(SortedRun(stem=place, rows=len(table), **known))
     return runs, stars
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +27,6 @@ Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
 
 
-class TableWriter(Protocol):
-    """Takes batches of rows; the provenance may be known only at the end."""
-
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append one batch, all columns, of NumPy or Arrow, of one length."""
-
-    def describe(self, meta: Mapping[str, Any]) -> None:
-        """Set the provenance that is saved with the table."""
-
-
 @contextmanager
 def open_table(
     path: str | os.PathLike[str],
@@ -52,7 +42,7 @@ def open_table(
     where that would lose something.
     """
     with atomic_file(path, overwrite=overwrite) as temporary:
-        writer = _ParquetBatches(temporary, units=dict(units), kind=kind)
+        writer = TableWriter(temporary, units=dict(units), kind=kind)
         try:
             yield writer
         finally:
@@ -61,15 +51,18 @@ def open_table(
             insert_checksum(temporary)
 
 
-class _ParquetBatches:
+class TableWriter:
+    """Takes batches of rows; the provenance may be known only at the end."""
+
     def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
         self._writer: pq.ParquetWriter | None = None
         self._meta: dict[str, Any] = {}
         self._waiting: list[pa.Table] = []
 
-    def write(self, columns: Mapping[str, Any]) -> None:
-        table = to_table(columns)
+    def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
+        """Append one batch, all columns, of one length."""
+        table: Any = columns if isinstance(columns, pa.Table) else to_table(columns)
         if self._writer is None:
             fields = [_with_unit(field, self._units) for field in table.schema]
             self._writer = pq.ParquetWriter(
@@ -84,11 +77,13 @@ class _ParquetBatches:
             self._flush(self._writer)
 
     def describe(self, meta: Mapping[str, Any]) -> None:
+        """Set the provenance that is saved with the table."""
         # Now, where the caller can see what is wrong with it.
         json.dumps(meta, allow_nan=False)
         self._meta = dict(meta)
 
     def close(self) -> None:
+        """Write what is left, with units and provenance."""
         if self._writer is None:
             return
         self._flush(self._writer)
@@ -227,19 +222,9 @@ def to_arrow(column: np.ndarray) -> pa.Array:
     return pa.array(native, mask=mask)
 
 
-def to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Columns of NumPy or Arrow, shape ``(n,)``, as an Arrow table."""
-    return pa.table(
-        {
-            name: column if isinstance(column, pa.ChunkedArray) else to_arrow(column)
-            for name, column in columns.items()
-        }
-    )
-
-
-def as_columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """The columns of an Arrow table by name."""
-    return dict(zip(table.column_names, table.columns))
+def to_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """Columns, shape ``(n,)``, as an Arrow table."""
+    return pa.table({name: to_arrow(column) for name, column in columns.items()})
 
 
 def _row_groups(
@@ -277,8 +262,8 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
     with open(path, "rb") as stream:
         if stream.read(4) != b"PAR1":
             raise InputError(
-                f"{path} is no table of this program, which are parquet files: make "
-                "one with `dustmap ingest`"
+                f"{path} is not a parquet table that dustmap wrote: make one with "
+                "`dustmap ingest`"
             )
     with reading(path), pq.ParquetFile(path) as file:
         metadata = file.metadata.metadata or {}

@@ -36,12 +36,6 @@ def sexagesimal(unit: str | None) -> str | None:
     return said[0] if said else None
 
 
-def unit_in_name(column: str) -> str | None:
-    """The unit that a column's name ends in, as in ``d_kpc``."""
-    suffix = _SUFFIX.fullmatch(column)
-    return suffix[1] if suffix else None
-
-
 def parse_unit(text: str) -> u.UnitBase | None:
     """Return the unit that ``text`` names, or None if no standard knows it."""
     for standard in (None, "fits", "vounit", "cds"):
@@ -56,8 +50,8 @@ def parse_unit(text: str) -> u.UnitBase | None:
 
 def conversion_factor(
     canonical: str, column: str, *, stated: str | None, found: str | None, source: str
-) -> float:
-    """Return what a column must be multiplied by to be in its canonical unit.
+) -> tuple[str, float]:
+    """Return a column's unit, and what brings it to its canonical unit.
 
     ``stated`` is the unit given by the user or a preset, ``found`` that of the file;
     without either it is the one that the column's name ends in, as in ``d_kpc``. Angles
@@ -70,11 +64,12 @@ def conversion_factor(
         other, or the unit measures something else.
     """
     target = u.Unit(INPUT_UNITS[canonical])
-    found = found or (None if stated else unit_in_name(column))
-    if sexagesimal(stated or found) and target == u.deg:
-        return 1.0
-    remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
+    suffix = _SUFFIX.fullmatch(column)
+    found = found or (suffix[1] if suffix and not stated else None)
     said = stated or found or ""
+    if sexagesimal(said) and target == u.deg:
+        return said, 1.0
+    remedy = f"--map {canonical}={column}:{EXAMPLES[INPUT_UNITS[canonical]]}"
     unit = parse_unit(said) if said else None
     in_file = parse_unit(found) if stated and found else None
     if not said:
@@ -86,7 +81,7 @@ def conversion_factor(
         fault = f"unit {said!r} is not understood; say it, e.g. {remedy}"
     elif not unit.is_equivalent(target):
         fault = (
-            f"unit {said!r} is none of {canonical}, which is measured in {target}; map "
+            f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
             f"another column or another unit: {remedy}"
         )
     elif in_file is not None and not _same(in_file, unit):
@@ -95,7 +90,7 @@ def conversion_factor(
             f"(--map {canonical}={column}) or correct the file"
         )
     else:
-        return float(np.real(unit.to(target)))
+        return said, float(np.real(unit.to(target)))
     raise InputError(f"{source}, column {column!r} for {canonical}: {fault}")
 
 

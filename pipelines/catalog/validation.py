@@ -29,7 +29,7 @@ class RowValidator:
     """What is read from one source, and which of its rows are kept.
 
     ``filters`` are quality cuts by name, ``carried`` further columns of the source by
-    their names in the output.
+    their names in the output, and ``catalogue`` is the number of the one it belongs to.
     """
 
     source: Source
@@ -37,6 +37,7 @@ class RowValidator:
     filters: Mapping[str, RowFilter]
     carried: Mapping[str, str]
     min_parallax_snr: float
+    catalogue: int = 0
 
     def batches(self, counts: Counts, progress: Progress = None) -> Iterator[Columns]:
         """Yield canonical columns, shape ``(n,)``, of sound rows; count all others.

@@ -80,8 +80,8 @@ class _NamingPresets(click.Command):
     "mappings",
     multiple=True,
     metavar="CANONICAL=COLUMN[:UNIT]",
-    help="Where a canonical column comes from, e.g. distance=dist_pc:pc; a number "
-    "stands for a constant. Repeatable.",
+    help="Where a canonical column comes from, e.g. distance=dist_pc:pc or "
+    "extinction=3.1*ebv:mag; a number stands for a constant. Repeatable.",
 )
 @click.option(
     "--save-preset",
@@ -102,7 +102,21 @@ class _NamingPresets(click.Command):
 @click.option(
     "--band",
     metavar="BAND",
-    help="What the extinctions are of, e.g. A_V, A_G, E(B-V); the preset's if unsaid.",
+    help="Convert extinctions to this band, e.g. A_V, A_G, E(B-V).  [default: that of "
+    "the first SRC]",
+)
+@click.option(
+    "--declare-band",
+    metavar="BAND",
+    help="State the band of extinctions where neither a preset nor SRC does.",
+)
+@click.option(
+    "--repeats",
+    type=click.Choice(["keep", "first", "error"]),
+    default="keep",
+    show_default=True,
+    help="What happens to objects of one source_id in several SRC: keep all, keep that "
+    "of the first SRC, or refuse them. Repeats within one SRC are faulty.",
 )
 @click.option(
     "--positions", "positions_only", is_flag=True, help="Positions only, for predict."
@@ -110,7 +124,8 @@ class _NamingPresets(click.Command):
 @click.option(
     "--any-range",
     is_flag=True,
-    help="Take distances and extinctions whose median looks like another unit's.",
+    help="Accept medians of distances, extinctions and their errors that suggest "
+    "another unit.",
 )
 @click.option(
     "--workers",

@@ -70,7 +70,8 @@ def fit(
         named = " ".join(map(str, tables))
         raise InputError(
             f"a fit takes one table of stars: join these first, by `dustmap ingest "
-            f"{named} -o all.parquet`, which also finds stars that are in both"
+            f"{named} -o all.parquet`, which converts them to one band and counts "
+            "objects that are in both"
         )
     stars = next(iter(tables))
     settings = load_config(FitConfig, config, overrides)

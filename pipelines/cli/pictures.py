@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pipelines.base.errors import InputError
-from pipelines.cli.reporting import LENGTH, OUT, reporting
+from pipelines.cli.reporting import LENGTH, OUT, band_options, reporting
 
 
 class _Kind(click.ParamType):
@@ -63,7 +63,6 @@ def _kinds() -> list[str]:
     help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc. "
     "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
 )
-@click.option("--band", help="Name of the extinction, as A_V; default: the map's own.")
 @click.option("--panel", metavar="NAME", help="face-on, near, edge-on, slice, sky: "
               "this panel alone: mean, median, std or relative-error.")  # fmt: skip
 @click.option("--vmin", type=float, help="Where the colours of the map, or of --panel, "
@@ -85,13 +84,15 @@ def _kinds() -> list[str]:
 @click.option(
     "--factor",
     type=float,
-    help="compare: multiplies the second map, to bring it to the band of the first.",
+    help="compare: multiplies the second map, to bring it to the band of the first; "
+    "without it, known bands are converted.",
 )
 @click.option(
     "--other-integrated/--other-differential",
     default=None,
     help="compare: what a map of dustmaps gives, extinctions or densities.",
 )
+@band_options
 @reporting
 def plot(
     source: Path,

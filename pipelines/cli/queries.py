@@ -176,7 +176,7 @@ def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
     change = wanted_conversion(
         {"extinction_band": dust.band},
         options["band"],
-        options["from_band"],
+        options["declare_band"],
         curve=options["curve"],
         r_v=options["r_v"],
     )

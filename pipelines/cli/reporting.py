@@ -67,7 +67,7 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 band_options = _together(
     click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
-    click.option("--from-band", help="The catalogue's band, where it is not known."),
+    click.option("--declare-band", help="State the map's band if it is not known."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
 )

@@ -95,10 +95,7 @@ class RunProducts:
         """Through the whole box, at its own spacing; none of other cubes."""
         if not self._is_whole:
             return []
-        return [
-            replace(one, arrays={k: self.factor * v for k, v in one.arrays.items()})
-            for one in self._whole[1].values()
-        ]
+        return [convert(one, self.change) for one in self._whole[1].values()]
 
     @cached_property
     def cube(self) -> Cube:

@@ -58,9 +58,9 @@ class ExportOptions:
         Of images (`pipelines.formats.images.Field`).
     ordering
         Of the pixels in HEALPix files: ``nested``, as unless given, or ``ring``.
-    band, from_band, curve, r_v
-        The band to convert to, and by what (`pipelines.bands`); ``from_band`` alone
-        only states the band.
+    band, declare_band, curve, r_v
+        The band to convert to, and by what (`pipelines.bands`); ``declare_band`` states
+        the run's own where that is not known.
     fill, fill_beyond
         A map that continues this one, in its band, beyond its ``box`` (as unless given)
         or its ``stars``; of a cube it fills the cells that no sight line crosses.
@@ -78,7 +78,7 @@ class ExportOptions:
     field: Field | None = None
     ordering: str | None = None
     band: str | None = None
-    from_band: str | None = None
+    declare_band: str | None = None
     curve: str | None = None
     r_v: float | None = None
     fill: OtherMap | None = None
@@ -91,7 +91,7 @@ class ExportOptions:
     def change(self, meta: dict[str, Any]) -> Conversion | None:
         """From the band of a run to the one that is wanted, if any is named."""
         return wanted_conversion(
-            meta, self.band, self.from_band, curve=self.curve, r_v=self.r_v
+            meta, self.band, self.declare_band, curve=self.curve, r_v=self.r_v
         )
 
     def check(self, targets: Targets) -> None:

@@ -27,7 +27,6 @@ def cut_panels(
     cut: Cut,
     distances: Sequence[float],
     shows: Sequence[str] = (),
-    band: str | None = None,
 ) -> tuple[list[SkyPanel], int]:
     """Panels row by row, and how many there are in a row.
 
@@ -40,8 +39,6 @@ def cut_panels(
     shows
         Panels of a row, as `Cut.show`; without any the value and, where it is known,
         the std of an integral: that of a density is of points, not of cells.
-    band
-        Name of the extinction; that of the map if ``None``.
 
     Raises
     ------
@@ -54,7 +51,7 @@ def cut_panels(
         joint = not rows[0].on_sphere and _std(source, rows[0])
         shows = ["value", "std"] if joint else ["value"]
     for row in rows:
-        factor, what, label = _labels(source, row, band)
+        factor, what, label = _labels(source, row)
         labels = {
             "value": f"{what} {label}".strip(),
             "std": f"std of the {label}",
@@ -84,7 +81,6 @@ def compared_panels(
     other: Source,
     cut: Cut,
     distances: Sequence[float],
-    band: str | None = None,
     factor: float = 1.0,
 ) -> tuple[list[SkyPanel], int]:
     """Both maps, their difference and that over the first one's std where it is known.
@@ -98,7 +94,7 @@ def compared_panels(
     panels = []
     for distance in distances:
         row = replace(cut, distance=distance, show="value")
-        unit, what, label = _labels(source, row, band)
+        unit, what, label = _labels(source, row)
         first = _scaled(cut_sky(source, row)[0], unit)
         second = _scaled(cut_sky(other, row)[0], unit * factor)
         panels += [
@@ -128,7 +124,7 @@ def compared_panels(
     return panels, 2
 
 
-def _labels(source: Source, cut: Cut, band: str | None) -> tuple[float, str, str]:
+def _labels(source: Source, cut: Cut) -> tuple[float, str, str]:
     """Factor, statistic and label of a row; an error if the map has nothing there."""
     sky, what = cut_sky(source, cut)
     values = sky(*_everywhere())
@@ -137,10 +133,9 @@ def _labels(source: Source, cut: Cut, band: str | None) -> tuple[float, str, str
             f"{source.path} holds nothing at {cut.distance:g} pc: choose a --distance "
             "inside it"
         )
-    named = source.band if band is None else band
     if cut.quantity == "extinction":
-        return 1.0, what, extinction_label(named)
-    factor, label = density_label(values, source.unit, named)
+        return 1.0, what, extinction_label(source.band)
+    factor, label = density_label(values, source.unit, source.band)
     return factor, what, label
 
 

@@ -90,7 +90,9 @@ def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
     """
     if source.run is not None:
         positive = source.run.posterior.model.positive and not cut.on_sphere
-        return _of_run(source.run, cut), "median" if positive else "mean"
+        values, pure = _of_run(source.run, cut), cut.show == "relative-error"
+        factor = 1.0 if pure else source.factor
+        return lambda *at: factor * values(*at), "median" if positive else "mean"
     if cut.show == "sample":
         raise MissingError(f"{source.path} holds no samples: name a run")
     if cut.on_sphere:

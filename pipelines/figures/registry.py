@@ -45,10 +45,12 @@ class PlotOptions:
         Of the sky maps.
     other, factor, other_integrated
         A second map to compare with, by whatever `pipelines.others.open_other` opens,
-        and what its values are multiplied by: from its band to that of the first. Of
-        the package dustmaps, whether it gives extinctions from the observer.
-    band
-        Name of the extinction; that of the map's provenance if ``None``.
+        and what its values are multiplied by: from its band to that of the first; if
+        ``None``, it is converted where both are known. Of the package dustmaps, whether
+        it gives extinctions from the observer.
+    band, declare_band, curve, r_v
+        The band that all is converted to, and by what (`pipelines.bands`);
+        ``declare_band`` states the map's own where that is not known.
     width
         Of the page [mm].
     log
@@ -75,6 +77,9 @@ class PlotOptions:
     factor: float | None = None
     other_integrated: bool | None = None
     band: str | None = None
+    declare_band: str | None = None
+    curve: str | None = None
+    r_v: float | None = None
     width: float = DOUBLE
     log: bool | None = None
     within: float | None = None
@@ -86,7 +91,7 @@ class PlotOptions:
 
 
 def _page(options: PlotOptions) -> dict[str, Any]:
-    return {"width": options.width, "log": bool(options.log), "band": options.band}
+    return {"width": options.width, "log": bool(options.log)}
 
 
 def _look(options: PlotOptions) -> dict[str, Any]:
@@ -121,8 +126,7 @@ def _sky(source: Source, options: PlotOptions) -> Figure:
 
 def _lines(source: Source, options: PlotOptions) -> Figure:
     lines = source.lines(options.directions)
-    band = source.band if options.band is None else options.band
-    return lines_of_sight(lines, width=options.width, band=band)
+    return lines_of_sight(lines, width=options.width, band=source.band)
 
 
 def _slice(source: Source, options: PlotOptions) -> Figure:
@@ -137,7 +141,7 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
     cube = source.cube()
-    other, factor = _second(cube, options)
+    other, factor = _second(source, options)
     return compare(
         cube,
         other,
@@ -150,22 +154,23 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
     )
 
 
-def _second(cube: Cube, options: PlotOptions) -> tuple[Cube, float]:
+def _second(source: Source, options: PlotOptions) -> tuple[Cube, float]:
     """The second map as a cube, and the factor to the band of the first.
 
     A map of the package dustmaps is asked at the points of the first one's grid.
     """
-    reference, factor = str(options.other), options.factor
+    reference, factor, cube = str(options.other), options.factor, source.cube()
     if reference.startswith(PACKAGE):
         integrated = options.other_integrated
         other = open_other(reference, factor=factor, integrated=integrated)
         z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
         values = other.density(np.stack([x, y, z], axis=-1).reshape(-1, 3))
         found = {"mean": values.reshape(x.shape)}
-        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), 1.0
-    scale = 1.0 if factor is None else factor
+        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), source.factor
     if Path(reference).suffix != ".npz":
-        return open_source(Path(reference)).cube(), scale
+        second, scale = open_source(Path(reference)).beside(source, factor)
+        return second.cube(), scale
+    scale = source.factor * (1.0 if factor is None else factor)
     return open_cube_of(Path(reference)), scale
 
 
@@ -191,7 +196,13 @@ def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
     """
     if kind not in KINDS:
         raise InputError(f"kind is one of {', '.join(KINDS)}, got {kind!r}")
-    return _drawn(open_source(path), kind, options)
+    return _drawn(_opened(path, options), kind, options)
+
+
+def _opened(path: Path, options: PlotOptions) -> Source:
+    """The map in the band that is wanted."""
+    bands = options.band, options.declare_band
+    return open_source(path).in_band(*bands, curve=options.curve, r_v=options.r_v)
 
 
 def _drawn(source: Source, kind: str, options: PlotOptions) -> Figure:
@@ -232,7 +243,7 @@ def plot(
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
-    source = open_source(path)
+    source = _opened(path, options)
     folder.mkdir(parents=True, exist_ok=True)
     paths, left_out = [], {}
     for kind in kinds or KINDS:

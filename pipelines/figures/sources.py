@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.figures.rays import informed_rays, maps_at, ray_of
 from pipelines.figures.style import band_of
@@ -24,6 +26,7 @@ from pipelines.formats.zarr import (
 )
 from pipelines.maps.columns import Columns, usual_ends
 from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
+from pipelines.products.provenance import convert, provenance
 from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished
 
@@ -47,20 +50,59 @@ class Source:
     maps
         Extinctions that were integrated beforehand: exported maps of the sky, or those
         along the rays of a cube's store.
+    change
+        To the band of all that is drawn; ``density`` and ``maps`` are converted.
     """
 
     path: Path
     run: Run | None = None
     density: Cube | None = None
     maps: SkyMaps | None = None
+    change: Conversion | None = None
+
+    def in_band(
+        self, band: str | None, declared: str | None = None, **by: Any
+    ) -> Source:
+        """The same map in another band (`pipelines.bands.wanted_conversion`)."""
+        meta = {"extinction_band": self.band}
+        change = wanted_conversion(meta, band, declared, **by)
+        density = None if self.density is None else convert(self.density, change)
+        maps = None if self.maps is None else convert(self.maps, change)
+        return replace(self, change=change, density=density, maps=maps)
+
+    def beside(self, first: Source, factor: float | None) -> tuple[Source, float]:
+        """This map for a comparison, and what its values are multiplied by.
+
+        ``factor`` leads to the first one's own band; if ``None``, this map is converted
+        where both bands are known, and is otherwise taken to be of one band with it.
+        """
+        if factor is None and self.band and first.band:
+            return self.in_band(first.band), 1.0
+        return self, first.factor * (1.0 if factor is None else factor)
+
+    @property
+    def factor(self) -> float:
+        """From the band of the run to that of what is drawn."""
+        return 1.0 if self.change is None else self.change.factor
 
     @cached_property
     def _stored(self) -> Cube | None:
         """The density: exported, in the run folder, or computed."""
         if self.run is None:
             return self.density
+        return convert(self._in_folder or self._computed[0], self.change)
+
+    @cached_property
+    def _in_folder(self) -> Cube | None:
+        """The density that the run's folder holds, unless in another band."""
         stored = self.path / "map.zarr"
-        return read_zarr(stored) if stored.exists() else self._computed[0]
+        cube = read_zarr(stored) if stored.exists() else None
+        return cube if cube is not None and self._is_own(cube.meta) else None
+
+    def _is_own(self, meta: dict[str, Any]) -> bool:
+        """Whether a product in the run's folder is in the run's own band."""
+        assert self.run is not None
+        return band_of(meta) in ("", band_of(provenance(self.run)))
 
     @cached_property
     def _computed(self) -> tuple[Cube, dict[str, Columns]]:
@@ -74,14 +116,20 @@ class Source:
     @cached_property
     def _exported_columns(self) -> dict[str, Columns]:
         """Those in the store of the map: this one, or that in the run's folder."""
+        if self.run is not None and self._in_folder is None:
+            return {}
         store = self.path if self.run is None else self.path / "map.zarr"
         return read_columns(store) if is_zarr(store) else {}
 
     @property
     def band(self) -> str:
         """Name of the extinction, empty if it is not known."""
-        known = self._stored or self.maps
-        return "" if known is None else band_of(known.meta)
+        if self.change is not None:
+            return self.change.target
+        known = self.density or self.maps
+        if known is not None:
+            return band_of(known.meta)
+        return "" if self.run is None else band_of(provenance(self.run))
 
     @property
     def verdict(self) -> str:
@@ -106,6 +154,12 @@ class Source:
         self, along: str, between: tuple[float, float] | None = None, *, level: int = 0
     ) -> Columns | None:
         """The integral through a level's box with its std; ``None`` without samples."""
+        found = self._columns(along, between, level)
+        return None if found is None else convert(found, self.change)
+
+    def _columns(
+        self, along: str, between: tuple[float, float] | None, level: int
+    ) -> Columns | None:
         from pipelines.products import columns
 
         if level:
@@ -130,10 +184,13 @@ class Source:
             from pipelines.products import sky_maps
 
             stored = self.path / "map.healpix.fits"
+            maps = None
             if stored.exists() and nside is None and distances is None:
-                return read_healpix(stored)
-            wanted = None if distances is None else np.array(distances)
-            return sky_maps(self.run, distances=wanted, nside=nside)
+                maps = read_healpix(stored)
+            if maps is None or not self._is_own(maps.meta):
+                wanted = None if distances is None else np.array(distances)
+                maps = sky_maps(self.run, distances=wanted, nside=nside)
+            return convert(maps, self.change)
         if self.maps is None:
             where = "a run, map.healpix.fits or a newer map.zarr"
             raise self._lacks("integrated extinctions", where)
@@ -148,7 +205,8 @@ class Source:
         if self.run is not None:
             from pipelines.products import lines_of_sight
 
-            return lines_of_sight(self.run, directions)
+            found = lines_of_sight(self.run, directions)
+            return [line.scaled(self.factor) for line in found]
         if self.density is None or self.maps is None:
             raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
         maps = self.maps

@@ -14,7 +14,7 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.bands.source import SEPARATOR
+from pipelines.bands.source import known_band
 from pipelines.base.errors import InputError
 from pipelines.figures.page import Page
 from pipelines.storage.atomic import atomic_file
@@ -28,8 +28,6 @@ _FROM_KPC = 2000.0
 HATCH = 0.3
 _DPI = 200
 _FORMATS = ("png", "pdf", "svg")
-# A letter and an index, as in A_V or A_Ks, or a colour excess.
-_BAND = re.compile(r"A_\w+(?:\(\w+\))?|E\(\w+-\w+\)|A\([\d.]+ nm\)")
 # Densities whose 99th percentile is below this are shown in mag/kpc.
 _FROM_MAG_PER_PC = 0.1
 
@@ -47,9 +45,7 @@ def length_text(value: float) -> str:
 
 def band_of(meta: dict[str, Any]) -> str:
     """The extinction band that a map's provenance names; empty if none or several."""
-    parts = str(meta.get("extinction_band", "")).split(SEPARATOR)
-    found = [match.group() if match else "" for match in map(_BAND.match, parts)]
-    return found[0] if len(set(found)) == 1 else ""
+    return known_band(str(meta.get("extinction_band", "")))
 
 
 def band_symbol(band: str) -> str:

@@ -265,3 +265,10 @@ class LineOfSight:
     inner: Band | None = None
     outer: Band | None = None
     last_star: float | None = None
+
+    def scaled(self, factor: float) -> LineOfSight:
+        """The same with all extinctions multiplied by a factor."""
+        names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
+        names += ("inner", "outer")
+        known = {n: v for n in names if (v := getattr(self, n)) is not None}
+        return replace(self, **{n: factor * np.asarray(v) for n, v in known.items()})

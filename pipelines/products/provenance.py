@@ -11,11 +11,12 @@ from pipelines.bands.source import joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.references import parse_references, plain
 from pipelines.formats.citation import citation_block
-from pipelines.maps.cube import Cube, field_unit
+from pipelines.maps.columns import Columns
+from pipelines.maps.cube import Cube, SkyMaps, field_unit
 from pipelines.maps.integrated import Integrated, ShellMaps
 from pipelines.run.folder import Run
 
-Product = TypeVar("Product", Cube, Integrated, ShellMaps)
+Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -40,19 +41,23 @@ def provenance(run: Run) -> dict[str, Any]:
 def convert(product: Product, change: Conversion | None) -> Product:
     """Multiply what is an extinction or its density; lengths and places stay.
 
-    Band and conversion are in the provenance of the result, those of `Integrated` in
-    that of the cube it is written with.
+    Band and conversion are in the provenance of the result, those of `Integrated` and
+    `Columns` in that of the cube they belong to.
     """
     if change is None:
         return product
     if isinstance(product, Cube) and product.finer:
         return product.each(lambda cube: convert(cube, change))
     arrays = {
-        name: values * change.factor if field_unit(name, product.unit) else values
+        name: values * change.factor if field_unit(name, "mag") else values
         for name, values in product.arrays.items()
     }
-    if isinstance(product, Integrated):
+    if isinstance(product, Integrated | Columns):
         return replace(product, arrays=arrays)
+    if isinstance(product, SkyMaps):
+        mean, std = arrays.pop("mean"), arrays.pop("std")
+        meta = converted(product.meta, change)
+        return replace(product, mean=mean, std=std, quantiles=arrays, meta=meta)
     return replace(product, arrays=arrays, meta=converted(product.meta, change))
 
 

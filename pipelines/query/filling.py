@@ -102,7 +102,7 @@ class FilledMap:
         return (whole, parts.flags(flags, whole)) if return_flags else whole
 
     def summary(
-        self, coords: SkyCoord, *, integrated: bool, total: bool = False
+        self, coords: SkyCoord, *, integrated: bool | None = None, total: bool = False
     ) -> tuple[dict[str, u.Quantity], np.ndarray]:
         """As `DustMap.summary`."""
         if total:

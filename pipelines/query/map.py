@@ -235,7 +235,7 @@ class DustMap:
         return (answer, self._flags(asked, answer)) if return_flags else answer
 
     def summary(
-        self, coords: SkyCoord, *, integrated: bool, total: bool = False
+        self, coords: SkyCoord, *, integrated: bool | None = None, total: bool = False
     ) -> tuple[dict[str, u.Quantity], np.ndarray]:
         """``mean``, ``std`` and ``p2_5`` to ``p97_5`` by name, and the flags.
 
@@ -243,7 +243,7 @@ class DustMap:
         """
         kinds_of("mean", integrated=integrated, pct=None, total=total)
         asked = self._asked(self.source, coords, integrated, total)
-        found = self.source.answers(KINDS, integrated, asked.within)
+        found = self.source.answers(KINDS, asked.integrated, asked.within)
         answers = {name: asked.answer(part) for name, part in zip(KINDS, found)}
         return answers, self._flags(asked, answers["mean"])
 

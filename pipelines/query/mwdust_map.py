@@ -53,7 +53,7 @@ class MwdustMap(_Base):
         Whether filters are those of Schlafly & Finkbeiner (2011).
     mode
         Of `pipelines.query.map.DustMap.query`: ``mean`` or ``median``.
-    from_band
+    declare_band
         The band of the map, where it is not known.
     """
 
@@ -64,18 +64,13 @@ class MwdustMap(_Base):
         sf10: bool = True,
         *,
         mode: str = "mean",
-        from_band: str | None = None,
+        declare_band: str | None = None,
     ) -> None:
         super().__init__(filter=filter)
         self.map = open_map(path) if isinstance(path, str | Path) else path
         self._mode = mode
-        change = wanted_conversion(
-            {"extinction_band": self.map.band},
-            _COLOUR_EXCESS,
-            from_band,
-            curve=None,
-            r_v=None,
-        )
+        meta = {"extinction_band": self.map.band}
+        change = wanted_conversion(meta, _COLOUR_EXCESS, declare_band)
         excess = 1.0 if change is None else change.factor
         # That package multiplies SFD98's E(B-V), of which 0.884 is the colour excess.
         scale = 1.0 if filter is None else float(aebv(filter, sf10=sf10))

@@ -21,8 +21,8 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 }
 MODES = tuple(_KINDS)
 _BOTH = (
-    "integrated=True is the extinction from the observer to each place [mag], "
-    "integrated=False the extinction density there [mag/pc]"
+    "pass integrated=True for the extinction from the observer to each place [mag], or "
+    "integrated=False for the extinction density there [mag/pc]"
 )
 
 
@@ -46,7 +46,7 @@ def kinds_of(
         If a choice is missing, unknown or contradicts another.
     """
     if integrated is None:
-        raise InputError(f"say which quantity is meant, there is no default: {_BOTH}")
+        raise InputError(f"the quantity is missing, and has no default: {_BOTH}")
     if mode not in MODES:
         raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
     if total and not integrated:

@@ -12,11 +12,11 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.conversions import convert
-from pipelines.catalog.mapping import Binding, parse_mappings
+from pipelines.catalog.mapping import Binding, parse_mappings, settled
 from pipelines.catalog.presets import load_preset
-from pipelines.catalog.readers import describe_absence, find_files, open_source
-from pipelines.catalog.source import ColumnInfo, Source, locate
-from pipelines.catalog.units import conversion_factor, sexagesimal
+from pipelines.catalog.readers import find_files, open_source
+from pipelines.catalog.source import ColumnInfo, Source, describe_absence, locate
+from pipelines.catalog.units import sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")
@@ -76,7 +76,10 @@ class TargetTable:
 
     def _rows(self, source: Source) -> Iterator[Targets]:
         places = {
-            name: (*locate(source, str(binding.column)), self._factor(source, binding))
+            name: (
+                *locate(source, str(binding.column)),
+                settled(source, binding).factor,
+            )
             for name, binding in self._bindings.items()
         }
         numbers = {}
@@ -97,17 +100,6 @@ class TargetTable:
                 columns |= dict(zip(names, parts, strict=True))
             yield Targets(coords=coordinates(values, str(source.path)), columns=columns)
 
-    def _factor(self, source: Source, binding: Binding) -> float:
-        """What brings a column to its canonical unit."""
-        name = str(binding.column)
-        return conversion_factor(
-            binding.canonical,
-            name,
-            stated=binding.unit,
-            found=source.columns[locate(source, name)[0]].unit,
-            source=str(source.path),
-        )
-
 
 def _parts(name: str, width: int) -> list[str]:
     return [f"{name}_{index}" for index in range(width)]
@@ -117,7 +109,7 @@ def _described(source: Source, preset: str | None) -> dict[str, Binding]:
     """The columns of coordinates that a preset names, if one is given."""
     columns = load_preset(preset).columns if preset is not None else {}
     return {
-        name: Binding(canonical=name, column=item.column, unit=item.unit)
+        name: Binding(canonical=name, **dict(item))
         for name, item in columns.items()
         if name in _KNOWN
         and item.column is not None
@@ -171,15 +163,15 @@ def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
     latitude = np.abs(values["b" if "b" in values else "dec"])
     if (latitude > 90).any():
         raise InputError(
-            f"{source}: latitudes lie between -90 and 90 deg, "
-            f"{int((latitude > 90).sum())} do not: check columns and units"
+            f"{source}: latitude beyond 90 deg at {int((latitude > 90).sum())} of "
+            f"{len(latitude)} places: check columns and units"
         )
     if "distance" in values:
         negative = values["distance"] < 0
         if negative.any():
             raise InputError(
-                f"{source}: {int(negative.sum())} distances are negative; leave out "
-                "those that are not known"
+                f"{source}: negative distance at {int(negative.sum())} of "
+                f"{len(negative)} places: leave the field empty where it is not known"
             )
         parts["distance"] = values["distance"] * u.pc
     return SkyCoord(frame=frame, **parts)

@@ -50,8 +50,8 @@ def _unstated(data: ReportData) -> list[str]:
     found = []
     if not band_of(data.origin):
         found.append(
-            "The band of the extinction is not known (dustmap ingest --band A_V): the "
-            "map cannot be converted, nor compared with others."
+            "The band of the extinction is not known (dustmap ingest --declare-band "
+            "A_V): the map cannot be converted, nor compared with others."
         )
     if data.exact_distances:
         found.append(

@@ -41,7 +41,7 @@ def arrays():
 def run(arrays, tmp_path_factory):
     coords, a_v = arrays
     output = tmp_path_factory.mktemp("api") / "run"
-    dustmap.fit(coords, a_v, 0.02, output=output, band="A_V", settings=SMALL)
+    dustmap.fit(coords, a_v, 0.02, output=output, declare_band="A_V", settings=SMALL)
     return output
 
 
@@ -147,7 +147,7 @@ def test_a_fit_takes_a_table_in_memory(arrays, tmp_path):
     dust = dustmap.fit(
         table,
         output=tmp_path / "run",
-        band="A_V",
+        declare_band="A_V",
         settings=SMALL,
         mappings=[f"{n}={n}" for n in named.values()] + ["extinction_error=e_av"],
     )

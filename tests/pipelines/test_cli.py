@@ -28,7 +28,7 @@ OPTIONS = {
     "ingest": "-o --output --preset --map --where --max-bad --positions --overwrite",
     "fit": "-o --output -c --config --set --resume --resume-anyway --require "
     "--overwrite",
-    "predict": "--map --prefix -o --output --band --from-band --overwrite",
+    "predict": "--map --prefix -o --output --band --declare-band --overwrite",
     "export": "--zarr --fits --healpix --distances --nside --overwrite",
     "plot": "-o --output --nside",
     "regress": (

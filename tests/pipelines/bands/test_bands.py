@@ -86,7 +86,21 @@ def test_a_conversion_names_all_that_it_rests_on():
     ("text", "name"),
     [
         (" A_V ", "A_V"),
+        ("AV", "A_V"),
+        ("A(V)", "A_V"),
+        ("A(Ks)", "A_Ks"),
+        ("A_G_BP", "A_BP"),
+        ("AG", "A_G"),
         ("E(B−V)", "E(B-V)"),
+        ("E(B‐V)", "E(B-V)"),
+        ("E(B‑V)", "E(B-V)"),
+        ("E(B–V)", "E(B-V)"),
+        ("E(B—V)", "E(B-V)"),
+        ("E(BP-RP)", "E(BP-RP)"),
+        ("E(GBP-GRP)", "E(BP-RP)"),
+        ("E(G_BP-G_RP)", "E(BP-RP)"),
+        ("E(G_BP−G_RP)", "E(BP-RP)"),
+        ("E(G-G_RP)", "E(G-RP)"),
         ("A(0.55 um)", "A(550 nm)"),
         ("A( 550nm )", "A(550 nm)"),
         ("E(g(PS1) - r(PS1))", "E(g(PS1)-r(PS1))"),
@@ -94,6 +108,7 @@ def test_a_conversion_names_all_that_it_rests_on():
 )
 def test_names_are_understood(text, name):
     assert parse_band(text).name == name
+    assert parse_band(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -101,7 +116,7 @@ def test_names_are_understood(text, name):
     [
         ("A_V", "A_g", {}, r"do you mean G or g\(SDSS\)"),
         ("A_V", "A_Q", {}, "there are U, B, V"),
-        ("A_V", "reddening", {}, "expected A_V, A_G"),
+        ("A_V", "reddening", {}, r"such as E\(B-V\) or E\(BP-RP\)"),
         ("A_V", "E(RP-BP)", {}, "bluer band"),
         ("E(V-B)", "A_V", {}, "bluer band"),
         ("A_V", "E(G-G)", {}, "with itself"),
@@ -129,15 +144,18 @@ def test_what_makes_no_sense_is_refused(source, target, more, message):
     ],
 )
 def test_the_band_of_a_map_is_that_of_its_catalogue(stated, band):
-    assert source_band({"extinction_band": stated}) == band
+    assert source_band(stated) == source_band(stated, band) == band
+    with pytest.raises(InputError, match="--band A_Ks converts"):
+        source_band(stated, "A_Ks")
 
 
 @pytest.mark.parametrize(
     "stated", ["", "arbitrary", "as in the catalogue", "A_0; A_V", "A_V; arbitrary"]
 )
 def test_a_band_that_is_not_known_must_be_given(stated):
-    with pytest.raises(InputError, match="--from-band"):
-        source_band({"extinction_band": stated})
+    with pytest.raises(InputError, match="--declare-band"):
+        source_band(stated)
+    assert source_band(stated, "AKs") == "A_Ks"
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

@@ -86,7 +86,8 @@ def test_repeated_stars_are_found_across_files(tmp_path: Path, catalogue) -> Non
     a = write_csv(tmp_path / "a.csv", {**catalogue, "source_id": names})
     b = write_csv(tmp_path / "b.csv", {**catalogue, "source_id": names[::-1]})
     report = ingest([a, b], tmp_path / "o.parquet", mappings=MAP)
-    assert report.faults == {"source_id repeated": 20}
+    assert report.rows_kept == 40 and not report.faults
+    assert report.repeats == ("20 in a.csv and b.csv",)
 
 
 def test_each_row_is_counted_once(catalogue, run) -> None:
@@ -380,9 +381,12 @@ def test_what_a_map_lacks_is_said_loudly(tmp_path: Path, catalogue) -> None:
     plain = [item for item in mapping() if not item.startswith("distance_error")]
     notes = ingest([source], tmp_path / "a.parquet", mappings=plain).notes
     said = [note for note in notes if note.startswith("warning")]
-    assert len(said) == 2 and "--band" in said[0] and "distance_error" in said[1]
+    assert (
+        len(said) == 2 and "--declare-band" in said[0] and "distance_error" in said[1]
+    )
     more = [*plain, "distance_error=7:pc"]
-    notes = ingest([source], tmp_path / "b.parquet", mappings=more, band="A_V").notes
+    chosen = {"mappings": more, "declare_band": "A_V"}
+    notes = ingest([source], tmp_path / "b.parquet", **chosen).notes
     assert not [note for note in notes if note.startswith("warning")]
     # Nothing of the band but which it is.
     assert [note for note in notes if "band" in note] == [
@@ -398,7 +402,7 @@ def test_a_colour_excess_is_asked_about(tmp_path: Path, catalogue, name: str) ->
     columns = {**catalogue, name: catalogue["extinction"]}
     source = write_csv(tmp_path / "a.csv", columns)
     mapped = mapping(extinction=f"{name}:mag")
-    with pytest.raises(InputError, match=r"colour excess.*--band 'E\(B-V\)'"):
+    with pytest.raises(InputError, match=r"colour excess.*--declare-band 'E\(B-V\)'"):
         ingest([source], tmp_path / "a.parquet", mappings=mapped)
-    ingest([source], tmp_path / "a.parquet", mappings=mapped, band="E(B-V)")
+    ingest([source], tmp_path / "a.parquet", mappings=mapped, declare_band="E(B-V)")
     assert read_stars(tmp_path / "a.parquet").meta["band"] == "E(B-V)"

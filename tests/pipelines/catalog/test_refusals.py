@@ -73,8 +73,8 @@ def test_a_missing_unit_is_never_guessed(catalogue, run) -> None:
     ("unit", "match"),
     [
         ("parsecs", "not understood"),
-        ("mag", "measured in pc"),
-        ("mas", "measured in pc"),
+        ("mag", "not a unit of distance"),
+        ("mas", "not a unit of distance"),
     ],
 )
 def test_an_unfit_unit_is_refused(unit: str, match: str, catalogue, run) -> None:
@@ -166,8 +166,10 @@ def test_absent_sources_and_folders_are_refused(tmp_path: Path, run) -> None:
         ("distance", "expected CANONICAL=COLUMN"),
         ("distance=", "expected CANONICAL=COLUMN"),
         ("distance=d:", "expected CANONICAL=COLUMN"),
-        ("dist=d:pc", "'dist' is no canonical column"),
+        ("dist=d:pc", "'dist' is not a canonical column"),
         ("extinction_error=0.1", "a constant needs a unit"),
+        ("extinction=0*av:mag", "not zero"),
+        ("source_id=2*id", "column of numbers"),
     ],
 )
 def test_a_malformed_mapping_is_refused(text: str, match: str) -> None:

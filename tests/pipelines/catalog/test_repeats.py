@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from pipelines.catalog import repeats
 from pipelines.catalog.repeats import find_repeated
-from pipelines.catalog.sorted_runs import hash_identifiers, read_run, write_runs
+from pipelines.catalog.sorted_runs import (
+    hash_identifiers,
+    mark_repeated,
+    read_run,
+    write_runs,
+)
 
 INTEGERS = st.lists(st.lists(st.integers(-5, 30), max_size=12), max_size=8)
 STRINGS = st.lists(st.lists(st.text("abcé ", max_size=20), max_size=12), max_size=8)
@@ -30,7 +35,11 @@ def repeated_in_runs(batches, kind) -> list[list[bool]]:
             columns = {"source_id": np.array(batch, kind), "l": np.arange(len(batch))}
             stem = Path(folder) / f"run{number}"
             runs += write_runs(stem, [columns], over_sky=False)[0]
-        marked = sum(len(rows) for rows in find_repeated(map, runs))
+        repeated = find_repeated(map, runs)
+        assert not repeated.across.any() and not repeated.pairs
+        for which, each in enumerate(runs):
+            mark_repeated(each, repeated.places(which)[0])
+        marked = len(repeated.rows)
         left = [read_run(each.stem)["l"].to_numpy() for each in runs]
     rows = [~np.isin(np.arange(len(b)), kept) for b, kept in zip(batches, left)]
     assert marked == sum(each.sum() for each in rows)

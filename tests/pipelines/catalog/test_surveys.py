@@ -67,18 +67,21 @@ def test_a_table_without_a_survey_among_others_is_not_forgotten(source, tmp_path
     other.write_text(source.read_text().replace("star", "other"))
     ingest([other], tmp_path / "unknown.parquet", mappings=PLAIN)
     both = [tmp_path / "known.parquet", tmp_path / "unknown.parquet"]
-    ingest(both, tmp_path / "both.parquet")
+    with pytest.raises(InputError, match=r"unknown.parquet.*--declare-band"):
+        ingest(both, tmp_path / "both.parquet")
+    ingest(both, tmp_path / "both.parquet", declare_band="A_V")
     assert bands(tmp_path / "unknown.parquet") == [("", "")]
-    assert bands(tmp_path / "both.parquet") == [("hunt2023", "A_V"), ("", "")]
+    assert bands(tmp_path / "both.parquet") == [("hunt2023", "A_V"), ("", "A_V")]
 
 
 def test_the_band_of_one_s_own_catalogue_can_be_said(source, tmp_path):
     output = tmp_path / "stars.parquet"
-    ingest([source], output, mappings=PLAIN, band="A_G")
+    ingest([source], output, mappings=PLAIN, declare_band="A_G")
     assert bands(output) == [("", "A_G")]
     ingest([output], tmp_path / "again.parquet")
     assert bands(tmp_path / "again.parquet") == [("", "A_G")]
-    ingest([source], output, preset="hunt2023", band="A_0", overwrite=True)
-    assert bands(output) == [("hunt2023", "A_0")]
-    with pytest.raises(InputError, match="'visual' is no extinction band"):
-        ingest([source], output, mappings=PLAIN, band="visual", overwrite=True)
+    with pytest.raises(InputError, match="A_V, not A_0"):
+        ingest([source], output, preset="hunt2023", declare_band="A_0", overwrite=True)
+    for option in ("band", "declare_band"):
+        with pytest.raises(InputError, match="'visual' is not an extinction band"):
+            ingest([source], output, mappings=PLAIN, **{option: "visual"})

@@ -35,7 +35,7 @@ def test_sexagesimal_columns_become_degrees(tmp_path, sep, suffix):
     declination = COORDS.dec.to_string(u.deg, sep=other, precision=3, alwayssign=True)
     path = rows(tmp_path / f"stars{suffix}", right, declination)
     maps = ["ra=RA:hms", "dec=DEC:dms", "distance=d_kpc", *REST]
-    report = ingest([path], tmp_path / "out.parquet", mappings=maps, band="A_V")
+    report = ingest([path], tmp_path / "out.parquet", mappings=maps, declare_band="A_V")
     assert report.rows_kept == COUNT
     stars = read_stars(tmp_path / "out.parquet")
     found = SkyCoord(l=stars.l * u.deg, b=stars.b * u.deg, frame="galactic")
@@ -80,7 +80,13 @@ def test_how_angles_are_written(text, kind, expected):
 def test_units_of_names_yield_to_others(tmp_path):
     path = rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
     maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc:pc", *REST]
-    ingest([path], tmp_path / "a.parquet", mappings=maps, band="A_V", any_range=True)
+    ingest(
+        [path],
+        tmp_path / "a.parquet",
+        mappings=maps,
+        declare_band="A_V",
+        any_range=True,
+    )
     assert read_stars(tmp_path / "a.parquet").distance.max() <= 1.0
 
 
@@ -88,7 +94,7 @@ def test_a_mapping_that_worked_is_a_preset_and_offered(tmp_path, command, monkey
     monkeypatch.chdir(tmp_path)
     rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
     maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc", *REST]
-    line = "ingest stars.csv -o a.parquet --band A_V --where 'av > 0.5' "
+    line = "ingest stars.csv -o a.parquet --declare-band A_V --where 'av > 0.5' "
     line += " ".join(f"--map {text}" for text in maps)
     said = command(f"{line} --save-preset mine.toml")
     assert said.exit_code == 0, said.output
@@ -125,7 +131,7 @@ def test_a_saved_preset_keeps_whom_a_survey_cites(tmp_path):
 def test_bands_go_by_their_own_names_with_their_wavelengths(tmp_path):
     path = rows(tmp_path / "stars.csv", COORDS.ra.deg, COORDS.dec.deg)
     maps = ["ra=RA:deg", "dec=DEC:deg", "distance=d_kpc", *REST]
-    report = ingest([path], tmp_path / "a.parquet", mappings=maps, band="A0")
+    report = ingest([path], tmp_path / "a.parquet", mappings=maps, declare_band="A0")
     assert read_stars(tmp_path / "a.parquet").meta["band"] == "A_0"
     assert "A_0 at 541.4 nm" in str(report)
 

@@ -46,7 +46,7 @@ def plain(positive_run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def green(positive_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("green") / "all"
-    return folder, export(positive_run, folder, band="A_G", from_band="A_V", r_v=3.3)
+    return folder, export(positive_run, folder, band="A_G", declare_band="A_V", r_v=3.3)
 
 
 def test_every_file_holds_the_same_map(plain):
@@ -164,10 +164,10 @@ def test_a_gaussian_map_has_no_quantiles(cloud_run, tmp_path):
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"band": "A_G"}, "not stated: .*--from-band A_V"),
+        ({"band": "A_G"}, "not stated: .*--declare-band A_V"),
         ({"curve": "F19"}, "add --band"),
         ({"r_v": 3.0}, "add --band"),
-        ({"band": "A_X", "from_band": "A_V"}, "there is no band 'X'"),
+        ({"band": "A_X", "declare_band": "A_V"}, "there is no band 'X'"),
         ({"shell_edges": (0.0, 1e6)}, "shells go to"),
         ({"distances": (5.0, 1e6)}, "distances go to"),
         ({"nside": 3}, "power of 2"),
@@ -214,7 +214,7 @@ def test_a_box_that_is_not_understood_is_refused(text):
 def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     done = command(
         f"export {positive_run.path} --shells {tmp_path}/s.fits --shell-edges 0,70 "
-        f"--nside 2 --band 'E(BP-RP)' --from-band A_V --curve F19 "
+        f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19 "
         f"--citation {tmp_path}/c.cff --citation {tmp_path}/c.bib"
     )
     assert done.exit_code == 0, done.output
@@ -225,7 +225,7 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"s.fits", "c.cff", "c.bib"}
     assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
-    assert refused.exit_code == 2 and "--from-band A_V" in refused.output
+    assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
 
 
 def test_a_new_exporter_is_a_file_and_a_line_in_the_registry(

@@ -60,7 +60,7 @@ def test_figures_of_a_store_have_its_columns(store):
 
 
 def test_columns_go_with_the_band(positive_run, store, tmp_path):
-    other = exported(positive_run, tmp_path, band="A_G", from_band="A_V")
+    other = exported(positive_run, tmp_path, band="A_G", declare_band="A_V")
     factor = read_zarr(other).arrays["mean"] / read_zarr(store).arrays["mean"]
     one, two = (read_columns(path)["z"].arrays["mean"] for path in (store, other))
     np.testing.assert_allclose(two, one * np.nanmedian(factor), rtol=1e-5)

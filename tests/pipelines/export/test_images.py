@@ -146,13 +146,13 @@ def test_an_image_ends_where_the_box_holds_most_of_it(
 def test_images_on_the_command_line(command, positive_run, tmp_path):
     line = f"export {positive_run.path} --image {tmp_path}/a.fits --projection ZEA "
     line += "--center 120,-5 --field 4,3 --pixel 30arcmin --distances 80pc --band A_G "
-    said = command(line + "--from-band A_V")
+    said = command(line + "--declare-band A_V")
     assert said.exit_code == 0, said.output
     header = fits.getheader(tmp_path / "a.fits", "MEAN")
     assert (header["NAXIS1"], header["NAXIS2"]) == (8, 6)
     assert fits.getheader(tmp_path / "a.fits")["EXTBAND"] == "A_G"
     for wrong in ("--projection XYZ", "--center 1", "--pixel -1", "--header none.fits"):
-        said = command(line.replace("a.fits", "b.fits") + f"--from-band A_V {wrong}")
+        said = command(line.replace("a.fits", "b.fits") + f"--declare-band A_V {wrong}")
         assert said.exit_code == 2, wrong
     said = command(f"export {positive_run.path} --fits {tmp_path}/c.fits --pixel 1")
     assert said.exit_code == 2 and "--image" in said.output

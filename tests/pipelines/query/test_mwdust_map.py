@@ -38,7 +38,7 @@ def plain(path, distance):
 
 
 def test_it_is_called_as_those_of_that_package(path):
-    dust, own = MwdustMap(path, filter="2MASS H", from_band="A_V"), mwdust.Zero()
+    dust, own = MwdustMap(path, filter="2MASS H", declare_band="A_V"), mwdust.Zero()
     assert isinstance(dust, DustMap3D) and isinstance(own, DustMap3D)
     far = np.array([0.05, 0.1, 0.3, 9.0])
     found = dust(30.0, 3.0, far)
@@ -51,16 +51,16 @@ def test_it_is_called_as_those_of_that_package(path):
 
 
 def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):
-    dust, far = MwdustMap(path, from_band="E(B-V)"), np.array([0.1, 0.2])
+    dust, far = MwdustMap(path, declare_band="E(B-V)"), np.array([0.1, 0.2])
     np.testing.assert_allclose(dust(30.0, 3.0, far), plain(path, far) / 0.884)
     with pytest.raises(InputError):
         MwdustMap(path)
     with pytest.raises(ValueError, match="filter"):
-        MwdustMap(path, filter="no such", from_band="A_V")
+        MwdustMap(path, filter="no such", declare_band="A_V")
 
 
 def test_a_disc_is_pixels_with_their_areas(path):
-    dust = MwdustMap(path, from_band="E(B-V)")
+    dust = MwdustMap(path, declare_band="E(B-V)")
     area, values = dust.dust_vals_disk(30.0, 3.0, np.array([0.1, 0.2]), 2.0)
     assert values.shape == (len(area), 2)
     assert area.sum() == pytest.approx(
@@ -76,6 +76,6 @@ def test_a_filled_map_has_no_edge(path):
         extinction=lambda points: 1e-3 * np.linalg.norm(points, axis=-1),
     )
     filled = dustmap.fill(dustmap.open_map(path), other)
-    dust = MwdustMap(filled, from_band="E(B-V)")
+    dust = MwdustMap(filled, declare_band="E(B-V)")
     found = dust(30.0, 3.0, np.array([2.0, 3.0]))
     assert np.diff(found)[0] == pytest.approx(1.0 / 0.884)

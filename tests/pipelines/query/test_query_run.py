@@ -41,6 +41,14 @@ def store(positive_run, tmp_path_factory):
     return path
 
 
+def test_a_run_asked_without_a_quantity_says_what_to_pass(positive_run):
+    dust = open_map(positive_run.path)
+    coords = SkyCoord(10 * u.deg, 2 * u.deg, 150 * u.pc, frame="galactic")
+    for ask in (dust.query, dust.summary):
+        with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
+            ask(coords)
+
+
 def test_a_run_answers_as_predict_does(positive_run, places, coords):
     dust = open_map(positive_run.path)
     columns = predict_columns(positive_run.plan, positive_run.posterior, places)

@@ -163,7 +163,7 @@ def test_the_band_of_answers_is_chosen(command, path, rows, tmp_path):
     plain, green = tmp_path / "plain.ecsv", tmp_path / "green.ecsv"
     line = f"query {path} {rows} {MAPPED} --differential -o"
     assert command(f"{line} {plain}").exit_code == 0
-    result = command(f"{line} {green} --from-band A_V --band A_G --prefix g_")
+    result = command(f"{line} {green} --declare-band A_V --band A_G --prefix g_")
     assert result.exit_code == 0 and "A_G =" in result.output
     one, other = Table.read(plain), Table.read(green)
     ratio = factor("A_V", "A_G")
@@ -173,7 +173,7 @@ def test_the_band_of_answers_is_chosen(command, path, rows, tmp_path):
     assert other.meta["band"] == "A_G" and "A_G" in other["g_density_mean"].description
     place = f"query {path} --l 90 --b 0 --at-extinction"
     direct = said(command, f"{place} 0.3")["distance_reached"]
-    bands = f"{0.3 * ratio} --from-band A_V --band A_G"
+    bands = f"{0.3 * ratio} --declare-band A_V --band A_G"
     assert float(said(command, f"{place} {bands}")["distance_reached"][0]) == (
         pytest.approx(float(direct[0]), rel=1e-3)
     )
@@ -220,7 +220,7 @@ def test_directions_need_no_distance(command, path, rows, tmp_path):
     [
         ("--l 5 --b 5", "--distance PC"),
         ("--l 5 --distance 10", "--l and --b"),
-        ("--l 5 --b 95 --distance 10", "between -90 and 90"),
+        ("--l 5 --b 95 --distance 10", "latitude beyond 90 deg"),
         ("--l 5 --b 5 --distance 10 --mode best", "mode is one of"),
         ("--l 5 --b 5 --distance 10 --pct a,b", "separated by commas"),
         ("--l 5 --b 5 --distance 10 --mode std --pct 5", "--mode percentile"),

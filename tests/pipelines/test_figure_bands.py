@@ -1,0 +1,134 @@
+"""Figures in another band: every number is converted, none is renamed."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.bands import factor
+from pipelines.base.errors import InputError
+from pipelines.export.exporters import export_run
+from pipelines.export.options import ExportOptions
+from pipelines.figures.cuts import Cut, cut_sky
+from pipelines.figures.registry import PlotOptions, draw
+from pipelines.figures.sources import Source, open_source
+from pipelines.formats.zarr import write_zarr
+from pipelines.maps.cube import Cube
+
+RATIO = factor("A_V", "E(BP-RP)")
+L, B = np.array([20.0, 100.0]), np.array([-5.0, 5.0])
+
+
+@pytest.fixture(scope="module")
+def source(positive_run) -> Source:
+    """A run whose catalogue states no band."""
+    return Source(path=positive_run.path, run=positive_run)
+
+
+@pytest.fixture(scope="module")
+def stores(positive_run, tmp_path_factory) -> dict[str, Path]:
+    """A copy of the run with its store, in another band, and two stores of A_V."""
+    folder = tmp_path_factory.mktemp("bands")
+    shutil.copytree(positive_run.path, folder / "run")
+    paths = {"run": folder / "run", "A_V": folder / "a.zarr"}
+    for name, path in (("A_V", paths["A_V"]), ("A_Ks", folder / "run" / "map.zarr")):
+        options = ExportOptions(declare_band="A_V", band=name, nside=4)
+        export_run(positive_run.path, {"zarr": [path]}, options)
+    return paths
+
+
+def assert_scaled(first, second, ratio):
+    for name, values in first.arrays.items():
+        scale = 1.0 if name == "support" else ratio
+        found = second.arrays[name]
+        np.testing.assert_allclose(found, scale * values, rtol=1e-5, err_msg=name)
+
+
+def test_all_that_figures_read_of_a_run_is_converted(source):
+    other = source.in_band("E(GBP-GRP)", "A_V")
+    assert (source.band, other.band) == ("", "E(BP-RP)")
+    assert_scaled(source.cube(), other.cube(), RATIO)
+    assert other.cube().meta["extinction_band"] == "E(BP-RP)"
+    plain, changed = source.columns("z"), other.columns("z")
+    assert plain is not None and changed is not None
+    assert_scaled(plain, changed, RATIO)
+    assert_scaled(source.skymaps([200.0], 4), other.skymaps([200.0], 4), RATIO)
+    (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (source, other))
+    names = ("mean", "std", "median", "inner", "outer", "star_extinction", "star_error")
+    for name in names:
+        expected = RATIO * np.array(getattr(line, name))
+        np.testing.assert_allclose(getattr(scaled, name), expected, rtol=1e-12)
+    np.testing.assert_array_equal(scaled.distance, line.distance)
+    np.testing.assert_array_equal(scaled.star_distance, line.star_distance)
+    for show in ("value", "std", "relative-error", "sample"):
+        cut = Cut(quantity="extinction", show=show, distance=200.0)
+        ratio = 1.0 if show == "relative-error" else RATIO
+        values, found = (cut_sky(one, cut)[0](L, B) for one in (source, other))
+        np.testing.assert_allclose(found, ratio * values, rtol=1e-6)
+
+
+def test_all_that_figures_read_of_a_store_is_converted(stores):
+    plain = open_source(stores["A_V"])
+    other = plain.in_band("E(BP-RP)")
+    assert (plain.band, other.band) == ("A_V", "E(BP-RP)")
+    assert_scaled(plain.cube(), other.cube(), RATIO)
+    first, second = plain.columns("z"), other.columns("z")
+    assert first is not None and second is not None
+    assert_scaled(first, second, RATIO)
+    assert_scaled(plain.skymaps([150.0], None), other.skymaps([150.0], None), RATIO)
+    (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (plain, other))
+    np.testing.assert_allclose(scaled.mean, RATIO * line.mean, rtol=1e-6)
+    for quantity in ("density", "extinction"):
+        cut = Cut(quantity=quantity, distance=150.0)
+        values, found = (cut_sky(one, cut)[0](L, B) for one in (plain, other))
+        np.testing.assert_allclose(found, RATIO * values, rtol=1e-6)
+
+
+def test_a_store_in_the_run_s_folder_does_not_change_the_run_s_band(stores, source):
+    beside = open_source(stores["run"]).in_band("A_V", "A_V")
+    assert_scaled(source.cube(), beside.cube(), 1.0)
+    plain, columns = source.columns("z"), beside.columns("z")
+    assert plain is not None and columns is not None
+    assert_scaled(plain, columns, 1.0)
+
+
+def test_a_second_map_of_a_known_band_is_converted_to_that_of_the_first(stores):
+    first = open_source(stores["A_V"]).in_band("A_Ks")
+    for second in (open_source(stores["A_V"]), open_source(stores["run"] / "map.zarr")):
+        brought, scale = second.beside(first, None)
+        assert scale == 1.0
+        assert_scaled(first.cube(), brought.cube(), 1.0)
+    # One that states none is taken to be of the first one's own band.
+    assert first.density is not None
+    bare = Source(path=Path("b"), density=replace(first.density, meta={}))
+    assert bare.beside(first, None)[1] == factor("A_V", "A_Ks")
+    assert bare.beside(first, 3.1)[1] == 3.1 * factor("A_V", "A_Ks")
+
+
+def test_the_colours_are_of_converted_numbers(stores):
+    images = [
+        np.asarray(draw(stores["A_V"], "slice", options).axes[0].images[0].get_array())
+        for options in (PlotOptions(), PlotOptions(band="E(BP-RP)"))
+    ]
+    np.testing.assert_allclose(images[1], RATIO * images[0], rtol=1e-5)
+
+
+def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, command):
+    axis = np.linspace(-100.0, 100.0, 5)
+    cube = Cube(x=axis, y=axis, z=axis, arrays={"mean": np.ones((5, 5, 5))})
+    write_zarr(tmp_path / "bare.zarr", cube)
+    for name, words, message in (
+        (tmp_path / "bare.zarr", "--band A_V", "--declare-band"),
+        (tmp_path / "bare.zarr", "--band foo", "E(BP-RP)"),
+        (tmp_path / "bare.zarr", "--declare-band foo", "E(BP-RP)"),
+        (stores["A_V"], "--band foo", "E(BP-RP)"),
+        (stores["A_V"], "--declare-band A_G", "--band A_G converts"),
+        (stores["A_V"], "--r-v 3", "add --band"),
+    ):
+        done = command(f"plot {name} -o {tmp_path}/out --kind slice {words}")
+        assert done.exit_code == 2 and message in done.output, words
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="not an extinction band"):
+        draw(stores["A_V"], "slice", PlotOptions(band="foo"))
