@@ -101,7 +101,7 @@ else:
         stars,
         (true_extinction(stars) + rng.normal(0, error)) * u.mag,
         error * u.mag,
-        band="A_V",
+        declare_band="A_V",
         settings=settings,
     )
 dust
