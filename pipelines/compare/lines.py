@@ -10,11 +10,10 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.measurement import Row
-from pipelines.base.quantiles import QUANTILES
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.line_pictures import line_figure
 from pipelines.compare.tables import Line
-from pipelines.products.cumulative import RayIntegrals
+from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
 
@@ -109,12 +108,10 @@ def _validated(run: Run, line: Line) -> ValidatedLine:
     own = line.distance[line.distance <= far]
     edges = np.unique(np.concatenate([own, np.linspace(0, far, _ALONG + 1)[1:]]))
     moments = RayIntegrals(run, direction, edges).moments(slice(0, 1))
-    probabilities = (QUANTILES[name] for name in ("p16", "p50", "p84"))
-    quantiles = [moments.quantile(p)[:, 0].numpy() for p in probabilities]
+    found, _ = outward_summaries(moments, quantiles=True)
     at = np.searchsorted(edges, own)
     mean, std = np.full((2, len(line.distance)), np.nan)
-    mean[: len(own)] = moments.mean[at, 0].numpy()
-    std[: len(own)] = moments.std[at, 0].numpy()
+    mean[: len(own)], std[: len(own)] = found["mean"][at, 0], found["std"][at, 0]
     trusted = (line.distance >= line.near) & (line.distance <= line.far)
     return ValidatedLine(
         line=line,
@@ -124,7 +121,7 @@ def _validated(run: Run, line: Line) -> ValidatedLine:
         informed=informed,
         reach=far,
         fine_distance=edges,
-        fine_quantiles=np.stack(quantiles),
+        fine_quantiles=np.stack([found[k][:, 0] for k in ("p16", "p50", "p84")]),
     )
 
 
