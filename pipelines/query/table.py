@@ -36,8 +36,8 @@ _KINDS = {
     "scatter": "standard deviation between directions",
 }
 _NO_POSITION = "no_position"
-# Digits of a standard deviation, of a number that has none, and of extinctions.
-_OF_STD, _ALONE, _OF_INTEGRALS = 3, 5, 6
+# Digits of a standard deviation, and of a number that has none.
+_OF_STD, _ALONE = 3, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +120,9 @@ def rounded(columns: Columns) -> Columns:
     """Answers with the digits that mean something, in single precision.
 
     A standard deviation keeps three, what it is the deviation of as many decimals, or
-    three digits if these are more; so do distances with half their interval. An
-    extinction keeps six of its own, so that rounding lowers none below another that is
-    less. Others keep five digits.
+    three digits if these are more; so do distances with half their interval. Others
+    keep five digits, and so do extinctions: by the digits of its standard deviation one
+    would be rounded below another that is less.
     """
     found = {}
     for name, column in columns.items():
@@ -134,9 +134,9 @@ def rounded(columns: Columns) -> Columns:
         if what == "distance":
             ends = [columns[f"distance_{end}"] for end in ("lower", "upper")]
             digits, scale = _OF_STD, (ends[1] - ends[0]) / 2
-        elif what == "extinction" and name != "extinction_std":
-            digits = _OF_INTEGRALS
-        elif f"{what}_std" in columns:
+        elif name == "extinction_std" or (
+            what != "extinction" and f"{what}_std" in columns
+        ):
             size = np.where(column == 0, np.inf, np.abs(column))
             digits, scale = _OF_STD, np.minimum(columns[f"{what}_std"], size)
         usable = np.isfinite(scale) & (scale > 0)
