@@ -284,7 +284,7 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
     edges = np.asarray(chosen, dtype=np.float64)
-    found = integrals_along(run, vectors[on_sky], edges)
+    found, regression = integrals_along(run, vectors[on_sky], edges)
     found = {name: products.factor * values for name, values in found.items()}
     found, origin = products.filled(vectors[on_sky], edges, found)
     if origin is not None:
@@ -293,7 +293,8 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for name, values in found.items():
         arrays[name] = np.full((len(edges), *on_sky.shape), np.nan, dtype=np.float32)
         arrays[name][:, on_sky] = values.T
-    write_images(path, arrays, edges, wcs, products.meta, overwrite=overwrite)
+    meta = {**products.meta, **regression}
+    write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
     products.tell_what_is_outside(path, arrays["mean"][:, on_sky], edges)
 
 

@@ -46,7 +46,7 @@ def fill_integrals(
     if beyond == "stars":
         ends = np.minimum(ends, last_star(run, directions))
     alone, ends = ends <= NOTHING, np.maximum(ends, NOTHING)
-    own = integrals_along(run, directions, ends[None])
+    own, _ = integrals_along(run, directions, ends[None])
     far = np.broadcast_to(edges, (len(directions), len(edges)))
     added = factor * other.added(directions, ends, far)
     filled = (edges > ends[:, None]) & np.isfinite(added)
@@ -54,6 +54,10 @@ def fill_integrals(
     found = {}
     for name, values in arrays.items():
         near = factor * own[name]
+        if name != "std" and "p50" in arrays:
+            # Of whole rays, which do not fall.
+            before = np.where(edges <= ends[:, None], values, np.nan)
+            near = np.fmax(near, np.fmax.reduce(before, axis=1, keepdims=True))
         near[alone] = np.nan if name == "std" else 0.0
         whole = near + (0.0 if name == "std" else added)
         found[name] = np.where(filled, whole, values).astype(np.float32)

@@ -263,6 +263,7 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
             "ordering": "NESTED",
             "frame": "galactic",
             "arrays": [_PREFIX + name for name in integrated.arrays],
+            **integrated.regression,
         }
     return attributes
 

@@ -219,7 +219,7 @@ class SkyMaps:
             std=maps.pop("std"),
             quantiles=maps,
             last_star=rays.last_star,
-            meta=meta,
+            meta={**meta, **rays.regression},
         )
 
     @property

@@ -27,12 +27,16 @@ class Integrated:
         ``(npix,)``; beyond it the map extrapolates. Zero where there is none.
     unit
         Of the arrays.
+    regression
+        What isotonic regression changed, for the provenance; see
+        `pipelines.products.integrated.integrals_along`.
     """
 
     distance: np.ndarray
     arrays: dict[str, np.ndarray]
     last_star: np.ndarray
     unit: str = "mag"
+    regression: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_distances(self.distance)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dustmap.isotonic import non_decreasing
 from dustmap.moments import Moments
-from pipelines.base.quantiles import QUANTILES, summaries
+from pipelines.base.quantiles import summaries
 from pipelines.model.observations import exit_distances, rays
 from pipelines.products.segments import SegmentMoments
 from pipelines.run.folder import Run
@@ -82,27 +83,29 @@ class RayIntegrals:
 
 def outward_summaries(
     moments: Moments, *, quantiles: bool | None = None
-) -> dict[str, np.ndarray]:
-    """`summaries` of extinctions ``(e, n)`` that grow outwards; NaN outside the box.
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """`summaries` of extinctions ``(e, n)`` from the observer; NaN outside the box.
 
-    Extinction does not fall along a ray. Hence a quantile is at most that of any place
-    farther out, and at least that of any nearer place: far from stars, before one that
-    tells the extinction behind, errors of single places are wider. Upper quantiles are
-    the least of those from there outwards, lower ones the largest of those up to there.
+    The mean and the quantiles of a positive density do not fall along a ray: where the
+    residual of neighbouring stars lowers them, or widens the distribution, they are
+    those of `non_decreasing`. The largest change of the median [mag] along each ray,
+    shape ``(n,)``, is the second result.
     """
     found = summaries(moments, quantiles=quantiles)
+    distances, rays = moments.mean.shape
     if moments.log_mean is None:
-        return found
-    median = found["p50"]
-    for name, probability in QUANTILES.items():
-        own = found[name]
-        if probability > 0.5:
-            least = np.fmin.accumulate(own[::-1])[::-1]
-            found[name] = np.where(np.isnan(own), own, np.maximum(least, median))
-        elif probability < 0.5:
-            most = np.fmax.accumulate(own)
-            found[name] = np.where(np.isnan(own), own, np.minimum(most, median))
-    return found
+        return found, np.zeros(rays)
+    names = [name for name in found if name != "std"]
+    curves = np.stack([found[name].T.reshape(-1) for name in names])
+    starts = distances * np.arange(rays + 1)
+    assert moments.log_std is not None
+    variances = moments.log_std.numpy().T.reshape(-1) ** 2
+    rising = non_decreasing(curves, variances, starts)
+    for name, curve in zip(names, rising, strict=True):
+        found[name] = curve.reshape(rays, distances).T
+    middle = names.index("p50")
+    changes = np.abs(rising[middle] - curves[middle]).reshape(rays, distances)
+    return found, np.nan_to_num(changes).max(axis=1)
 
 
 def _scattered(moments: Moments, inside: Tensor) -> Moments:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from pipelines.base.progress import Progress
+from pipelines.base.progress import Progress, say
 from pipelines.maps.cube import SkyMaps
 from pipelines.maps.integrated import Integrated
 from pipelines.products.cumulative import RayIntegrals, outward_summaries
@@ -41,28 +43,47 @@ def integrated(
     chosen = ray_distances(run) if distances is None else distances
     edges = checked_distances(run, chosen)
     directions = pixel_directions(nside)
-    arrays = integrals_along(run, directions, edges)
+    arrays, regression = integrals_along(run, directions, edges)
+    last = last_star(run, directions)
     return Integrated(
-        distance=edges, arrays=arrays, last_star=last_star(run, directions)
+        distance=edges, arrays=arrays, last_star=last, regression=regression
     )
 
 
 def integrals_along(
     run: Run, directions: np.ndarray, edges: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc]."""
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Moments by name, shape ``(n, e)``, along unit vectors to distances [pc].
+
+    The second result says what `outward_summaries` changed, if anything: the number of
+    ``rays`` and of those ``changed``, and of the largest changes of the median along
+    them the largest and the median [mag in the run's band].
+    """
     asked = RayIntegrals(run, directions, edges)
     arrays: dict[str, np.ndarray] = {}
+    changes = np.zeros(len(directions))
     with Progress(
         description="integrated extinction", total=len(directions), unit="px"
     ) as progress:
         for part in asked.parts():
-            for name, value in outward_summaries(asked.moments(part)).items():
+            found, changes[part] = outward_summaries(asked.moments(part))
+            for name, value in found.items():
                 if name not in arrays:
                     arrays[name] = np.empty(asked.shape[::-1], dtype=np.float32)
                 arrays[name][part] = value.T
             progress.update(part.stop - part.start)
-    return arrays
+    changed = int(np.count_nonzero(changes))
+    if not changed:
+        return arrays, {}
+    largest, middle = float(changes.max()), float(np.median(changes))
+    say(
+        f"the median extinction fell along {changed:,} of {len(changes):,} rays: "
+        f"isotonic regression changes it by {largest:.2g} mag at most, and by "
+        f"{middle:.2g} mag along the median ray"
+    )
+    counts = {"rays": len(changes), "changed": changed}
+    sizes = {"largest_change_mag": largest, "median_change_mag": middle}
+    return arrays, {"isotonic_regression": {**counts, **sizes}}
 
 
 def sky_maps(

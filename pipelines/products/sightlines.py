@@ -36,7 +36,7 @@ def lines_of_sight(
     edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
     moments = RayIntegrals(run, vectors, edges).moments(slice(None))
     sampled = len(run.posterior.samples) > 0
-    found = outward_summaries(moments, quantiles=sampled)
+    found, _ = outward_summaries(moments, quantiles=sampled)
     last = last_star(run, vectors)
     lines = []
     for i, (lon, lat) in enumerate(chosen):

@@ -178,13 +178,14 @@ class DustMap:
     ) -> Any:
         """Ask for the extinction to, or the density at, some coordinates.
 
-        A sample of the extinction along one direction is one curve, whatever else is
-        asked in whatever order: what the grid cannot resolve of a positive density
-        scatters by one number for each sample and direction (within 2 milliarcsec),
-        with the scatter of each distance. Nearly everywhere it rises; where a ray
-        enters a cloud much denser than all before, its relative scatter grows, and a
-        low sample may fall. Of the density, the number is that of a sample and a cell.
-        Each direction, or cell, scatters by itself.
+        What the grid cannot resolve of a positive density scatters by one number for
+        each sample and direction (within 2 milliarcsec), with the scatter of each
+        distance. Of the density, the number is that of a sample and a cell. Each
+        direction, or cell, scatters by itself.
+
+        The extinction of a positive density does not fall along a direction: a store
+        holds curves that do not, and a run makes them of the places of one call. A
+        place that is asked alone has the posterior of that place.
 
         Between grid points a store interpolates mean, std and quantiles, trilinearly;
         a run without a store takes quantiles over the samples at the place itself,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
+from dustmap.isotonic import non_decreasing
 from dustmap.keyed_noise import keyed_normals
 from dustmap.moments import Moments
 from pipelines.base.errors import InputError
@@ -58,12 +59,18 @@ class PosteriorAnswers:
         self, kinds: Sequence[Kind], integrated: bool, places: Places
     ) -> list[np.ndarray]:
         """Each of the kinds at places in the box, shape ``(n,)``."""
-        found = [np.empty(len(places)) for _ in kinds]
+        found = np.empty((len(kinds), len(places)))
+        variances = np.full(len(places), np.nan)
         for rows, _, functionals in self._blocks(integrated, places):
             moments = self._posterior.moments(functionals, rows=_ROWS)
+            if moments.log_std is not None:
+                variances[rows] = moments.log_std.numpy() ** 2
             for column, kind in zip(found, kinds):
                 column[rows] = _moment(moments, kind).numpy()
-        return found
+        rest = [i for i, kind in enumerate(kinds) if kind != "std"]
+        if integrated and np.isfinite(variances).any():
+            found[rest] = _rising(found[rest], variances, places)
+        return list(found)
 
     def draws(
         self, integrated: bool, places: Places, rng: np.random.Generator | None = None
@@ -84,6 +91,9 @@ class PosteriorAnswers:
         found = np.empty((count, len(places)))[chosen]
         for rows, ends, functionals in self._blocks(integrated, places):
             found[..., rows] = self._draws(functionals, ends, integrated)[chosen]
+        if integrated and self._posterior.model.positive:
+            rising = _rising(np.atleast_2d(found), np.ones(len(places)), places)
+            found = rising.reshape(found.shape)
         return found.T
 
     def unseen(self, places: Places) -> np.ndarray:
@@ -141,6 +151,21 @@ def _moment(moments: Moments, kind: Kind) -> Tensor:
     if kind in ("mean", "std"):
         return getattr(moments, str(kind))
     return moments.quantile(probability(kind))
+
+
+def _rising(curves: np.ndarray, variances: np.ndarray, places: Places) -> np.ndarray:
+    """`non_decreasing` of extinctions ``(k, n)`` to the places in each direction.
+
+    A place that is alone in its direction keeps its values: to make these
+    non-decreasing whatever else is asked, the whole ray would have to be predicted.
+    """
+    keys = _direction_keys(places.positions())
+    order = np.lexsort((places.distance, *keys.T))
+    first = np.diff(keys[order], axis=0, prepend=-1).any(axis=1)
+    starts = np.append(np.nonzero(first)[0], len(order))
+    found = np.empty_like(curves)
+    found[:, order] = non_decreasing(curves[:, order], variances[order], starts)
+    return found
 
 
 def _direction_keys(ends: np.ndarray) -> np.ndarray:

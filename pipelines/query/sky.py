@@ -18,6 +18,7 @@ import healpy
 import numpy as np
 
 from pipelines.base.geometry import Box
+from pipelines.base.quantiles import NAMES, between
 from pipelines.query.places import Places
 
 # Sight lines handled at once, one value or a whole curve of each.
@@ -71,6 +72,7 @@ class Sky:
     def at(self, names: Iterable[str], places: Places) -> Named:
         """Arrays by name at finite distances [mag], shape ``(n,)``.
 
+        A percentile that the map lacks, such as ``p99``, is extrapolated from others.
         NaN beyond the last distance of the map, unless the sight line leaves the box
         within a step of it; whether a place is inside the box is not looked at.
         """
@@ -99,7 +101,23 @@ class Sky:
 
     def _rays(self, name: str, near: _Neighbours) -> np.ndarray:
         """Rays of the pixels with a node at the observer, ``(u, k + 1)``."""
-        rays = self.reader.take(f"extinction_{name}", near.pixels)
+
+        def taken(name: str) -> np.ndarray:
+            return self.reader.take(f"extinction_{name}", near.pixels)
+
+        if name in self.arrays:
+            rays = taken(name)
+        else:
+            # What is extrapolated from curves that do not fall may do so.
+            from dustmap.isotonic import non_decreasing  # which needs torch
+
+            known = {name: taken(name) for name in NAMES if name in self.arrays}
+            rays = between(known, float(name[1:]) / 100)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                variances = np.log(known["p84"] / known["p50"]).reshape(-1) ** 2
+            starts = rays.shape[1] * np.arange(len(rays) + 1)
+            rising = non_decreasing(rays.reshape(1, -1), variances, starts)
+            rays = rising.reshape(rays.shape)
         return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
 
     def _blocks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.base.quantiles import NAMES, between, normal
+from pipelines.base.quantiles import NAMES, QUANTILES, between, normal
 from pipelines.formats.zarr import level_prefixes, open_cube
 from pipelines.query.chunks import ChunkReader
 from pipelines.query.density import DensityGrid
@@ -85,9 +85,10 @@ class MapStore:
         """Each of the kinds at places in the box, shape ``(n,)``."""
         part = self.require_sky() if integrated else self._require_density()
         positive = "p50" in part.arrays
-        made_of = [_made_of(kind, part.arrays) for kind in kinds]
+        made_of = [_made_of(kind, part.arrays, integrated) for kind in kinds]
         names = list(dict.fromkeys(name for parts in made_of for name in parts))
-        missing = [name for name in names if name not in part.arrays]
+        known = (*part.arrays, *(name for name in names if positive and name[0] == "p"))
+        missing = [name for name in names if name not in known]
         if missing:
             raise InputError(
                 f"{self.path} has no {', '.join(missing)} of the "
@@ -129,13 +130,17 @@ class MapStore:
         return self.density
 
 
-def _made_of(kind: Kind, arrays: Sequence[str]) -> tuple[str, ...]:
-    """The arrays that a kind is read from."""
+def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, ...]:
+    """The arrays that a kind is read from, or that `Sky` extrapolates."""
     if kind in ("mean", "std") or kind in arrays:
         return (str(kind),)
     if "p50" not in arrays:
         return "mean", "std"
-    return tuple(name for name in NAMES if name in arrays)
+    names = tuple(name for name in NAMES if name in arrays)
+    low, high = QUANTILES[names[0]], QUANTILES[names[-1]]
+    if integrated and not low <= probability(kind) <= high:
+        return (f"p{100 * probability(kind):.12g}",)
+    return names
 
 
 def open_store(path: Path) -> MapStore:

@@ -121,7 +121,8 @@ def rounded(columns: Columns) -> Columns:
 
     A standard deviation keeps three, what it is the deviation of as many decimals, or
     three digits if these are more; so do distances with half their interval. Others
-    keep five digits.
+    keep five digits, and so do extinctions: by the digits of its standard deviation one
+    would be rounded below another that is less.
     """
     found = {}
     for name, column in columns.items():
@@ -133,7 +134,9 @@ def rounded(columns: Columns) -> Columns:
         if what == "distance":
             ends = [columns[f"distance_{end}"] for end in ("lower", "upper")]
             digits, scale = _OF_STD, (ends[1] - ends[0]) / 2
-        elif f"{what}_std" in columns:
+        elif name == "extinction_std" or (
+            what != "extinction" and f"{what}_std" in columns
+        ):
             size = np.where(column == 0, np.inf, np.abs(column))
             digits, scale = _OF_STD, np.minimum(columns[f"{what}_std"], size)
         usable = np.isfinite(scale) & (scale > 0)

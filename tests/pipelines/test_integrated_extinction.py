@@ -41,20 +41,30 @@ def test_quantiles_do_not_fall_outwards():
     nan = float("nan")
     median = torch.tensor([[0.1], [0.2], [0.4], [0.5], [nan]], dtype=torch.float64)
     log_std = torch.tensor([[0.3], [2.0], [0.1], [1.0], [nan]], dtype=torch.float64)
-    moments = Moments(mean=median, std=median, log_mean=median.log(), log_std=log_std)
-    found = outward_summaries(moments)
+    mean = median * (log_std**2 / 2).exp()
+    std = mean * torch.expm1(log_std**2).sqrt()
+    moments = Moments(mean=mean, std=std, log_mean=median.log(), log_std=log_std)
+    found, changes = outward_summaries(moments)
     np.testing.assert_allclose(found["p50"], median)
+    assert changes == 0
     for name in QUANTILES:
         assert (np.diff(found[name][:4], axis=0) >= 0).all()
         assert np.isnan(found[name][4]).all()
-    # The place behind, where the error is small, tells both its neighbours.
-    behind = moments.quantile(0.975)[2]
-    assert found["p97_5"][1] == found["p97_5"][2] == behind
-    assert found["p2_5"][3] == found["p2_5"][2] == moments.quantile(0.025)[2]
-    assert found["p97_5"][0] == moments.quantile(0.975)[0]
+    # Neighbours are averaged by their precisions: that behind is known far better.
+    high, weights = moments.quantile(0.975)[:4, 0].numpy(), log_std[:4, 0].numpy() ** -2
+    both = np.exp(np.average(np.log(high[1:3]), weights=weights[1:3]))
+    assert high[2] < both < 1.01 * high[2] < 0.1 * high[1]
+    np.testing.assert_allclose(found["p97_5"][:4, 0], [high[0], both, both, high[3]])
+    falling = replace(moments, log_mean=median.flip(0).log())
+    found, changes = outward_summaries(falling)
+    for name in ("mean", *QUANTILES):
+        assert (np.diff(found[name][1:4], axis=0) >= 0).all()
+    assert changes == np.nanmax(np.abs(found["p50"] - median.flip(0).numpy()))
+    np.testing.assert_array_equal(found["std"], std)
     signed = replace(moments, log_mean=None, log_std=None)
-    plain = outward_summaries(signed, quantiles=True)
+    plain, changes = outward_summaries(signed, quantiles=True)
     np.testing.assert_array_equal(plain["p97_5"], signed.quantile(0.975))
+    assert changes == 0
 
 
 def between(maps: Integrated, name: str, places: np.ndarray) -> np.ndarray:
@@ -150,12 +160,14 @@ def test_the_std_is_that_of_the_integral_and_no_sum_of_parts(whole, cloud_run):
 def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
     low, middle, high = (positive.arrays[k].astype(float) for k in QUANTILES[1:4])
     seen = np.isfinite(low)
-    # But where another place of the ray tells more.
-    bounded = np.zeros_like(seen)
-    bounded[:, 1:] |= low[:, 1:] == low[:, :-1]
-    bounded[:, :-1] |= high[:, :-1] == high[:, 1:]
-    assert bounded[seen].mean() < 1e-3
-    own = seen & ~bounded
+    # But where one of them fell along the ray.
+    pooled = np.zeros_like(seen)
+    for values in (low, middle, high):
+        equal = values[:, 1:] == values[:, :-1]
+        pooled[:, 1:] |= equal
+        pooled[:, :-1] |= equal
+    assert pooled[seen].mean() < 1e-3
+    own = seen & ~pooled
     np.testing.assert_allclose((low * high)[own], middle[own] ** 2, rtol=1e-5)
     assert (low[seen] < middle[seen]).all() and (middle[seen] < high[seen]).all()
     assert (np.diff(middle, axis=1)[seen[:, 1:]] > 0).all()

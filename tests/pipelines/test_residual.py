@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import xarray
+from astropy import units as u
+from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
@@ -19,14 +21,20 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, load_config
 from pipelines.export.exporters import export_run
+from pipelines.export.filling import fill_integrals
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.fit.correlated_noise import first_map, first_samples
+from pipelines.formats.zarr import write_zarr
 from pipelines.model.observations import outward_rays
+from pipelines.others import OtherMap
+from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.density import columns, map_cube
 from pipelines.products.integrated import integrated
-from pipelines.products.reach import default_nside
+from pipelines.products.reach import default_nside, pixel_directions
 from pipelines.products.shells import shell_maps
+from pipelines.query import DustMap, open_map
+from pipelines.query.posterior import PosteriorAnswers
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
@@ -114,6 +122,107 @@ def test_a_store_agrees_with_predictions(run: Run) -> None:
     for kind in ("mean", "std", "p16"):
         found, wanted = store.arrays[kind][pixels, 1], expected[f"extinction_{kind}"]
         np.testing.assert_allclose(found, wanted, rtol=0.03)
+
+
+@pytest.fixture(params=range(3))
+def random_map(run: Run, request) -> Run:
+    """The map with residuals that have nothing to do with the dust."""
+    field, generator = run.posterior.residual, torch.Generator()
+    assert field is not None
+    generator.manual_seed(request.param)
+    shared = torch.randn(field.residuals.shape[1], generator=generator)
+    own = torch.randn(field.residuals.shape, generator=generator)
+    residuals = field.residuals + (0.1 * shared + 0.03 * own).double()
+    posterior = replace(run.posterior, residual=replace(field, residuals=residuals))
+    return replace(run, posterior=posterior)
+
+
+def rays(count: int, seed: int) -> SkyCoord:
+    """Directions ``(count, 36)`` in the field, at distances in a random order."""
+    rng = np.random.default_rng(seed)
+    l, b = rng.uniform(1, 19, (2, count, 1))  # noqa: E741
+    distance = rng.permutation(np.arange(20.0, 375.0, 10.0))
+    l, b, distance = np.broadcast_arrays(l, b, distance)  # noqa: E741
+    return SkyCoord(
+        l=l * u.deg, b=b * u.deg, distance=distance * u.pc, frame="galactic"
+    )
+
+
+def falls(coords: SkyCoord, values: np.ndarray) -> float:
+    """The largest fall along the rays."""
+    return float(-np.diff(values[:, np.argsort(coords.distance[0])], axis=1).min())
+
+
+def test_no_quantile_falls_along_the_rays_of_random_maps(
+    random_map: Run, tmp_path, capsys
+) -> None:
+    coords, distances = rays(30, 4), np.arange(25.0, 400.0, 25.0)
+    store = integrated(random_map, nside=32, distances=distances)
+    told = store.regression["isotonic_regression"]
+    assert "isotonic regression" in capsys.readouterr().err
+    assert told["rays"] == 12 * 32**2 and told["changed"] > 50
+    assert told["median_change_mag"] == 0 < 0.01 < told["largest_change_mag"]
+    asked = RayIntegrals(
+        random_map, unit_vectors(coords[:, 0].l.deg, coords[:, 0].b.deg), distances
+    )
+    assert np.median(outward_summaries(asked.moments(slice(None)))[1]) < 0.01
+    for name in {*store.arrays} - {"std"}:
+        assert (np.diff(store.arrays[name], axis=1) >= 0).all(), name
+    write_zarr(tmp_path / "map.zarr", map_cube(random_map), store)
+    answers = PosteriorAnswers(random_map)
+    of_run = DustMap(path=random_map.path, source=answers, samples=answers)
+    of_store = open_map(tmp_path / "map.zarr")
+    attributes = json.loads((tmp_path / "map.zarr/zarr.json").read_text())["attributes"]
+    assert attributes["integrated"]["isotonic_regression"] == told
+    for dust in (of_run, of_store):
+        parts, _ = dust.summary(coords, integrated=True)
+        kept = np.stack(
+            [parts[n].value for n in ("p2_5", "p16", "p50", "p84", "p97_5")]
+        )
+        assert (np.diff(kept, axis=0) >= -1e-12).all()
+        for name in {*parts} - {"std"}:
+            assert falls(coords, parts[name].value) < 1e-12, name
+        for pct in (0.5, 30.0, 99.0):
+            asked = {"integrated": True, "mode": "percentile", "pct": pct}
+            assert falls(coords, dust.query(coords, **asked).value) < 1e-12, pct
+    draws = of_run.query(coords, integrated=True, mode="samples").value
+    assert falls(coords, draws) < 1e-12
+    other = OtherMap(
+        density=np.zeros_like, extinction=lambda points: 1e-9 * points[:, 0]
+    )
+    pixels = np.nonzero((np.diff(store.arrays["p50"]) == 0).any(axis=1))[0]
+    arrays = {name: values[pixels] for name, values in store.arrays.items()}
+    where = ("stars", pixel_directions(32)[pixels], distances)
+    filled, _ = fill_integrals(random_map, other, *where, arrays)
+    for name in {*filled} - {"std"}:
+        assert (np.diff(filled[name], axis=1) >= 0).all(), name
+    # Each place by itself: there is something to project.
+    alone = [of_run.query(coords[:, n], integrated=True) for n in range(36)]
+    assert falls(coords, np.stack([one.value for one in alone], axis=1)) > 0.01
+
+
+def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
+    run: Run,
+) -> None:
+    stars, true = sky(300, 2)
+    answers = PosteriorAnswers(run)
+    dust = DustMap(path=run.path, source=answers, samples=answers)
+    places = SkyCoord(
+        l=np.repeat(stars.l[:, None], 10, axis=1) * u.deg,
+        b=np.repeat(stars.b[:, None], 10, axis=1) * u.deg,
+        distance=stars.distance[:, None] * np.linspace(0.1, 1, 10) * u.pc,
+        frame="galactic",
+    )
+    alone, _ = dust.summary(places[:, -1], integrated=True)
+    whole, _ = dust.summary(places, integrated=True)
+    changes = np.abs(whole["p50"][:, -1] - alone["p50"]).value
+    assert changes.max() > 0 and np.median(changes) < 0.01
+    for low, high in (("p16", "p84"), ("p2_5", "p97_5")):
+        one, other = (
+            np.mean((true > found[low].value) & (true < found[high].value))
+            for found in (alone, {name: part[:, -1] for name, part in whole.items()})
+        )
+        assert abs(one - other) <= 0.01
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])

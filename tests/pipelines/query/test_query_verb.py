@@ -10,6 +10,7 @@ from astropy.table import Table
 from pipelines.bands import factor
 from pipelines.catalog.schema import read_table
 from pipelines.query import open_map
+from pipelines.query.table import rounded
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +259,14 @@ def test_a_file_that_is_no_map_is_refused_with_what_is(command, tmp_path):
 def test_what_is_wrong_with_a_table_is_said(command, path, rows, tmp_path, rest, text):
     refused(command, f"query {path} {rows} {rest.format(tmp_path)}", text)
     assert not list(tmp_path.iterdir())
+
+
+def test_rounding_lowers_no_extinction_below_one_that_is_less():
+    rng = np.random.default_rng(4)
+    values, std = np.sort(rng.uniform(0.1, 2, 500)), 10 ** rng.uniform(-3, 0, 500)
+    columns = {"extinction_mean": values, "extinction_p50": values}
+    found = rounded({**columns, "extinction_std": std})
+    for name in columns:
+        assert (np.diff(found[name]) >= 0).all()
+        np.testing.assert_allclose(found[name], values, rtol=6e-5)
+    np.testing.assert_allclose(found["extinction_std"], std, rtol=5e-3)
