@@ -59,7 +59,8 @@ def negative_evidence(
     factor = scipy.linalg.cholesky(K + noise * np.eye(count), lower=True)
     residual = y - theta[-1]
     alpha = scipy.linalg.cho_solve((factor, True), residual)
-    inverse = scipy.linalg.lapack.dpotri(factor, lower=1)[0]
+    (potri,) = scipy.linalg.get_lapack_funcs(("potri",), (factor,))
+    inverse = potri(factor, lower=1)[0]
     inverse = np.tril(inverse) + np.tril(inverse, -1).T
     weights = np.outer(alpha, alpha) - inverse
     # dK / d log ℓ_d = σ² 5/3 (1 + r) e^−r (Δ_d / ℓ_d)²; the sum over pairs by parts.

@@ -60,6 +60,16 @@ def test_more_rows_raise_the_evidence_of_all(monkeypatch, generator, most_exact)
     assert float(found.kernel.lengthscale[0]) == pytest.approx(2.5, rel=0.5)
 
 
+def test_scales_do_not_run_away_where_nothing_holds_them(monkeypatch, generator):
+    monkeypatch.setattr("pipelines.regress.start._EXACT", 300)
+    x, y = ages(400, seed=1)
+    kernel = Matern52(lengthscale=[5.0, 150.0], variance=1000.0)
+    start = replace(good_start(x), kernel=kernel, ranges={})
+    found = start.refined(x, y, generator)
+    before, after = (each.exact(x, y).log_marginal() for each in (start, found))
+    assert after > before - 15
+
+
 def test_a_second_search_that_lowers_the_evidence_is_not_taken(monkeypatch, generator):
     monkeypatch.setattr(dense, "ROWS", 50)
     x, y = ages(200)

@@ -80,7 +80,9 @@ def by_neighbours(x, y, places):
 
 
 def by_trees(x, y, places):
-    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.ensemble import (  # pyright: ignore[reportMissingImports]
+        HistGradientBoostingRegressor,
+    )
 
     return HistGradientBoostingRegressor(random_state=0).fit(x, y).predict(places)
 
