@@ -150,6 +150,9 @@ def test_the_end_is_a_verdict_by_the_test_rows(finished):
         choice = replace(report.choice, model=replace(model, converged=converged))
         judged = replace(report, choice=choice, metrics={**good, **changes})
         assert judged.verdict.startswith("usable") == (converged and not changes)
+    # Nothing is compared with neighbours that have no error.
+    same = replace(judged, metrics={**good, "rmse_neighbours": 0.0, "excess": 9.0})
+    assert same.verdict.startswith("usable")
 
 
 def test_the_nearest_rows_are_compared_with_on_the_test_rows():
