@@ -8,15 +8,19 @@ Zhu 1995, SIAM J. Sci. Comput. 16).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 import scipy.optimize
 import torch
+from torch import Tensor
 
 from dustmap.gp.regression import MEAN, Regression
 
+# Of a logarithm: a start this far out of its range is at its end.
+_ROUNDING = 1e-9
 # Tolerances of a derivative that a bound is away from the start.
 _TOLERANCES = 1000.0
 
@@ -39,6 +43,9 @@ class LBFGS:
         Converged if a step gains less than this share of the value.
     reach
         How far a logarithm may move from its start: ``e^±reach``.
+    ranges
+        Least and largest value by name, in the unit of the hyperparameter and of a
+        shape that its own can be broadcast with; within them the search stays, too.
 
     Raises
     ------
@@ -51,12 +58,14 @@ class LBFGS:
     gradient_tolerance: float = 1e-2
     relative_tolerance: float = 1e-8
     reach: float = 10.0
+    ranges: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
+        numbers = ("max_steps", "gradient_tolerance", "relative_tolerance", "reach")
+        for name in numbers:
+            value = getattr(self, name)
             if not 0 < value < math.inf:
-                raise ValueError(f"{field.name} must be positive, got {value}")
+                raise ValueError(f"{name} must be positive, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +108,25 @@ class _Objective(Generic[Model]):
         # The start must have a value.
         self.best = model.log_marginal(), model
 
+    def bounds(self, settings: LBFGS) -> np.ndarray:
+        """Least and largest entry of the vector, one row each."""
+        rows = []
+        for name, start in self.start.items():
+            low, high = (torch.full_like(start, s * settings.reach) for s in (-1, 1))
+            if name in settings.ranges:
+                least, most = (
+                    (torch.as_tensor(end) / start).log()
+                    for end in settings.ranges[name]
+                )
+                if bool((least > _ROUNDING).any() or (most < -_ROUNDING).any()):
+                    raise ValueError(
+                        f"{name} starts at {start.tolist()}, out of its range"
+                    )
+                low = torch.maximum(low, least.clamp_max(0))
+                high = torch.minimum(high, most.clamp_min(0))
+            rows.append(torch.stack([low.reshape(-1), high.reshape(-1)], dim=1))
+        return torch.cat(rows).numpy()
+
     def at(self, vector: np.ndarray) -> Model:
         steps = torch.as_tensor(vector).split(self.lengths)
         values = {}
@@ -130,24 +158,27 @@ def maximise(model: Model, settings: LBFGS | None = None) -> EvidenceFit[Model]:
     Raises
     ------
     ValueError
-        If a name is unknown, or the start itself has no Cholesky factor.
+        If a name is unknown, or the start itself has no Cholesky factor or is out of
+        its range.
     """
     settings = LBFGS() if settings is None else settings
     objective = _Objective(model, settings)
+    bounds = objective.bounds(settings)
     first = np.zeros(sum(objective.lengths))
     found = scipy.optimize.minimize(
         objective,
         first,
         jac=True,
         method="L-BFGS-B",
-        bounds=[(-settings.reach, settings.reach)] * len(first),
+        bounds=bounds,
         options={
             "maxiter": settings.max_steps,
             "gtol": settings.gradient_tolerance / objective.scale,
             "ftol": settings.relative_tolerance,
         },
     )
-    edge = np.abs(found.x) >= settings.reach * (1 - 1e-9)
+    margin = settings.reach * _ROUNDING
+    edge = (found.x <= bounds[:, 0] + margin) | (found.x >= bounds[:, 1] - margin)
     labels = np.repeat(list(objective.start), objective.lengths)
     log_marginal, best = objective.best
     return EvidenceFit(

@@ -25,7 +25,13 @@ from pipelines.regress.columns import select
 from pipelines.regress.figure import draw
 from pipelines.regress.fitted import Problem
 from pipelines.regress.options import Options
-from pipelines.regress.prediction import Prediction, Scaling, metrics, predict
+from pipelines.regress.prediction import (
+    Prediction,
+    Scaling,
+    beside_neighbours,
+    metrics,
+    predict,
+)
 from pipelines.regress.report import Report
 from pipelines.regress.table import read_any
 from pipelines.run.folder import check_run_folder, write_json
@@ -70,6 +76,7 @@ def regress(
     truth, latent = data.y[data.test], model.latent(x[data.test])
     prediction = predict(latent, model.likelihood, scaling)
     scores = metrics(truth, latent, model.likelihood, scaling)
+    scores |= beside_neighbours(data, scaling, prediction.mean)
     clock.lap("test")
     figure = draw(data, scaling, model, prediction)
     clock.lap("plot")

@@ -29,13 +29,18 @@ _REACHES = (1.0, 3.0)
 
 
 def fit_exact(problem: Problem) -> FittedModel:
-    """The exact posterior of all rows, with the scales of up to 2,000 of them."""
+    """The exact posterior of all rows, with the scales of largest evidence of these.
+
+    Of more rows than the first search had, a second one that lowers it is not taken.
+    """
     x, y, generator = problem.x, problem.y, problem.generator
-    start = find_start(x, y, generator)
+    starts = [find_start(x, y, generator)]
     if len(x) > ROWS:
-        start = start.refined(x, y, generator)
-    model = start.exact(x, y)
-    return _fitted(model, start, start.converged, log_evidence=model.log_marginal())
+        starts.append(starts[0].refined(x, y, generator))
+    models = [start.exact(x, y) for start in starts]
+    evidence, last = max((m.log_marginal(), n) for n, m in enumerate(models))
+    start = starts[last]
+    return _fitted(models[last], start, start.converged, log_evidence=evidence)
 
 
 def fit_sgpr(problem: Problem) -> FittedModel:
@@ -81,7 +86,8 @@ def learn_sparse(
     """Scales and noise of largest bound with these points."""
     model = _sparse(start, x, y, points)
     near, far = (
-        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach) for reach in _REACHES
+        LBFGS(max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges)
+        for reach in _REACHES
     )
     return maximise(maximise(model, near).model, far)
 

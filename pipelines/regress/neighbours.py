@@ -22,7 +22,7 @@ from dustmap.kernels import KERNELS
 from dustmap.likelihoods import Gaussian
 from pipelines.base.progress import Progress
 from pipelines.regress.fitted import FittedModel, Problem
-from pipelines.regress.start import NOISES, SCALES
+from pipelines.regress.start import NOISES, SCALES, Ranges, ranges_of
 
 _KERNELS = ("matern52", "matern32", "matern12")
 # Rows whose log score is maximised; the first of them try the first places, with fewer
@@ -66,18 +66,19 @@ def fit_neighbours(problem: Problem) -> FittedModel:
     Kernels that are close after one search on few rows are both searched on more.
     """
     x, places = problem.x, len(problem.everywhere) - len(problem.x)
+    ranges = ranges_of(x)
     order = torch.randperm(len(x), generator=problem.generator)
     with Progress(description="scales", unit="searches") as progress:
         first = {}
         for name in _KERNELS:
-            start = _first_place(name, x, problem.y, order[:_SCORED])
-            first[name] = _search(start)
+            start = _first_place(name, x, problem.y, order[:_SCORED], ranges)
+            first[name] = _search(start, ranges)
             progress.update(score=_per_row(first[name]))
         best, *others = sorted(first, key=lambda name: -_per_row(first[name]))
         near = _per_row(first[best]) - _CLOSE
         close = [name for name in others[:1] if _per_row(first[name]) >= near]
         found = {
-            name: _settle(first[name].model, order, places, progress)
+            name: _settle(first[name].model, order, places, ranges, progress)
             for name in (best, *close)
         }
     best = max(found, key=lambda name: found[name].score)
@@ -94,7 +95,11 @@ def prediction_seconds(places: int, count: int) -> float:
 
 
 def _first_place(
-    name: str, x: Float[Tensor, "n d"], y: Float[Tensor, " n"], scored: Tensor
+    name: str,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    scored: Tensor,
+    ranges: Ranges,
 ) -> NeighbourGP:
     """The best of some lengthscales, equal along all axes, and noises."""
     axes = x.shape[1]
@@ -110,7 +115,9 @@ def _first_place(
     # Distances of random points grow as the root of the dimension.
     places = [
         {
-            "lengthscale": torch.full((axes,), scale * math.sqrt(axes)),
+            "lengthscale": torch.full((axes,), scale * math.sqrt(axes))
+            .to(x)
+            .clamp(*ranges["lengthscale"]),
             "variance": torch.tensor(max(1 - noise, 0.1)),
             "noise": torch.tensor(noise),
         }
@@ -122,12 +129,12 @@ def _first_place(
 
 
 def _settle(
-    model: NeighbourGP, order: Tensor, places: int, progress: Progress
+    model: NeighbourGP, order: Tensor, places: int, ranges: Ranges, progress: Progress
 ) -> _Learnt:
     """Scales of more rows, which errors with heavy tails need, and then k."""
     near = _enough(_scores(model, places, _SEARCHED))
     rows = order[: min(_MORE_SCORED, _COVARIANCES // near**2)]
-    model, score, still = _learn(model.renewed(scored=rows), near, progress)
+    model, score, still = _learn(model.renewed(scored=rows), near, ranges, progress)
     by_count = _scores(model.renewed(scored=order[:_SCORED]), places, _COUNTS)
     return _Learnt(
         model=model.renewed(count=_enough(by_count)),
@@ -138,7 +145,7 @@ def _settle(
 
 
 def _learn(
-    model: NeighbourGP, count: int, progress: Progress
+    model: NeighbourGP, count: int, ranges: Ranges, progress: Progress
 ) -> tuple[NeighbourGP, float, bool]:
     """Search until neighbours of the lengthscales found bring nothing more.
 
@@ -147,7 +154,7 @@ def _learn(
     score = -math.inf
     for _ in range(_ROUNDS):
         before = score
-        found = _search(model.renewed(count=count))
+        found = _search(model.renewed(count=count), ranges)
         model, score = found.model, _per_row(found)
         progress.update(score=score)
         if score < before + _STILL:
@@ -155,13 +162,14 @@ def _learn(
     return model, score, found.converged
 
 
-def _search(model: NeighbourGP) -> EvidenceFit[NeighbourGP]:
+def _search(model: NeighbourGP, ranges: Ranges) -> EvidenceFit[NeighbourGP]:
     """Hyperparameters of the largest score with these neighbours."""
     settings = LBFGS(
         max_steps=_STEPS,
         gradient_tolerance=_FLAT * len(model.scored),
         relative_tolerance=1e-5,
         reach=3.0,
+        ranges=ranges,
     )
     return maximise(model, settings)
 

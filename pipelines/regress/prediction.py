@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dustmap.inference.svi.bound import LatentMoments
 from dustmap.likelihoods import Likelihood
+from dustmap.residual.neighbours import nearest
 from pipelines.regress.columns import SplitData
 
 # Ends of the central intervals, and the median.
@@ -22,6 +23,8 @@ _PROBABILITIES = {
     "lower": 0.025,
     "upper": 0.975,
 }
+# Rows whose mean a fit has to beat, and test rows on which it is compared with that.
+_NEAR, _COMPARED = 10, 10_000
 # Of standardised variances.
 _ROUNDING = 1e-6
 
@@ -103,8 +106,9 @@ def metrics(
 ) -> dict[str, float]:
     """Scores of the test rows, in the target's own unit.
 
-    ``rmse`` and ``mae`` of the mean, ``nll`` the mean negative log density, and the
-    share of rows inside the central intervals. Of classes ``rmse`` and ``mae`` are
+    ``rmse`` and ``mae`` of the mean, ``nll`` the mean negative log density, the
+    share of rows inside the central intervals, and the median distance of the truth
+    from the median in half the 68% interval. Of classes ``rmse`` and ``mae`` are
     those of the probability, and ``brier`` the mean square of its error.
     """
     found = predict(latent, likelihood, scaling)
@@ -130,9 +134,30 @@ def metrics(
         scores |= {
             "coverage_68": np.mean(inside),
             "coverage_95": np.mean(wide),
+            "z_median": np.median(2 * (truth - found.p50) / (found.p84 - found.p16)),
             "std_of_truth": np.std(truth),
         }
     return {name: float(value) for name, value in scores.items()}
+
+
+def beside_neighbours(
+    data: SplitData, scaling: Scaling, mean: np.ndarray
+) -> dict[str, float]:
+    """Error of the mean of the 10 nearest rows, and the fit's squared error over it.
+
+    ``mean`` is the fit's of every test row. ``excess`` is the mean difference of the
+    squared errors in its own standard errors, of 10,000 rows at most.
+    """
+    x, rows = scaling.inputs(data.x), np.flatnonzero(data.test)
+    some = np.random.default_rng(0).permutation(len(rows))[:_COMPARED]
+    near = nearest(x[~data.test], x[rows[some]], _NEAR).numpy()
+    truth = data.y[rows[some]]
+    squared = (data.y[~data.test][near].mean(axis=1) - truth) ** 2
+    score = {"rmse_neighbours": float(squared.mean() ** 0.5)}
+    difference = (mean[some] - truth) ** 2 - squared
+    if len(some) > 1 and (spread := difference.std(ddof=1)) > 0:
+        score["excess"] = float(difference.mean() / spread * len(some) ** 0.5)
+    return score
 
 
 def _checked(latent: LatentMoments) -> LatentMoments:

@@ -12,6 +12,13 @@ from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
 from pipelines.regress.prediction import Scaling
+from pipelines.run.verdict import verdict
+
+# Of the metrics, what the verdict rests on.
+_JUDGED = (
+    *("rmse", "rmse_neighbours", "excess"),
+    *("coverage_68", "coverage_95", "z_median"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,15 @@ class Report:
     def converged(self) -> bool:
         """Whether every search and solve says so."""
         return self.model.converged
+
+    @property
+    def verdict(self) -> str:
+        """Whether the fit can be used, by its test rows."""
+        score = {n: self.metrics[n] for n in _JUDGED if n in self.metrics}
+        if not score["rmse_neighbours"]:
+            # Rows at the very places of the test rows leave no error to compare with.
+            score = {n: v for n, v in score.items() if n not in _JUDGED[1:3]}
+        return verdict(self.converged, {**score, "stars": self.metrics["rows"]})[1]
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""
@@ -92,6 +108,7 @@ class Report:
                 "target_scale": scaling.y_scale,
             },
             "converged": self.converged,
+            "verdict": self.verdict,
             "messages": [*data.notes, *self.model.messages],
             "seed": self.options.seed,
             "seconds": self.seconds,
@@ -125,6 +142,7 @@ class Report:
             f"{int(self.metrics['rows']):,} test rows: {self._scores()}",
             f"time: {times}; peak memory {self.memory / 2**30:.2f} GiB",
             f"run: {self.output}",
+            f"this fit is {self.verdict}",
         ]
         return "\n".join(lines)
 
@@ -147,7 +165,7 @@ class Report:
                 "{nll:.4f}, Brier {brier:.4f}"
             ).format_map(self.metrics)
         return (
-            "RMSE {rmse:.4g} (they scatter by {std_of_truth:.4g}), MAE {mae:.4g}, nll "
-            "{nll:.4g}; the 68% intervals hold {coverage_68:.3f}, the 95% ones "
-            "{coverage_95:.3f}"
+            "RMSE {rmse:.4g} (they scatter by {std_of_truth:.4g}; the mean of the 10 "
+            "nearest rows {rmse_neighbours:.4g}), MAE {mae:.4g}, nll {nll:.4g}; the "
+            "68% intervals contain {coverage_68:.3f}, the 95% ones {coverage_95:.3f}"
         ).format_map(self.metrics)

@@ -67,6 +67,16 @@ def test_what_stops_the_search_is_said(data):
         maximise(start(data), LBFGS(names=("wavelength",)))
 
 
+def test_the_search_stays_within_a_range_by_axis(data):
+    ends = torch.tensor([[0.8, 0.01], [9.0, 1.5]], dtype=torch.float64)
+    found = maximise(start(data), LBFGS(ranges={"lengthscale": tuple(ends)}))
+    scales = found.model.parameters()["lengthscale"]
+    np.testing.assert_allclose(scales, (0.8, 1.5), rtol=1e-6)
+    assert found.at_bounds == ("lengthscale",) and found.converged
+    with pytest.raises(ValueError, match="out of its range"):
+        maximise(start(data), LBFGS(ranges={"lengthscale": tuple(2 * ends)}))
+
+
 def test_a_short_reach_does_not_pass_for_a_flat_top(data):
     settings = LBFGS(gradient_tolerance=1.0, reach=1.0)
     near = maximise(start(data), settings)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +18,9 @@ from dustmap.kernels import Constant, Matern32, Sum
 from dustmap.likelihoods import Bernoulli, Gaussian, StudentT
 from pipelines.base.errors import InputError
 from pipelines.regress import Options, regress
+from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import Problem
-from pipelines.regress.prediction import Scaling, metrics, predict
+from pipelines.regress.prediction import Scaling, beside_neighbours, metrics, predict
 from pipelines.regress.robust import fitted_noise
 from pipelines.regress.torus import fit_torus
 from pipelines.regress.torus_grid import MOST_POINTS, torus_over, within_reach
@@ -129,6 +131,53 @@ def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
     assert summary["provenance"]["inputs"][0]["name"] == "run.csv"
     for part in ("exact (no more than 2,000 rows)", "Matérn-", "RMSE", "nll"):
         assert part in str(report)
+
+
+def test_the_end_is_a_verdict_by_the_test_rows(finished):
+    folder, report = finished
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["verdict"] == report.verdict
+    assert str(report).rstrip().endswith(report.verdict)
+    good = {"rows": 2000, "coverage_68": 0.68, "coverage_95": 0.95, "z_median": 0.0}
+    good |= {"rmse": 0.1, "rmse_neighbours": 0.13, "excess": -9.0}
+    bad = [
+        {"coverage_68": 0.16, "coverage_95": 0.33},
+        {"rmse": 0.34, "excess": 20.0},
+        {"z_median": 1.5},
+    ]
+    model = replace(report.model, converged=True)
+    for converged, changes in ((True, {}), (False, {}), *((True, b) for b in bad)):
+        choice = replace(report.choice, model=replace(model, converged=converged))
+        judged = replace(report, choice=choice, metrics={**good, **changes})
+        assert judged.verdict.startswith("usable") == (converged and not changes)
+    # Nothing is compared with neighbours that have no error.
+    same = replace(judged, metrics={**good, "rmse_neighbours": 0.0, "excess": 9.0})
+    assert same.verdict.startswith("usable")
+
+
+def test_the_nearest_rows_are_compared_with_on_the_test_rows():
+    x = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 100.0, 5.0, 98.0])
+    y = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 100.0, 7.0, 90.0])
+    data = SplitData(
+        x=x[:, None],
+        y=y,
+        row=np.arange(8),
+        test=np.arange(8) >= 6,
+        inputs=("t",),
+        target="y",
+        classes=None,
+        missing={},
+        left_out=0,
+        notes=(),
+    )
+    scaling = Scaling.of(data)
+    found = beside_neighbours(data, scaling, np.array([6.0, 88.0]))
+    plain = np.array([y[:6].mean(), y[:6].mean()])
+    squared = (plain - y[6:]) ** 2
+    assert found["rmse_neighbours"] == pytest.approx(squared.mean() ** 0.5)
+    gain = np.array([1.0, 4.0]) - squared
+    expected = gain.mean() / (gain.std(ddof=1) / np.sqrt(2))
+    assert found["excess"] == pytest.approx(expected)
 
 
 def test_predictions_are_those_of_dense_algebra_in_the_table_s_unit(finished):
@@ -244,8 +293,8 @@ def test_a_grid_gives_the_exact_posterior_of_its_hyperparameters():
 
 
 def with_outliers(count):
-    x, clean, y = wave(count, seed=5)
-    random = np.random.default_rng(6)
+    x, clean, y = wave(count, seed=15)
+    random = np.random.default_rng(16)
     y[::10] += 4 * random.normal(size=len(y[::10]))
     return x, clean, y
 
@@ -352,6 +401,7 @@ def test_scores_are_those_of_their_definitions():
     nll = 0.5 * (error / 3) ** 2 + np.log(3 * np.sqrt(2 * np.pi))
     assert scores["nll"] == pytest.approx(nll.mean())
     assert scores["coverage_68"] == 0.75 and scores["coverage_95"] == 0.75
+    assert scores["z_median"] == pytest.approx(np.median(error / 3))
     plain = Scaling(x_shift=np.zeros(1), x_scale=np.ones(1), y_shift=0.0, y_scale=1.0)
     classes = np.array([0.0, 1.0, 1.0, 1.0])
     latent = LatentMoments(mean=zero + 1.0, variance=zero)
@@ -394,7 +444,7 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
     save(tmp_path / "t.csv", t=x[:, 0], u=x[:, 0] ** 2, y=y)
     done = command("regress t.csv -o run --target y --inputs t --seed 3")
     assert done.exit_code == 0, done.output
-    assert "inputs: t\n" in done.output and done.output.rstrip().endswith("run: run")
+    assert "inputs: t\n" in done.output and "\nrun: run\n" in done.output
     again = command("regress t.csv -o run --target y")
     assert again.exit_code == 2 and "overwrite" in again.output
     assert command("regress t.csv -o run --target y --overwrite").exit_code == 0
