@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.reporting import OUT, OVERWRITE, reporting
+from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, reporting
 
 
 @click.command()
@@ -54,10 +54,16 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
 @click.option(
     "--split-column", metavar="COLUMN", help="1 for rows to test, 0 to fit, instead."
 )
+@REQUIRE
 @OVERWRITE
 @reporting
 def regress(
-    table: Path, output: Path, inputs: str | None, overwrite: bool, **choices: Any
+    table: Path,
+    output: Path,
+    inputs: str | None,
+    require: str | None,
+    overwrite: bool,
+    **choices: Any,
 ) -> None:
     """Predict one column of TABLE from others by a Gaussian process.
 
@@ -73,5 +79,4 @@ def regress(
         names = tuple(name.strip() for name in inputs.split(",") if name.strip())
     report = run(table, output, Options(inputs=names, **choices), overwrite=overwrite)
     click.echo(str(report))
-    if not report.converged:
-        click.echo("dustmap: warning: a search did not converge (above)", err=True)
+    check_verdict(report.verdict, require)

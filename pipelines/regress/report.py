@@ -12,7 +12,7 @@ from pipelines.regress.columns import SplitData
 from pipelines.regress.fitted import FittedModel
 from pipelines.regress.options import Options
 from pipelines.regress.prediction import Scaling
-from pipelines.run.verdict import verdict
+from pipelines.run.verdict import Verdict, verdict
 
 # Of the metrics, what the verdict rests on.
 _JUDGED = (
@@ -58,13 +58,13 @@ class Report:
         return self.model.converged
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """Whether the fit can be used, by its test rows."""
         score = {n: self.metrics[n] for n in _JUDGED if n in self.metrics}
         if not score["rmse_neighbours"]:
             # Rows at the very places of the test rows leave no error to compare with.
             score = {n: v for n, v in score.items() if n not in _JUDGED[1:3]}
-        return verdict(self.converged, {**score, "stars": self.metrics["rows"]})[1]
+        return verdict(self.converged, {**score, "stars": self.metrics["rows"]})
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""
@@ -108,7 +108,8 @@ class Report:
                 "target_scale": scaling.y_scale,
             },
             "converged": self.converged,
-            "verdict": self.verdict,
+            "grade": self.verdict.grade,
+            "verdict": str(self.verdict),
             "messages": [*data.notes, *self.model.messages],
             "seed": self.options.seed,
             "seconds": self.seconds,
@@ -142,7 +143,7 @@ class Report:
             f"{int(self.metrics['rows']):,} test rows: {self._scores()}",
             f"time: {times}; peak memory {self.memory / 2**30:.2f} GiB",
             f"run: {self.output}",
-            f"this fit is {self.verdict}",
+            str(self.verdict),
         ]
         return "\n".join(lines)
 

@@ -33,7 +33,7 @@ OPTIONS = {
     "plot": "-o --output --nside",
     "regress": (
         "-o --output --target --inputs --likelihood --method --whitening --seed "
-        "--test-fraction --split-column --overwrite"
+        "--test-fraction --split-column --require --overwrite"
     ),
     "verify": "",
     "status": "--json",

@@ -136,8 +136,9 @@ def test_the_summary_says_what_was_chosen_in_the_table_s_unit(finished):
 def test_the_end_is_a_verdict_by_the_test_rows(finished):
     folder, report = finished
     summary = json.loads((folder / "run" / "summary.json").read_text())
-    assert summary["verdict"] == report.verdict
-    assert str(report).rstrip().endswith(report.verdict)
+    assert summary["verdict"] == str(report.verdict)
+    assert summary["grade"] == report.verdict.grade
+    assert str(report).rstrip().endswith(str(report.verdict))
     good = {"rows": 2000, "coverage_68": 0.68, "coverage_95": 0.95, "z_median": 0.0}
     good |= {"rmse": 0.1, "rmse_neighbours": 0.13, "excess": -9.0}
     bad = [
@@ -149,10 +150,10 @@ def test_the_end_is_a_verdict_by_the_test_rows(finished):
     for converged, changes in ((True, {}), (False, {}), *((True, b) for b in bad)):
         choice = replace(report.choice, model=replace(model, converged=converged))
         judged = replace(report, choice=choice, metrics={**good, **changes})
-        assert judged.verdict.startswith("usable") == (converged and not changes)
+        assert (judged.verdict.grade == "usable") == (converged and not changes)
     # Nothing is compared with neighbours that have no error.
     same = replace(judged, metrics={**good, "rmse_neighbours": 0.0, "excess": 9.0})
-    assert same.verdict.startswith("usable")
+    assert same.verdict.grade == "usable"
 
 
 def test_the_nearest_rows_are_compared_with_on_the_test_rows():
@@ -483,3 +484,13 @@ def test_a_mistake_is_explained_and_leaves_nothing(
     done = command(line)
     assert done.exit_code == 2 and said in done.output
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_verdict_that_is_required_decides_the_status(finished, command, monkeypatch):
+    folder, report = finished
+    poor = replace(report, metrics={**report.metrics, "coverage_68": 0.2})
+    monkeypatch.setattr("pipelines.regress.regress", lambda *_, **__: poor)
+    line = f"regress {folder / 'run.csv'} --target y -o {folder / 'again'}"
+    assert command(line).exit_code == 0
+    done = command(f"{line} --require care")
+    assert done.exit_code == 1 and "not usable" in done.output
