@@ -39,7 +39,7 @@ from pipelines.cli.reporting import OUT, OVERWRITE, reporting
     show_default=True,
     help="Cells drawn to compare maps in.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of what is drawn.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the cells drawn.")
 @OVERWRITE
 @reporting
 def compare(
