@@ -64,7 +64,8 @@ class Report:
         if not score["rmse_neighbours"]:
             # Rows at the very places of the test rows leave no error to compare with.
             score = {n: v for n, v in score.items() if n not in _JUDGED[1:3]}
-        return verdict(self.converged, {**score, "stars": self.metrics["rows"]})
+        score["stars"] = self.metrics["rows"]
+        return verdict(self.converged, score, intervals=self.data.classes is None)
 
     def hyperparameters(self) -> dict[str, Any]:
         """In the units of the table."""

@@ -41,7 +41,9 @@ class Verdict:
         return f"{use.capitalize()}: {self.reason}. {advice}."
 
 
-def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
+def verdict(
+    converged: bool, score: Mapping[str, float], *, intervals: bool = True
+) -> Verdict:
     """The worst grade that one of these rules gives, with the reasons for it.
 
     | what | with care | not usable |
@@ -63,6 +65,8 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
         ``rmse_<name>`` of predictions without a model, ``excess`` (of the squared
         error over the best of these, in standard errors), ``coverage_68``,
         ``coverage_95``, ``z_median``; empty where nothing was held out.
+    intervals
+        Whether predictions have intervals; probabilities of classes have none.
     """
     slow = (Grade.CARE, "the fit did not converge", "fit again with more time")
     found: list[tuple[Grade, str, str]] = [] if converged else [slow]
@@ -74,7 +78,7 @@ def verdict(converged: bool, score: Mapping[str, float]) -> Verdict:
     else:
         if (count := score["stars"]) < _FEWEST:
             found.append((Grade.CARE, f"only {count:.0f} values were held out", more))
-        if "coverage_68" not in score:
+        if intervals and "coverage_68" not in score:
             use = "take the held-out RMSE as the error"
             found.append((Grade.CARE, "no uncertainties are stated", use))
         for value, care, bad, reason, advice in _deviations(score):
@@ -98,7 +102,8 @@ def _deviations(
     if score.get("excess", 0.0) > _WORSE and (best := _best(score)):
         reason = f"{rmse}, that of {best[0]} {best[1]:.3g}"
         advice = f"predict these values by {best[0]}"
-        yield score["rmse"] / best[1], 1.05, 1.5, reason, advice
+        ratio = score["rmse"] / best[1] if best[1] else math.inf
+        yield ratio, 1.05, 1.5, reason, advice
     for level, care, bad in ((0.68, 0.05, 0.18), (0.95, 0.02, 0.15)):
         held = score.get(f"coverage_{100 * level:.0f}", level)
         off, side = abs(held - level), "only " if held < level else ""
@@ -121,10 +126,11 @@ def _deviations(
 def _good(score: Mapping[str, float]) -> str:
     """How well held-out values are predicted."""
     beside = f", that of {best[0]} {best[1]:.3g}," if (best := _best(score)) else ""
-    return (
-        f"the RMSE of held-out values is {score['rmse']:.3g}{beside} and the 68% "
-        f"intervals contain {score['coverage_68']:.0%} of {score['stars']:.0f}"
-    )
+    told = f"the RMSE of held-out values is {score['rmse']:.3g}{beside}"
+    if "coverage_68" not in score:
+        return told.rstrip(",")
+    held, count = score["coverage_68"], score["stars"]
+    return f"{told} and the 68% intervals contain {held:.0%} of {count:.0f}"
 
 
 def _best(score: Mapping[str, float]) -> tuple[str, float] | None:

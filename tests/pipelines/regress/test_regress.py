@@ -329,6 +329,7 @@ def test_classes_are_told_apart_with_probabilities(tmp_path):
     assert m["accuracy"] > 0.9 and m["brier"] < 0.1
     assert m["nll"] < 0.5 * np.log(2)
     assert "classes of kind: down is 0, up is 1" in str(report)
+    assert "no uncertainties" not in str(report.verdict)
     table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
     columns = [np.array(table[name]) for name in ("p16", "p50", "p84")]
     assert all((low <= high).all() for low, high in pairwise(columns))
