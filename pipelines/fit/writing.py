@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from pipelines.run.predict import predict_columns
 from pipelines.run.residual import write_residual
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.fit_state import FitState
-from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 from pipelines.storage.metrics import write_metrics
@@ -136,7 +136,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         counts=sample.counts,
         held_out=held_out_score(predictions, test, result.plan),
         seconds=clock.seconds,
-        peak_memory_bytes=peak_memory(),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         converged=result.converged,
         messages=[*result.messages, *told, crossed(support)],
     )
