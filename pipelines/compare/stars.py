@@ -29,7 +29,7 @@ from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
 from pipelines.products.integrated import last_star
 from pipelines.run.assessment import observation_noise
-from pipelines.run.baselines import NAMES, in_words, predict_baselines
+from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
 from pipelines.run.held_out import FILE, HeldOut, read_held_out
 from pipelines.run.predict import predict_columns
@@ -68,7 +68,7 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
     columns = {name: column[usable] for name, column in predicted.items()}
     judged = unseen.select(usable)
     if len(judged):
-        columns |= _baselines(run, judged, counts)
+        columns |= _baseline(run, judged, counts)
     held = HeldOut.of(judged, run.plan, columns)
     return _comparison(run, held, counts, name)
 
@@ -90,11 +90,11 @@ def compare_held_out(run: Run) -> Comparison:
     return _comparison(run, held, Counter({"held out": len(held)}), "held-out stars")
 
 
-def _baselines(run: Run, judged: Stars, counts: Counter[str]) -> dict[str, np.ndarray]:
+def _baseline(run: Run, judged: Stars, counts: Counter[str]) -> dict[str, np.ndarray]:
     """What the stars of the run folder predict of these; none if they are too few."""
     kept = read_stars(run.path / "stars.parquet")
-    counts["stars that the baselines know"] = len(kept)
-    found = predict_baselines(kept, judged, torch.Generator().manual_seed(0))
+    counts["stars for the baseline"] = len(kept)
+    found = predict_baseline(kept, judged, torch.Generator().manual_seed(0))
     return {} if found is None else found.columns()
 
 
@@ -168,31 +168,25 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             "stars": _per_star(held, z, beyond),
         },
         shown=("summary", "without_a_map", "by_distance", "by_region"),
-        words=(*_words(held, z, counts, whole), *_beside(run, held)),
+        words=(*_words(held, z, counts, whole), *_beside(held)),
         figures={"stars": _figure(held, z, whole, bins)},
     )
 
 
 def _without_a_map(held: HeldOut) -> list[Row]:
-    """Both baselines on the same stars; tuned neighbours state no error."""
-    beside = held.baselines
+    """Return the row of the baseline on the same stars, if there is one."""
+    beside = held.baseline
     if beside is None:
         return []
-    plain = calibrate(held.observed - beside.neighbours, np.zeros(len(held)), levels=())
-    unsaid = {"mean z": None, "std z": None, "chi2/n": None}
     z = z_scores(held.observed, held.noise, beside.kriging, beside.kriging_std)
-    kriged = calibrate(held.observed - beside.kriging, z)
-    return [
-        {"what": NAMES["neighbours"], **_figures(plain), **unsaid},
-        {"what": NAMES["kriging"], **_figures(kriged)},
-    ]
+    return [{"what": NAME, **_figures(calibrate(held.observed - beside.kriging, z))}]
 
 
-def _beside(run: Run, held: HeldOut) -> tuple[str, ...]:
-    """The baselines in words, or that there are none."""
-    if held.baselines is None:
+def _beside(held: HeldOut) -> tuple[str, ...]:
+    """Return the baseline in words, or that there is none."""
+    if held.baseline is None:
         return ("What the stars predict without a map is not known for these.",)
-    return (f"{in_words(held.baseline_score(), run.plan)}.",)
+    return (f"{in_words(held.baseline_score())}.",)
 
 
 def _figures(found: Calibration) -> Row:

@@ -226,7 +226,7 @@ def recorder(
     """Record every iteration, and show it with the time left until the fit's end.
 
     A residual is recorded with its tolerance where there is one. ``tell`` is given
-    what is shown, by name.
+    when the fit is expected to end (``ends``, Unix time [s]).
     """
     started = time.perf_counter()
     before = records[-1]["seconds"] if records else 0.0
@@ -234,10 +234,11 @@ def recorder(
     samples = 0 if known is None else known.samples
 
     def on_step(stage: str, step: int, value: float) -> None:
-        shown: dict[str, Any] = {"stage": stage, "iteration": step}
         if countdown is not None:
-            shown["left"] = in_words(countdown.at(stage, samples))
-            progress.show(left=shown["left"])
+            left = countdown.at(stage, samples)
+            progress.show(left=in_words(left))
+            if tell is not None:
+                tell(ends=time.time() + left)
         if value == value:
             kind = _VALUES.get(stage, "residual")
             record = {"stage": stage, "iteration": step, kind: value}
@@ -246,9 +247,6 @@ def recorder(
             passed = time.perf_counter() - started
             records.append({**record, "seconds": round(before + passed, 3)})
             progress.show(**{kind: f"{value:.2e}"})
-            shown["value"] = {kind: value}
-        if tell is not None:
-            tell(**shown)
         progress.update(stage=stage, step=step)
 
     return on_step

@@ -171,7 +171,7 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
             session.begin_part("scales", parts)
             record = recorder(
                 *(manager.metrics, progress, known, session.countdown),
-                tell=manager.heart.tell,
+                tell=manager.facts.update,
             )
 
             def on_step(stage: str, step: int, value: float) -> None:
@@ -224,7 +224,7 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
     with Progress(description="inference") as progress:
         record = recorder(
             *(session.manager.metrics, progress, known, session.countdown),
-            tell=session.manager.heart.tell,
+            tell=session.manager.facts.update,
         )
         if correlated_noise.is_wanted(sample, config) and state.residual is None:
             state = _mapped(session, state, sample, record)

@@ -17,12 +17,12 @@ from pipelines.base.timing import StageClock
 from pipelines.config import FitConfig
 from pipelines.model.plan import choose_box
 from pipelines.planning.selection import Sample, read_sample
-from pipelines.run.baselines import (
+from pipelines.run.baseline import (
     FEWEST,
-    NAMES,
+    NAME,
     baseline_score,
     kriging_noise,
-    predict_baselines,
+    predict_baseline,
 )
 from pipelines.storage.atomic import atomic_file, check_output
 
@@ -40,9 +40,7 @@ class QuickReport:
     path: Path
     counts: dict[str, int]
     scatter: float
-    rmse_neighbours: float
     rmse_kriging: float
-    separation: float
     coverage_68: float
     coverage_95: float
     log_score: float
@@ -54,13 +52,11 @@ class QuickReport:
             f"{name} {value:.1f} s" for name, value in self.seconds.items()
         )
         return (
-            f"stars: {counts}; the nearest fitted sight line passes a held-out star at "
-            f"{self.separation:.3g} pc (median)\n"
-            f"{NAMES['neighbours']}: RMSE {self.rmse_neighbours:.4g} mag of held-out "
-            f"extinctions (noise included; they scatter by {self.scatter:.4g})\n"
-            f"{NAMES['kriging']}: RMSE {self.rmse_kriging:.4g} mag; the 68% intervals "
-            f"hold {self.coverage_68:.3f} of {self.counts['held out']} stars, the 95% "
-            f"ones {self.coverage_95:.3f}; log score {self.log_score:.4g}\n"
+            f"stars: {counts}\n"
+            f"{NAME}: RMSE {self.rmse_kriging:.4g} mag of held-out extinctions (noise "
+            f"included; they scatter by {self.scatter:.4g}); the 68% intervals hold "
+            f"{self.coverage_68:.3f} of {self.counts['held out']} stars, the 95% ones "
+            f"{self.coverage_95:.3f}; log score {self.log_score:.4g}\n"
             f"time: {spent}\n"
             f"no map was made; figures: {self.path}"
         )
@@ -87,7 +83,7 @@ def quick(
     sample = _inside(read_sample(source, config, generator, Group()), config)
     known, test = sample.known, sample.test
     clock.lap("read")
-    found = None if not len(test) else predict_baselines(known, test, generator)
+    found = None if not len(test) else predict_baseline(known, test, generator)
     if found is None:
         raise InputError(
             f"{source}: {len(known)} stars in the box to learn from and {len(test)} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pipelines.fit.correlated_noise import last_residual, posterior_of
 from pipelines.model.plan import Plan
 from pipelines.planning.selection import Sample
 from pipelines.run.assessment import crossed, sight_line_lengths
-from pipelines.run.baselines import NO_BASELINES, in_words, predict_baselines
+from pipelines.run.baseline import NO_BASELINE, in_words, predict_baseline
 from pipelines.run.folder import write_json, write_state
 from pipelines.run.held_out import FILE as HELD_OUT
 from pipelines.run.held_out import held_out_score, write_held_out
@@ -26,7 +27,6 @@ from pipelines.run.predict import predict_columns
 from pipelines.run.residual import write_residual
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.saving.fit_state import FitState
-from pipelines.saving.heartbeat import peak_memory
 from pipelines.saving.session import Session
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 from pipelines.storage.metrics import write_metrics
@@ -63,7 +63,7 @@ class FitReport:
         if self.held_out:
             lines.append(_told(self.held_out))
         if "rmse_kriging" in self.held_out:
-            lines.append(in_words(self.held_out, self.plan))
+            lines.append(in_words(self.held_out))
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         gib = self.peak_memory_bytes / 2**30
         lines.append(f"time: {spent}; peak memory {gib:.2f} GiB")
@@ -127,7 +127,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     clock.lap("held-out test")
     if len(test):
         session.begin_silent_part("baselines", "predicting them from their neighbours")
-        beside, said = _baselines(sample, config, in_time=session.is_in_time)
+        beside, said = _baseline(sample, config, in_time=session.is_in_time)
         predictions, told = predictions | beside, (*told, *said)
         clock.lap("baselines")
     report = FitReport(
@@ -136,7 +136,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
         counts=sample.counts,
         held_out=held_out_score(predictions, test, result.plan),
         seconds=clock.seconds,
-        peak_memory_bytes=peak_memory(),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         converged=result.converged,
         messages=[*result.messages, *told, crossed(support)],
     )
@@ -166,7 +166,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     return report
 
 
-def _baselines(
+def _baseline(
     sample: Sample, config: FitConfig, *, in_time: bool
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Columns of the held-out stars, or why there are none."""
@@ -174,10 +174,10 @@ def _baselines(
         return {}, (_NO_TIME.format(config.budget.minutes),)
     generator = torch.Generator().manual_seed(config.inference.seed)
     try:
-        found = predict_baselines(sample.known, sample.test, generator)
+        found = predict_baseline(sample.known, sample.test, generator)
     except FloatingPointError as error:
-        return {}, (f"no baselines: {error}",)
-    return ({}, (NO_BASELINES,)) if found is None else (found.columns(), ())
+        return {}, (f"no baseline: {error}",)
+    return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())
 
 
 def _write_record(

@@ -7,7 +7,7 @@ from pipelines.report.blocks import Block, Notice, Section, Table, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import percent, plain, significant
 from pipelines.report.summary import warnings_of
-from pipelines.run.baselines import NAMES
+from pipelines.run.baseline import NAME
 from pipelines.run.verdict import Grade
 
 
@@ -47,15 +47,14 @@ def _figures(data: ReportData) -> list[Block]:
     score = data.run.summary.get("held_out", {})
     if not score:
         return []
-    known = {key: name for key, name in NAMES.items() if f"rmse_{key}" in score}
-    errors = [f"{significant(score['rmse'])} mag"]
-    errors += [f"{significant(score[f'rmse_{key}'])} mag" for key in known]
+    beside = [score["rmse_kriging"]] if "rmse_kriging" in score else []
+    errors = (f"{significant(error)} mag" for error in (score["rmse"], *beside))
     rows = [("error of held-out extinctions (RMSE)", *errors)]
     rows += [
-        (f"stars in {level}% intervals", percent(score[key]), *["" for _ in known])
+        (f"stars in {level}% intervals", percent(score[key]), *("" for _ in beside))
         for level, key in ((68, "coverage_68"), (95, "coverage_95"))
         if key in score
     ]
-    header = ("", "this map", *(f"no map: {name}" for name in known.values()))
+    header = ("", "this map", *(f"no map: {NAME}" for _ in beside))
     caption = f"{score['stars']:.0f} held-out stars"
     return [Table(caption=caption, header=header, rows=tuple(rows))]

@@ -11,7 +11,7 @@ from pipelines.figures.style import band_of
 from pipelines.report.blocks import Block, Notice, Section, Table, Text, facts
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import by, count, percent, plain, several, significant
-from pipelines.run.baselines import in_words, loses
+from pipelines.run.baseline import in_words, loses
 from pipelines.run.folder import Run
 
 # Lines in which a fit says how its solvers ended and what it found.
@@ -97,7 +97,7 @@ def judged_warnings(data: ReportData) -> list[str]:
     if data.judged is None:
         return [data.unjudged]
     if data.held_out is not None and (score := data.held_out.baseline_score()):
-        return [in_words(score, data.run.plan)] if loses(score) else []
+        return [in_words(score)] if loses(score) else []
     return []
 
 

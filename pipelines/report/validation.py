@@ -9,7 +9,7 @@ from pipelines.figures import held_out as drawing
 from pipelines.report.blocks import Block, Section, Table, Text, facts, picture
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, percent, significant
-from pipelines.run.baselines import NAMES, in_words
+from pipelines.run.baseline import NAME, in_words
 from pipelines.run.held_out import HeldOut
 
 _BINS = 6
@@ -72,17 +72,16 @@ def _errors(judged: Calibration) -> Table:
 def _without_a_map(data: ReportData) -> list[Block]:
     """What neighbouring stars alone predict of the same stars."""
     stars = data.held_out
-    if stars is None or stars.baselines is None:
+    if stars is None or stars.baseline is None:
         return []
     score = stars.baseline_score()
-    rows = [("this map", f"{significant(score['rmse'])} mag")]
-    rows += [
-        (f"no map: {name}", f"{significant(score[f'rmse_{key}'])} mag")
-        for key, name in NAMES.items()
+    rows = [
+        ("this map", f"{significant(score['rmse'])} mag"),
+        (f"no map: {NAME}", f"{significant(score['rmse_kriging'])} mag"),
     ]
     return [
         facts("Root mean square of measured minus predicted", rows),
-        Text((f"{in_words(score, data.run.plan)}.",)),
+        Text((f"{in_words(score)}.",)),
     ]
 
 

@@ -12,7 +12,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.model.plan import Plan
 from pipelines.run.assessment import observation_noise
-from pipelines.run.baselines import Baselines, baseline_score
+from pipelines.run.baseline import Baseline, baseline_score
 from pipelines.run.predict import write_predictions
 
 FILE = "held_out.parquet"
@@ -35,7 +35,7 @@ class HeldOut:
         distance's error add.
     predicted
         ``mean std`` and quantiles of the noise-free extinction [mag].
-    baselines
+    baseline
         What neighbouring stars alone predict; ``None`` if they were too few.
     """
 
@@ -45,7 +45,7 @@ class HeldOut:
     observed: np.ndarray
     noise: np.ndarray
     predicted: dict[str, np.ndarray]
-    baselines: Baselines | None = None
+    baseline: Baseline | None = None
 
     @classmethod
     def of_columns(cls, columns: dict[str, np.ndarray]) -> HeldOut:
@@ -57,14 +57,14 @@ class HeldOut:
             observed=columns["extinction"],
             noise=columns["noise"],
             predicted={name: columns[f"extinction_{name}"] for name in KINDS},
-            baselines=Baselines.of_columns(columns),
+            baseline=Baseline.of_columns(columns),
         )
 
     @classmethod
     def of(cls, stars: Stars, plan: Plan, columns: dict[str, np.ndarray]) -> HeldOut:
         """Stars with extinctions, beside the columns that were predicted of them.
 
-        With those of the baselines, if they are among them.
+        With those of the baseline, if they are among them.
         """
         places = {"l": stars.l, "b": stars.b, "distance": stars.distance}
         return cls.of_columns({**columns, **places, **_observed(stars, plan, columns)})
@@ -78,12 +78,12 @@ class HeldOut:
         return self.observed - self.predicted["mean"]
 
     def baseline_score(self) -> dict[str, float]:
-        """`rmse` of the map, errors of the baselines; empty without any."""
-        if self.baselines is None:
+        """Return `rmse` of the map and the baseline's scores; empty without one."""
+        if self.baseline is None:
             return {}
         return {
             "rmse": float(np.sqrt(np.mean(self.residual**2))),
-            **baseline_score(self.baselines, self.observed, self.predicted["mean"]),
+            **baseline_score(self.baseline, self.observed, self.predicted["mean"]),
         }
 
     @property

@@ -25,10 +25,8 @@ UNITS = {
     "extinction": "mag",
     "extinction_error": "mag",
     "noise": "mag",
-    "neighbours": "mag",
     "kriging": "mag",
     "kriging_std": "mag",
-    "separation": "pc",
 }
 # Rows predicted at once.
 _ROWS = 131_072

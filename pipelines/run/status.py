@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
+from pipelines.base.timing import in_words
 from pipelines.saving.checkpoint import RECORD, checkpoints, size_of
 from pipelines.saving.lock import is_held
 from pipelines.saving.workspace import Workspace, unfinished
@@ -18,8 +19,7 @@ from pipelines.storage.metrics import read_metrics
 _ENDED = ("stopped", "failed")
 _KEYS = (
     *("run", "state", "message", "stage", "iteration", "value", "left", "seconds"),
-    *("checkpoint", "memory_bytes", "peak_memory_bytes", "pid", "host", "command"),
-    "silent_seconds",
+    *("checkpoint", "peak_memory_bytes", "pid", "host", "command"),
 )
 
 
@@ -74,8 +74,6 @@ def describe(found: dict[str, Any]) -> str:
         told.append(f"peak memory: {found['peak_memory_bytes'] / 2**30:.2f} GiB")
     if found["pid"]:
         told.append(f"process: {found['pid']} on {found['host']}")
-    if found["silent_seconds"] is not None:
-        told.append(f"last sign of life: {found['silent_seconds']:.0f} s ago")
     if found["state"] in (*_ENDED, "dead"):
         other = "the command it was begun with and --resume"
         told.append(f"go on with: {found['command'] or other}")
@@ -83,21 +81,21 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def _of_unfinished(work: Workspace) -> dict[str, Any]:
-    told = _read(work.status)
+    told, holder = _read(work.status), _read(work.lock)
     checkpoint = _last_checkpoint(work)
-    silent = max(time.time() - told["beat"], 0.0) if "beat" in told else None
     state = _state(work, told.get("state"))
-    found = {name: value for name, value in told.items() if name in _KEYS}
-    if state in (*_ENDED, "dead"):
-        found |= {"left": None, "memory_bytes": None}
+    ended = state in (*_ENDED, "dead")
+    left = told.get("ends", 0.0) - time.time()
     return {
-        **found,
         "run": str(work.output),
         "state": state,
         "message": told.get("message") if state in _ENDED else None,
+        "left": in_words(left) if left > 0 and not ended else None,
         "seconds": None if checkpoint is None else checkpoint.pop("spent"),
         "checkpoint": checkpoint,
-        "silent_seconds": silent,
+        "pid": holder.get("pid"),
+        "host": holder.get("host"),
+        "command": told.get("command"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -18,10 +19,10 @@ from pipelines.base.timing import StageClock
 from pipelines.config.fitting import CheckpointConfig
 from pipelines.saving.checkpoint import write_checkpoint
 from pipelines.saving.fit_state import FitState
-from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace
+from pipelines.storage.atomic import replace_text
 from pipelines.storage.metrics import Metrics
 
 
@@ -30,8 +31,8 @@ class CheckpointManager:
     """Writes a fit's states, and raises `Stopped` after a signal.
 
     ``last`` is the newest checkpoint that is known to be whole, ``history`` when and
-    from what the fit was resumed. The ranks of ``group`` agree on what is due; the
-    first one writes.
+    from what the fit was resumed. ``facts`` are written to ``status.json`` with every
+    checkpoint. The ranks of ``group`` agree on what is due; the first one writes.
     """
 
     work: Workspace
@@ -40,10 +41,10 @@ class CheckpointManager:
     stop: StopFlag
     clock: StageClock
     metrics: Metrics
-    heart: Heartbeat
     group: Group
     last: Path | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic
     _since: float = field(default=0.0, init=False)
     _steps: int = field(default=0, init=False)
@@ -52,6 +53,17 @@ class CheckpointManager:
 
     def __post_init__(self) -> None:
         self._since = self.now()
+
+    def update_status(self, **facts: object) -> None:
+        """Write the facts for `dustmap status`, and with them these."""
+        self.facts |= facts
+        if not self.group.first:
+            return
+        text = json.dumps(self.facts, indent=1) + "\n"
+        try:
+            replace_text(self.work.status, text, durable=False)
+        except OSError as error:
+            say(f"status.json is not written: {error}")
 
     def save(self, state: FitState) -> None:
         """Write the state after a stage of the fit, and end after a signal.
@@ -109,6 +121,7 @@ class CheckpointManager:
         self._since, self._steps = self.now(), 0
 
     def _write_here(self, state: FitState, records: int, stage: str) -> None:
+        self.update_status()
         entries = state.entries()
         tensors = {n: v for n, v in entries.items() if torch.is_tensor(v)}
         require_finite(f"the state of a fit, {state.stage}", **tensors)

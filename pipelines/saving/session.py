@@ -21,7 +21,6 @@ from pipelines.model.problem import Place, place_of
 from pipelines.saving.checkpoint import Checkpoint, newest_checkpoint
 from pipelines.saving.checkpoint_manager import CheckpointManager, machine
 from pipelines.saving.fit_state import FitState
-from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.identity import Identity, command_of
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, finish, unfinished
@@ -68,15 +67,14 @@ class Session:
         if self.countdown is not None:
             self.countdown.expect(known or {})
             self.countdown.enter(part)
+            self.manager.update_status(ends=time.time() + self.countdown.left())
 
     def begin_silent_part(self, part: str, doing: str) -> None:
         """One without steps begins: tell what is done, and how long it may take."""
         self.begin_part(part)
         if self.countdown is None or not self.group.first:
             return
-        left = in_words(self.countdown.left())
-        say(f"{part}: {doing}; {left} left")
-        self.manager.heart.tell(stage=part, left=left)
+        say(f"{part}: {doing}; {in_words(self.countdown.left())} left")
 
     @property
     def group(self) -> Group:
@@ -96,16 +94,16 @@ class Session:
 
     def begin_from(self, found: Checkpoint | None) -> None:
         """Go on from what an earlier process saved, if it did."""
-        heart = self.manager.heart
-        heart.tell(state="planning")
-        if self.group.size == 1:
-            heart.tell(command=command_of(self.source, self.output, self.config))
+        command = command_of(self.source, self.output, self.config)
+        self.manager.update_status(
+            state="planning", command=command if self.group.size == 1 else None
+        )
         if found is not None:
             state = FitState.restore(found, self.place["device"])
             self.place["generator"].set_state(state.generator)
             self.state = replace(state, inference=None)
             self.inference = state.inference
-            heart.tell(state=_NEXT[state.stage])
+            self.manager.update_status(state=_NEXT[state.stage])
 
     def reached(self, state: FitState, part: str) -> None:
         """A stage is done, which the clock calls ``part``: report and save it.
@@ -117,7 +115,7 @@ class Session:
         """
         self.manager.clock.lap(part)
         release_freed_memory()
-        self.manager.heart.tell(state=_NEXT[state.stage])
+        self.manager.facts["state"] = _NEXT[state.stage]
         self.manager.save(state)
 
 
@@ -164,7 +162,6 @@ def opened(
             stop=stop,
             clock=StageClock({} if found is None else found.content["seconds"]),
             metrics=_metrics(stack, work if group.first else None, found),
-            heart=stack.enter_context(Heartbeat(work.status if group.first else None)),
             group=group,
             last=None if found is None else found.path,
             history=history,
@@ -213,21 +210,21 @@ def _metrics(
 @contextmanager
 def _ending(manager: CheckpointManager) -> Iterator[None]:
     """Record how the fit ended; on failure, report the remaining checkpoint."""
-    heart = manager.heart
     try:
         yield
     except Stopped as reason:
-        heart.end("stopped", message=str(reason))
+        manager.update_status(state="stopped", message=str(reason))
         raise
     except BaseException as error:
-        heart.end("failed", message=f"{type(error).__name__}: {error}")
+        manager.update_status(
+            state="failed", message=f"{type(error).__name__}: {error}"
+        )
         if manager.last is not None:
             say(
                 f"the checkpoint {manager.last} stays: remove the cause, then continue "
                 "with the same command and --resume"
             )
         raise
-    heart.end("finished")
 
 
 def _joined(output: Path) -> Workspace:

@@ -2,8 +2,8 @@
 
 =================  ========================================================
 ``begun.json``     which fit this is, since when, and what it may replace
-``lock``           held by the process that works here
-``status.json``    what it did last, renewed every few seconds
+``lock``           held by the process that works here, with its host
+``status.json``    what it did last, renewed at stages and checkpoints
 ``metrics.jsonl``  one record per iteration that was reported, as it goes
 ``checkpoints/``   the newest two, and ``latest``, which names the last
 =================  ========================================================

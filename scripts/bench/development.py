@@ -1,7 +1,7 @@
 """The map by its defaults on the development sets, beside what needs no map.
 
 Every set is split once; `dustmap.fit` sees the training rows with the settings that a
-user has to give, and predicts the others. Baselines are `pipelines.run.baselines` from
+user has to give, and predicts the others. The baseline is `pipelines.run.baseline` from
 the same training rows. Where the truth is known, noise-free extinctions and densities
 at the true places are judged; else observed extinctions with all their noise. All
 figures are of held-out stars inside the box.
@@ -41,7 +41,7 @@ from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import Stars
 from pipelines.model.plan import Plan
 from pipelines.run.assessment import observation_noise
-from pipelines.run.baselines import NAMES, predict_baselines
+from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
 
 # Stars of a smoke run, to fit and to predict, and its settings.
@@ -95,9 +95,9 @@ def one_set(
     plan = read_run(run).plan
     test = part.test.select(inside)
     generator = torch.Generator().manual_seed(options.seed)
-    others = predict_baselines(train, test, generator)
+    others = predict_baseline(train, test, generator)
     assert others is not None
-    said = {**columns, **{f"by {name}": getattr(others, name) for name in NAMES}}
+    said = {**columns, "by kriging": others.kriging}
     truth = {name: values[inside] for name, values in (part.truth or {}).items()}
     bounds = [0.0, *part.shells, np.inf]
     shells = [
@@ -126,7 +126,7 @@ def judge(
     plan: Plan,
     some: np.ndarray,
 ) -> Row:
-    """The map and the baselines at some of the stars."""
+    """The map and the baseline at some of the stars."""
     columns = {name: column[some] for name, column in columns.items()}
     test, true = test.select(some), test.extinction
     if truth:
@@ -137,12 +137,11 @@ def judge(
     assert true is not None
     error = {
         "map": rmse(columns["extinction_mean"], true),
-        **{name: rmse(columns[f"by {name}"], true) for name in NAMES},
+        "kriging": rmse(columns["by kriging"], true),
     }
-    best = min(error["neighbours"], error["kriging"])
     return {
         **{f"RMSE {name}": value for name, value in error.items()},
-        "RMSE / best": error["map"] / best,
+        "map / kriging": error["map"] / error["kriging"],
         **judged,
     }
 

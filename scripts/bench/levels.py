@@ -4,7 +4,7 @@
 turbulent log-normal dust with the spectrum q^(-11/3), which is known on cells of 2 pc
 within 200 pc and twice coarser at each doubling. `dustmap fit` makes two maps: on six
 nested grids, with cells of 1.6 to 50 pc unless given, and on one. Held-out stars are
-judged at their true places by shells of distance, beside tuned neighbours and kriging;
+judged at their true places by shells of distance, beside grid-free kriging;
 the density by shells and by scale: its average over random cubes of a side, of the map
 and of the truth.
 """
@@ -32,7 +32,7 @@ from pipelines.catalog.schema import Stars, read_stars
 from pipelines.formats.zarr import read_zarr
 from pipelines.maps.cube import Cube
 from pipelines.maps.truth import truth_density
-from pipelines.run.baselines import NAMES, predict_baselines
+from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
 
 SKY = (
@@ -82,11 +82,10 @@ def main() -> None:
         "one grid": ["box.levels=1", f"box.spacing={options.spacing:g}"],
     }
     targets = read_stars(mock.targets)
-    others = predict_baselines(
+    others = predict_baseline(
         mock.train, targets, torch.Generator().manual_seed(options.seed)
     )
     assert others is not None
-    baselines = {f"by {name}": getattr(others, name) for name in NAMES}
     truth = read_zarr(work / "truth.zarr", verify=False)
     maps: list[Row] = []
     stars: list[Row] = []
@@ -101,7 +100,7 @@ def main() -> None:
             keep=options.keep,
         )
         maps.append({"map": name, **facts(fitted)})
-        judged = by_distance(fitted, mock, targets, baselines)
+        judged = by_distance(fitted, mock, targets, others.kriging)
         stars += [{"map": name, **row} for row in judged]
         count = _QUICK_CUBES if options.quick else _CUBES
         found = by_scale(fitted, truth, count, np.random.default_rng(options.seed))
@@ -134,12 +133,12 @@ def by_distance(
     fitted: Fitted,
     mock: Simulated,
     targets: Stars,
-    baselines: dict[str, np.ndarray],
+    kriged: np.ndarray,
 ) -> list[Row]:
-    """The map and the baselines at held-out stars, by shells."""
+    """The map and the baseline at held-out stars, by shells."""
     inside = fitted.columns["inside"].astype(bool)
     said = {name: values[inside] for name, values in fitted.columns.items()}
-    said |= {name: values[inside] for name, values in baselines.items()}
+    said["by kriging"] = kriged[inside]
     truth = {name: values[inside] for name, values in mock.truth.items()}
     test, plan = targets.select(inside), read_run(fitted.run).plan
     rows: list[Row] = []

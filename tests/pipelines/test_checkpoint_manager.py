@@ -12,7 +12,6 @@ from pipelines.base.errors import InputError, Stopped
 from pipelines.base.timing import StageClock
 from pipelines.config.fitting import CheckpointConfig
 from pipelines.saving.checkpoint_manager import CheckpointManager
-from pipelines.saving.heartbeat import Heartbeat
 from pipelines.saving.lock import is_held, locked
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
@@ -49,7 +48,6 @@ def manager(folder, clock, stop=None, **settings):
         stop=stop or StopFlag(),
         clock=StageClock(),
         metrics=Metrics(),
-        heart=Heartbeat(None),
         group=Group(),
         now=clock,
     )

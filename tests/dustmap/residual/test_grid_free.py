@@ -11,7 +11,6 @@ from dustmap.residual.grid_free import GridFree, learn_grid_free, local_means
 from dustmap.residual.kriging import JITTER
 from dustmap.residual.neighbours import without_self
 from dustmap.residual.rays import Rays
-from dustmap.residual.tuned_neighbours import TunedNeighbours, tune_neighbours
 
 SPECTRUM = FreeSpectrum()
 WEIGHTS = torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64)
@@ -59,69 +58,6 @@ def observed(rays: Rays, extinction: torch.Tensor) -> Rays:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(4)
-
-
-@pytest.mark.parametrize("proportional", [False, True])
-def test_neighbours_are_those_of_all_distances(
-    generator: torch.Generator, proportional: bool
-) -> None:
-    rays, extinction = drawn(120, generator)
-    asked = places(20, generator)
-    tuned = TunedNeighbours(
-        rays=observed(rays, extinction),
-        stretch=5.0,
-        count=7,
-        proportional=proportional,
-        rmse=0.0,
-    )
-    near = order(rays, asked, 5.0)[:, :7]
-    mean = extinction[near].mean(1)
-    scaled = (extinction / rays.lengths)[near].mean(1) * asked.lengths
-    torch.testing.assert_close(tuned.predict(asked), scaled if proportional else mean)
-    angle = torch.linalg.vector_norm(
-        asked.directions - rays.directions[near[:, 0]], dim=1
-    )
-    torch.testing.assert_close(tuned.separation(asked), asked.lengths * angle)
-
-
-def test_tuning_finds_the_least_error_on_the_others(
-    generator: torch.Generator,
-) -> None:
-    rays, extinction = drawn(150, generator)
-    tuned = tune_neighbours(observed(rays, extinction), generator)
-
-    def rmse(stretch: float, count: int, proportional: bool) -> float:
-        near = order(rays, rays, stretch)[:, 1 : count + 1]
-        guess = extinction[near].mean(1)
-        if proportional:
-            guess = (extinction / rays.lengths)[near].mean(1) * rays.lengths
-        return float((guess - extinction).square().mean().sqrt())
-
-    assert tuned.rmse == pytest.approx(
-        rmse(tuned.stretch, tuned.count, tuned.proportional)
-    )
-    others = [
-        rmse(a, k, form)
-        for a in (2.0, 10.0, 40.0)
-        for k in (1, 3, 8, 20, 100)
-        for form in (False, True)
-    ]
-    assert tuned.rmse <= min(others) * (1 + 1e-12)
-
-
-def test_many_neighbours_average_noise_and_one_keeps_detail(
-    generator: torch.Generator,
-) -> None:
-    rays = places(800, generator)
-    flat = rays.density * rays.lengths
-    noise = torch.randn(800, generator=generator, dtype=torch.float64)
-    noisy = tune_neighbours(observed(rays, flat + 0.5 * noise), generator)
-
-    assert noisy.count >= 35 and noisy.proportional
-    step = torch.where(rays.directions[:, 1] > 0, 3.0, 1.0)
-    sharp = tune_neighbours(observed(rays, step.double()), generator)
-
-    assert sharp.count <= 12 and not sharp.proportional
 
 
 def test_local_means_leave_out_the_star_itself(generator: torch.Generator) -> None:
@@ -177,8 +113,8 @@ def test_kriging_comes_near_the_exact_process_and_knows_its_error(
         return float((guess - true).square().mean().sqrt())
 
     assert rmse(mean) < 1.3 * rmse(exact)
-    tuned = tune_neighbours(rows, torch.Generator().manual_seed(0))
-    assert rmse(mean) < 0.95 * rmse(tuned.predict(asked))
+    near = order(rows, asked, 10.0)[:, :5]
+    assert rmse(mean) < 0.95 * rmse(rows.density[near].mean(1) * asked.lengths)
     z = (mean - true).abs() / variance.sqrt()
     assert 0.5 < float((z < 1).double().mean()) < 0.85
     assert found.floored == 0

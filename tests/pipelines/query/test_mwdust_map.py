@@ -59,17 +59,6 @@ def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):
         MwdustMap(path, filter="no such", declare_band="A_V")
 
 
-def test_a_disc_is_pixels_with_their_areas(path):
-    dust = MwdustMap(path, declare_band="E(B-V)")
-    area, values = dust.dust_vals_disk(30.0, 3.0, np.array([0.1, 0.2]), 2.0)
-    assert values.shape == (len(area), 2)
-    assert area.sum() == pytest.approx(
-        2 * np.pi * (1 - np.cos(np.deg2rad(2.0))), rel=0.02
-    )
-    middle = dust(30.0, 3.0, np.array([0.1, 0.2]))
-    np.testing.assert_allclose(values.mean(axis=0), middle, rtol=0.01)
-
-
 def test_a_filled_map_has_no_edge(path):
     other = OtherMap(
         density=lambda points: np.full(len(points), 1e-3),

@@ -161,7 +161,7 @@ def test_the_first_screen_has_the_verdict_two_maps_and_three_figures(material):
     page, text = read(overview(material))
     score = material.run.summary["held_out"]
     assert page.count("<img") == 2 and page.index("held-out") < page.index("<img")
-    for key in ("rmse", "rmse_neighbours", "rmse_kriging"):
+    for key in ("rmse", "rmse_kriging"):
         assert f"{significant(score[key])} mag" in text
     assert percent(score["coverage_68"]) in text
 
@@ -176,7 +176,7 @@ def test_diagnosis_is_folded(html):
 
 GOOD = {
     "rmse": 0.1, "stars": 900.0, "coverage_68": 0.69, "coverage_95": 0.95,
-    "rmse_neighbours": 0.2, "rmse_kriging": 0.12, "excess": -3.0,
+    "rmse_kriging": 0.12, "excess": -3.0,
 }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from pipelines.fit import FitReport
 from pipelines.report.data import ReportData
 from pipelines.report.summary import judged_warnings
 from pipelines.report.validation import validation
-from pipelines.run.baselines import (
-    Baselines,
+from pipelines.run.baseline import (
+    Baseline,
     baseline_score,
     in_words,
     kriging_noise,
     loses,
-    predict_baselines,
+    predict_baseline,
 )
 from pipelines.run.held_out import HeldOut, read_held_out
 
@@ -39,36 +39,30 @@ def folder(tmp_path_factory, catalogue):
     return path
 
 
-def beside(error: float, count: int = 200) -> tuple[Baselines, np.ndarray]:
-    """Baselines that are off by so much, and what was observed."""
+def beside(error: float, count: int = 200) -> tuple[Baseline, np.ndarray]:
+    """Return predictions that are off by so much, and what was observed."""
     observed = np.linspace(0.5, 1.5, count)
     sign = np.where(np.arange(count) % 2, 1.0, -1.0)
-    found = Baselines(
-        neighbours=observed + 2 * error * sign,
-        kriging=observed + error * sign,
-        kriging_std=np.full(count, error),
-        separation=np.full(count, 12.0),
-    )
-    return found, observed
+    kriging_std = np.full(count, error)
+    return Baseline(kriging=observed + error * sign, kriging_std=kriging_std), observed
 
 
-def test_both_find_a_cloud_and_kriging_knows_its_error(catalogue) -> None:
+def test_kriging_finds_a_cloud_and_states_its_error(catalogue) -> None:
     fresh = one_cloud.catalogue(200, seed=9)
-    found = predict_baselines(catalogue, fresh, torch.Generator().manual_seed(0))
+    found = predict_baseline(catalogue, fresh, torch.Generator().manual_seed(0))
     assert found is not None
     true = one_cloud.extinction(fresh.positions())
-    for guess in (found.neighbours, found.kriging):
-        assert np.sqrt(np.mean((guess - true) ** 2)) < 0.6 * true.std()
+    assert np.sqrt(np.mean((found.kriging - true) ** 2)) < 0.6 * true.std()
     z = np.abs(found.kriging - true) / found.kriging_std
     assert 0.5 < np.mean(z < 1) < 0.95
-    again = Baselines.of_columns(found.columns())
+    again = Baseline.of_columns(found.columns())
     assert again is not None
-    np.testing.assert_array_equal(again.separation, found.separation)
+    np.testing.assert_array_equal(again.kriging_std, found.kriging_std)
 
 
 def test_too_few_stars_have_none(catalogue) -> None:
     few = catalogue.select(slice(0, 99))
-    assert predict_baselines(few, catalogue, torch.Generator()) is None
+    assert predict_baseline(few, catalogue, torch.Generator()) is None
 
 
 def test_an_error_of_the_distance_is_noise(catalogue) -> None:
@@ -85,46 +79,27 @@ def test_a_map_loses_where_its_squared_errors_are_larger(factor, worse) -> None:
     predicted = observed + factor * 0.1 * rng.standard_normal(len(observed))
     score = baseline_score(found, observed, predicted)
     assert score["rmse_kriging"] == pytest.approx(0.1)
-    assert score["rmse_neighbours"] == pytest.approx(0.2)
     difference = (predicted - observed) ** 2 - 0.1**2
     error = difference.std(ddof=1) / np.sqrt(len(observed))
     assert score["excess"] == pytest.approx(difference.mean() / error)
     assert loses(score) is worse
 
 
-@pytest.mark.parametrize(
-    ("spacing", "lengthscale", "why"),
-    [
-        (50.0, 100.0, "its grid of 50 pc is coarser than its stars are dense"),
-        (10.0, 11.0, "too few stars"),
-        (10.0, 100.0, "not for its grid of 10 pc"),
-    ],
-)
-def test_why_a_map_loses_is_in_its_numbers(
-    cloud_run, spacing, lengthscale, why
-) -> None:
-    grid = replace(cloud_run.plan.grid, spacing=(spacing,) * 3)
-    plan = replace(cloud_run.plan, grid=grid, lengthscale=(lengthscale,) * 3)
-    score = {"rmse": 0.3, "rmse_neighbours": 0.25, "rmse_kriging": 0.2}
-    score |= {"separation": 12.0, "excess": 4.0}
-    said = in_words(score, plan)
-    assert "the map, 0.3, loses to grid-free kriging (4.0 standard errors)" in said
-    assert why in said and "12 pc" in said
-    better = in_words({**score, "excess": -4.0}, plan)
-    assert better == (
-        "RMSE without a map: tuned neighbours 0.25, grid-free kriging 0.2 mag"
-    )
+def test_a_map_that_loses_says_by_how_much() -> None:
+    score = {"rmse": 0.3, "rmse_kriging": 0.2, "excess": 4.0}
+    said = in_words(score)
+    assert "the map, 0.3, loses to it (4.0 standard errors)" in said
+    better = in_words({**score, "excess": -4.0})
+    assert better == "RMSE without a map: grid-free kriging 0.2 mag"
 
 
-def test_a_fit_keeps_them_and_prints_them(positive_run) -> None:
+def test_a_fit_keeps_it_and_prints_it(positive_run) -> None:
     columns, units, _ = read_table(positive_run.path / "held_out.parquet")
     held = positive_run.summary["held_out"]
     observed = columns["extinction"]
-    for key in ("neighbours", "kriging"):
-        rmse = np.sqrt(np.mean((columns[key] - observed) ** 2))
-        assert held[f"rmse_{key}"] == pytest.approx(rmse)
-        assert units[key] == "mag"
-    assert units["separation"] == "pc" and (columns["separation"] > 0).all()
+    rmse = np.sqrt(np.mean((columns["kriging"] - observed) ** 2))
+    assert held["rmse_kriging"] == pytest.approx(rmse)
+    assert units["kriging"] == units["kriging_std"] == "mag"
     report = FitReport(
         output=positive_run.path,
         plan=positive_run.plan,
@@ -135,21 +110,16 @@ def test_a_fit_keeps_them_and_prints_them(positive_run) -> None:
             for name in ("counts", "held_out", "seconds", "peak_memory_bytes")
         },
     )
-    assert f"RMSE without a map: tuned neighbours {held['rmse_neighbours']:.4g}" in str(
-        report
-    )
+    assert f"RMSE without a map: grid-free kriging {rmse:.4g} mag" in str(report)
 
 
-def test_compare_and_report_show_them(positive_run) -> None:
+def test_compare_and_report_show_it(positive_run) -> None:
     found = compare_held_out(positive_run)
     held = positive_run.summary["held_out"]
     rows = found.tables["without_a_map"]
     assert "without_a_map" in found.shown
     rmse = {row["what"]: row["RMSE [mag]"] for row in rows}
-    assert rmse == {
-        "tuned neighbours": pytest.approx(held["rmse_neighbours"]),
-        "grid-free kriging": pytest.approx(held["rmse_kriging"]),
-    }
+    assert rmse == {"grid-free kriging": pytest.approx(held["rmse_kriging"])}
     assert "RMSE without a map" in found.words[-1]
 
 
@@ -169,13 +139,13 @@ def report_data(run, held: HeldOut) -> ReportData:
 
 def test_a_report_warns_of_a_map_that_loses(positive_run) -> None:
     held = read_held_out(positive_run.path)
-    assert held is not None and held.baselines is not None
-    exact = replace(held.baselines, kriging=held.observed)
-    data = report_data(positive_run, replace(held, baselines=exact))
-    assert any("loses to grid-free kriging" in line for line in judged_warnings(data))
+    assert held is not None and held.baseline is not None
+    exact = replace(held.baseline, kriging=held.observed)
+    data = report_data(positive_run, replace(held, baseline=exact))
+    assert any("loses to it" in line for line in judged_warnings(data))
     shown = str(validation(data).blocks)
-    assert "no map: grid-free kriging" in shown and "no map: tuned neighbours" in shown
-    without = report_data(positive_run, replace(held, baselines=None))
+    assert "no map: grid-free kriging" in shown
+    without = report_data(positive_run, replace(held, baseline=None))
     assert "no map" not in str(validation(without).blocks)
 
 
@@ -185,7 +155,7 @@ def test_quick_writes_the_figures_that_it_prints(command, folder, catalogue) -> 
     assert done.exit_code == 0, done.output
     found = json.loads((folder / "run.quick.json").read_text())
     assert not (folder / "run").exists()
-    for name in ("rmse_neighbours", "rmse_kriging", "log_score"):
+    for name in ("rmse_kriging", "coverage_68", "log_score"):
         assert f"{found[name]:.4g}" in done.output
     # Of 60 those in the box of the others.
     assert 57 <= found["counts"]["held out"] <= 60

@@ -1,0 +1,128 @@
+"""What a map has to beat: extinctions kriged from neighbours, without a grid."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from dustmap.residual.free_spectrum import Rays
+from dustmap.residual.grid_free import learn_grid_free
+from pipelines.base.geometry import unit_vectors
+from pipelines.catalog.schema import Stars
+from pipelines.planning.selection import placing_errors
+
+# Least number of stars to learn the covariance from.
+FEWEST = 100
+NO_BASELINE = f"a baseline needs {FEWEST} fitted stars, here are fewer"
+# Stars on which the covariance is learnt, and at most this part of all.
+_HELD, _SHARE = 1500, 0.2
+# Standard errors by which a map must be worse before it is said to be.
+_WORSE = 2.0
+NAME = "grid-free kriging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Predictions for stars, each of shape ``(n,)``.
+
+    Parameters
+    ----------
+    kriging, kriging_std
+        Noise-free extinction by kriging without a grid, and its standard deviation
+        [mag].
+    """
+
+    kriging: np.ndarray
+    kriging_std: np.ndarray
+
+    @classmethod
+    def of_columns(cls, columns: dict[str, np.ndarray]) -> Baseline | None:
+        """Of a table's columns; ``None`` if it has none of them."""
+        if not set(cls.__dataclass_fields__) <= columns.keys():
+            return None
+        return cls(**{name: columns[name] for name in cls.__dataclass_fields__})
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The inverse of `of_columns`."""
+        return asdict(self)
+
+
+def predict_baseline(
+    train: Stars, targets: Stars, generator: torch.Generator
+) -> Baseline | None:
+    """Krige from the stars of ``train``; return ``None`` if these are too few.
+
+    Raises
+    ------
+    FloatingPointError
+        If a covariance is not positive definite.
+    """
+    if len(train) < FEWEST:
+        return None
+    assert train.extinction is not None
+    assert train.extinction_error is not None
+    observed = _rays(train, train.extinction / train.distance)
+    places = _rays(targets, np.ones(len(targets)))
+    count = min(_HELD, int(_SHARE * len(train)))
+    kriging = learn_grid_free(
+        observed,
+        torch.tensor(train.extinction_error) ** 2,
+        torch.tensor(placing_errors(train)),
+        torch.randperm(len(train), generator=generator)[:count],
+    )
+    mean, variance = kriging.predict(places)
+    return Baseline(kriging=mean.numpy(), kriging_std=variance.sqrt().numpy())
+
+
+def kriging_noise(stars: Stars, found: Baseline) -> np.ndarray:
+    """Standard errors of extinctions [mag] where no map gives a density at the star.
+
+    The kriged mean density makes noise of an error of the distance.
+    """
+    assert stars.extinction_error is not None
+    return np.hypot(
+        stars.extinction_error, found.kriging / stars.distance * placing_errors(stars)
+    )
+
+
+def baseline_score(
+    found: Baseline, observed: np.ndarray, predicted: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return the baseline's RMSE [mag] and how much worse a map's predictions are.
+
+    ``excess`` is the mean difference of squared errors, map minus baseline, in its own
+    standard errors.
+    """
+    squared = (found.kriging - observed) ** 2
+    score = {"rmse_kriging": float(squared.mean() ** 0.5)}
+    if predicted is None or len(observed) < 2:
+        return score
+    difference = (predicted - observed) ** 2 - squared
+    error = difference.std(ddof=1) / np.sqrt(len(difference))
+    return {**score, "excess": float(difference.mean() / error) if error > 0 else 0.0}
+
+
+def loses(score: dict[str, float]) -> bool:
+    """Return whether the map is worse than the baseline, beyond chance."""
+    return score.get("excess", 0.0) > _WORSE
+
+
+def in_words(score: dict[str, float]) -> str:
+    """Return the baseline's error in words and, if the map loses, by how much."""
+    said = f"RMSE without a map: {NAME} {score['rmse_kriging']:.4g} mag"
+    if not loses(score):
+        return said
+    return (
+        f"{said}: the map, {score['rmse']:.4g}, loses to it "
+        f"({score['excess']:.1f} standard errors)"
+    )
+
+
+def _rays(stars: Stars, density: np.ndarray) -> Rays:
+    return Rays(
+        directions=torch.tensor(unit_vectors(stars.l, stars.b)),
+        lengths=torch.tensor(stars.distance),
+        density=torch.tensor(density),
+    )
