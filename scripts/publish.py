@@ -17,10 +17,11 @@ import click
 import yaml
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.references import OTHERS
 from pipelines.cli.reporting import OVERWRITE, reporting
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.formats.citation import to_bibtex, to_cff
+from pipelines.formats.citation import cited_papers
 from pipelines.products.provenance import provenance
 from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
@@ -32,7 +33,6 @@ FILES = {
     "map.fits": "density cube: mean, std, quantiles, support",
     "map.healpix.fits": "integrated extinction at a few distances, HEALPix, NESTED",
     "CITATION.cff": "whom to cite",
-    "CITATION.bib": "the same as BibTeX",
 }
 
 
@@ -66,7 +66,6 @@ def publish(run: Path, folder: Path, overwrite: bool, **about: Any) -> None:
         done = export_run(run, targets, ExportOptions(samples=samples))
         archive(made / "map.zarr")
         (made / "CITATION.cff").write_text(citation(meta["citation"], about))
-        (made / "CITATION.bib").write_text(bibtex(meta["citation"], about))
         sums = {path.name: digest(path) for path in sorted(made.iterdir())}
         readme = readme_of(run_facts(fitted), done, meta, about, sums)
         (made / "README.md").write_text(readme)
@@ -115,11 +114,32 @@ def digest(path: Path) -> str:
 
 
 def citation(block: dict[str, Any], about: dict[str, Any]) -> str:
-    """CITATION.cff of the map, with the program and all else as its references."""
-    program = yaml.safe_load(to_cff(block))
-    references = program.pop("references")
-    program.pop("cff-version"), program.pop("message")
-    year = {"year": block["software"]["year"]} if "year" in block["software"] else {}
+    """Make CITATION.cff (1.2.0) of the map; program and papers are its references."""
+    software = block["software"]
+    program = {key: value for key, value in software.items() if key != "name"}
+    program |= {
+        "type": "software",
+        "authors": [{"name": n} for n in software["authors"]],
+    }
+    references = [program, *block["references"]]
+    for work, paper in cited_papers(block):
+        known = {
+            "type": "article" if paper.authors else "data",
+            # The format requires a title: the catalogue's, or the citation.
+            "title": (paper.title if paper.authors else work["title"]) or str(paper),
+            "authors": [person(name) for name in paper.authors]
+            or [{"name": "not stated"}],
+            "year": paper.year,
+            "journal": paper.journal,
+            "volume": paper.volume,
+            "start": paper.pages,
+            "doi": paper.doi,
+            "notes": paper.note,
+        }
+        reference = {key: value for key, value in known.items() if value}
+        # A paper may stand for several catalogues.
+        if reference not in references:
+            references.append(reference)
     content = {
         "cff-version": "1.2.0",
         "message": "If you use this map, please cite it and its references.",
@@ -130,26 +150,15 @@ def citation(block: dict[str, Any], about: dict[str, Any]) -> str:
         "date-released": about["date"],
         "license": about["licence"],
         **({"doi": about["doi"]} if about["doi"] else {}),
-        "references": [{**program, **year}, *references],
+        "references": references,
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def bibtex(block: dict[str, Any], about: dict[str, Any]) -> str:
-    """An entry for the map, and those of all that it was made from."""
-    fields = {
-        "author": " and ".join(about["authors"]),
-        "title": f"{{{about['title']}}}",
-        "year": about["date"].year,
-        "version": about["version"],
-        "doi": about["doi"],
-    }
-    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
-    return "\n".join(["@misc{map,", *lines, "}", "", to_bibtex(block)])
-
-
 def person(author: str) -> dict[str, str]:
-    """A name as CITATION.cff has it."""
+    """Return a name as CITATION.cff has it."""
+    if author == OTHERS:
+        return {"name": "et al."}
     family, _, given = author.partition(", ")
     return {"family-names": family, **({"given-names": given} if given else {})}
 
@@ -242,7 +251,7 @@ def readme_of(
             "",
             *catalogues,
             "",
-            "Whom to cite stands in CITATION.cff and CITATION.bib.",
+            "Whom to cite stands in CITATION.cff.",
             "",
         ]
     )

@@ -87,10 +87,10 @@ def _products(command: Any) -> Any:
 @OVERWRITE
 @reporting
 def export(run: Path, overwrite: bool, **chosen: Any) -> None:
-    """Write the map of RUN: density, integrated extinction, and whom to cite.
+    """Write the map of RUN: density and integrated extinction, with whom to cite.
 
-    Without a choice of outputs they are written into RUN: map.zarr, map.fits,
-    map.healpix.fits, CITATION.cff and CITATION.bib.
+    Without a choice of outputs they are written into RUN: map.zarr, map.fits and
+    map.healpix.fits.
     """
     from pipelines.export.exporters import export_run
     from pipelines.export.options import ExportOptions, parse_box

@@ -16,7 +16,6 @@ from pipelines.base.errors import InputError
 from pipelines.export.filling import fill_cube, fill_integrals
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
-from pipelines.formats.citation import write_citation
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.images import Field, pixel_vectors, write_images
@@ -307,8 +306,3 @@ def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
             f"{path.name}: VTK has one grid, of {max(cube.spacing):g} pc here, though "
             "the map has finer ones: choose --spacing, with --box or --sphere"
         )
-
-
-def citation(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Whom to cite."""
-    write_citation(path, products.meta["citation"], overwrite=overwrite)

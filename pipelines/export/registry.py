@@ -70,12 +70,6 @@ EXPORTERS = {
         options=("box", "sphere", "spacing"),
         suffixes=(".vti",),
     ),
-    "citation": Exporter(
-        write=f"{_WRITERS}:citation",
-        help="Whom to cite: NAME.cff or NAME.bib.",
-        usual=("CITATION.cff", "CITATION.bib"),
-        suffixes=(".cff", ".bib"),
-    ),
 }
 
 

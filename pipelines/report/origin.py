@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.formats.citation import cited_papers, to_bibtex
+from pipelines.formats.citation import cited_papers
 from pipelines.report.blocks import Block, Listing, Section, Table, Text, facts
 from pipelines.report.data import ReportData
 from pipelines.report.numbers import count, plain, significant
@@ -46,7 +46,6 @@ def origin(data: ReportData) -> Section:
         *_catalogue(recorded.get("catalogue") or {}),
         Text((str(cited["message"]),)),
         facts("How to cite", _citation_rows(cited)),
-        Listing(title="BibTeX", content=to_bibtex(cited)),
         Listing(
             title="Configuration as it was used",
             content=(run.path / "config.toml").read_text(),

@@ -240,7 +240,11 @@ def check_output(target: Path, *, overwrite: bool) -> None:
             f"{target} exists: choose another output, or have it replaced "
             "(--overwrite; in Python overwrite=True)"
         )
-    check_writable(target)
+    folder = target.parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: make it first (output {target})")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} is read-only: cannot write {target.name} there")
 
 
 def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
@@ -252,15 +256,6 @@ def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
             f"{target} holds no {marker}: only a folder that has one is replaced, "
             "choose another output"
         )
-
-
-def check_writable(target: Path) -> None:
-    """Raise `InputError` if nothing can be written beside a file or folder."""
-    folder = target.parent
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder: make it first (output {target})")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder} is read-only: cannot write {target.name} there")
 
 
 def _temporary_beside(target: Path, *, overwrite: bool) -> Path:

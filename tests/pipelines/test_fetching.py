@@ -163,9 +163,6 @@ def test_a_published_folder_has_what_an_archive_wants(published):
     assert cff["doi"] == "10.5281/zenodo.1" and cff["version"] == "2.1"
     assert cff["authors"][0] == {"family-names": "Doe", "given-names": "Jane"}
     assert cff["references"][0]["title"].startswith("dustmap")
-    bib = (published / "CITATION.bib").read_text()
-    for field in ("year = {20", "version = {2.1}", "doi = {10.5281/zenodo.1}"):
-        assert field in bib
     zenodo = json.loads((published / ".zenodo.json").read_text())
     assert zenodo["upload_type"] == "dataset" and len(zenodo["creators"]) == 2
     readme = (published / "README.md").read_text()

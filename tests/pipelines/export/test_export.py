@@ -6,7 +6,6 @@ import json
 import healpy
 import numpy as np
 import pytest
-import yaml
 from astropy.io import fits
 
 from pipelines.bands import factor
@@ -30,7 +29,6 @@ def export(run, folder, more=(), **choices):
         "fits": [folder / "map.fits"],
         "healpix": [folder / "sky.fits"],
         "shells": [folder / "shells.fits"],
-        "citation": [folder / "CITATION.cff", folder / "map.bib"],
     }
     given = {"nside": 4, "distances": DISTANCES, "shell_edges": (0.0, 70.0, 210.0)}
     return export_run(run.path, targets, ExportOptions(**{**given, **choices}))
@@ -123,9 +121,8 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
     assert attributes["attributes"]["band"] == "A_G"
     assert attributes["attributes"]["citation"]["band"] == "A_G"
     assert attributes["attributes"]["provenance"]["band_conversion"]["r_v"] == 3.3
-    cited = yaml.safe_load((folder / "CITATION.cff").read_text())
-    assert cited["references"][1]["doi"] == "10.3847/1538-4357/accb59"
-    assert r"dust\_extinction" in (folder / "map.bib").read_text()
+    (curve, _) = attributes["attributes"]["citation"]["extinction_curve"]
+    assert curve["references"][0]["doi"] == "10.3847/1538-4357/accb59"
 
 
 def test_verify_knows_every_file(plain):
@@ -188,18 +185,18 @@ def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
     for targets, message in (
         ({"fits": [tmp_path / "there.fits"]}, "exists"),
         ({"fits": [tmp_path / "no/there.fits"]}, "make it first"),
-        ({"citation": [tmp_path / "cite.txt"]}, "ends in .cff or .bib"),
+        ({"vti": [tmp_path / "map.txt"]}, "ends in .vti"),
         ({"fits": [tmp_path / "a"], "shells": [tmp_path / "a"]}, "name the same path"),
     ):
         with pytest.raises(InputError, match=message):
             export_run(positive_run.path, targets)
-    for choices, message in (
-        (ExportOptions(sphere=100.0), "--zarr or --fits"),
-        (ExportOptions(distances=(1.0,)), "--healpix"),
-        (ExportOptions(shell_edges=(1.0, 2.0)), "--shells"),
+    for product, choices, message in (
+        ("shells", ExportOptions(sphere=100.0), "--zarr or --fits"),
+        ("vti", ExportOptions(distances=(1.0,)), "--healpix"),
+        ("vti", ExportOptions(shell_edges=(1.0, 2.0)), "--shells"),
     ):
         with pytest.raises(InputError, match=message):
-            export_run(positive_run.path, {"citation": [tmp_path / "a.cff"]}, choices)
+            export_run(positive_run.path, {product: [tmp_path / "a.vti"]}, choices)
     assert (tmp_path / "there.fits").read_text() == "mine"
 
 
@@ -214,15 +211,14 @@ def test_a_box_that_is_not_understood_is_refused(text):
 def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     done = command(
         f"export {positive_run.path} --shells {tmp_path}/s.fits --shell-edges 0,70 "
-        f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19 "
-        f"--citation {tmp_path}/c.cff --citation {tmp_path}/c.bib"
+        f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19"
     )
     assert done.exit_code == 0, done.output
     ratio = factor("A_V", "E(BP-RP)", curve="F19")
     said = f"E(BP-RP) = {ratio:.5g} A_V (F19 of dust_extinction 1."
     assert said in done.output
     assert "R_V = 3.1, A_BP at 510.97 nm, A_RP at 776.91 nm)" in done.output
-    assert {path.name for path in tmp_path.iterdir()} == {"s.fits", "c.cff", "c.bib"}
+    assert [path.name for path in tmp_path.iterdir()] == ["s.fits"]
     assert read_shells(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipelines.base.errors import InputError
+from pipelines.formats.citation import METHOD
 from pipelines.report import write_report
 from pipelines.report.blocks import Listing, Notice, Section, Table
 from pipelines.report.data import gather
@@ -115,7 +116,7 @@ def test_the_page_says_the_figures_of_the_run(html, material):
     assert run.provenance["inputs"][0]["sha256"] in text
     for message in run.summary["messages"]:
         assert message in text
-    assert "@software{dustmap" in text
+    assert METHOD["title"] in text
     assert "[prior]" in text
 
 
