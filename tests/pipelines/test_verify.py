@@ -88,7 +88,7 @@ DAMAGE = {
     "altered: mean/c/0/0/0": lambda run: flip(run / "map.zarr/mean/c/0/0/0"),
     "map.zarr is no zarr store": lambda run: (run / "map.zarr/zarr.json").unlink(),
     "map.fits is damaged": lambda run: flip(run / "exports/map.fits"),
-    "map.fits is no FITS": lambda run: flip(run / "exports/map.fits", 0),
+    "map.fits is not a FITS": lambda run: flip(run / "exports/map.fits", 0),
     "sky.fits is damaged": lambda run: flip(run / "sky.fits"),
     "predicted.parquet is damaged": lambda run: flip(run / "predicted.parquet"),
     "predicted.parquet is dam": lambda run: flip(run / "predicted.parquet", 0),
