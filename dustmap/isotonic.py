@@ -6,7 +6,7 @@ distances. Each is replaced by
 
 .. math::
    \arg\min_x \sum_d \frac{(\ln x_d - \ln q_p(d))^2}{\operatorname{var} \ln A(d)}
-   \quad\text{with}\quad x_1 \le x_2 \le \dots ,
+   \quad\text{with}\quad x_1 \le x_2 \le \ldots ,
 
 the isotonic regression of its logarithm, by pooling adjacent violators (Ayer et al.
 1955, Ann. Math. Stat. 26, 641). Weights are those of all ranks, so that ranks keep

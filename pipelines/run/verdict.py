@@ -46,15 +46,20 @@ def verdict(
 ) -> Verdict:
     """The worst grade that one of these rules gives, with the reasons for it.
 
-    | what | with care | not usable |
-    |---|---|---|
-    | held out | nothing, or fewer than 30 | errors not finite |
-    | convergence | not reached | |
-    | uncertainty | not stated | |
-    | RMSE over the best without a model, beyond 2 standard errors | > 1.05 | > 1.5 |
-    | 68% intervals contain, beyond 3 standard errors | < 63% or > 73% | < 50% |
-    | 95% intervals contain, beyond 3 standard errors | < 93% or > 97% | < 80% |
-    | median z-score, beyond 3 standard errors | > 0.2 | > 1 |
+    =========================================  ==============  ==========
+    what                                       with care       not usable
+    =========================================  ==============  ==========
+    values held out                            none, or < 30
+    held-out errors                                            not finite
+    convergence                                not reached
+    uncertainty                                not stated
+    RMSE over the best without a model (2 σ)   > 1.05          > 1.5
+    68% intervals contain (3 σ)                < 63%, > 73%    < 50%
+    95% intervals contain (3 σ)                < 93%, > 97%    < 80%
+    median z-score (3 σ)                       > 0.2           > 1
+    =========================================  ==============  ==========
+
+    A rule with σ applies to deviations that exceed so many standard errors, too.
 
     Parameters
     ----------
