@@ -77,8 +77,6 @@ def main() -> None:
     options = arguments()
     plan = PLANS[size_of(options)]
     try:
-        if options.most is not None:
-            plan = plan.limited(options.most)
         report = Report.of("ciq_svgp", __doc__, options)
         tasks, missing = find_tasks(options, plan)
     except InputError as error:
@@ -104,9 +102,6 @@ def arguments() -> argparse.Namespace:
         )
     names = f"{KIN40K}, {PRECIPITATION}, {FLIGHTS}"
     options.add_argument("--data", type=Path, metavar="FOLDER", help=f"of {names}")
-    options.add_argument(
-        "--most", type=int, metavar="M", help="train at no more inducing points"
-    )
     return options.parse_args()
 
 

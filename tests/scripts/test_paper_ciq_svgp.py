@@ -106,19 +106,6 @@ def test_the_papers_training_runs_by_both_whitenings(tmp_path, monkeypatch):
     assert rates == [0.01, 0.005, 0.01]
 
 
-def test_a_smaller_run_trains_at_no_more_points(tmp_path, monkeypatch, capsys):
-    from ciq_plans import PLANS
-
-    few = PLANS["default"].limited(250)
-    assert few.sizes == (125, 250) and few.hard == 250
-    assert {pair.points for pair in few.pairs} == {250}
-    assert few.timed == PLANS["default"].timed
-    with pytest.raises(SystemExit) as ended:
-        quick(tmp_path, monkeypatch, "--most", 3)
-    assert ended.value.code == 2
-    assert "nothing to train" in capsys.readouterr().err
-
-
 @pytest.fixture
 def problem(tmp_path):
     """Rows, points and where training starts."""
