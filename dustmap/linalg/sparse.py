@@ -83,18 +83,6 @@ class SparseMatrix(RowOperator):
         held._rows = rows
         return held
 
-    def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """The matrix as SciPy's, sharing memory where SciPy's index type allows it."""
-        if self._pair is not None:
-            forward = self._pair[0].cpu()
-            parts = (forward.values(), forward.col_indices(), forward.crow_indices())
-            return scipy.sparse.csr_matrix(
-                tuple(part.numpy() for part in parts), shape=self.shape
-            )
-        rows = self._rows
-        parts = (rows.values, rows.columns.view(np.int32), rows.pointers)
-        return scipy.sparse.csr_matrix(parts, shape=self.shape)
-
     @property
     def bytes(self) -> int:
         if self._pair is not None:

@@ -29,9 +29,8 @@ import torch
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 from development_sets import SETS, Development
-from report import Report, Row, parser
+from report import Report, Row, data_folder, parser
 from scoring import WIDTHS, correlations, coverage, read_prediction
-from semi_synthetic import data_folder
 
 import dustmap
 from pipelines.base.calibration import coverage as z_coverage

@@ -75,15 +75,13 @@ class Case:
         return "×".join(map(str, self.shape))
 
 
-def _dustmap(*settings: str, coarse: bool = False) -> Callable[[Case], list[Row]]:
+def _dustmap(*settings: str) -> Callable[[Case], list[Row]]:
     def run(case: Case) -> list[Row]:
-        # As many points as GPyTorch can have.
-        shape = case.size.inducing if coarse else case.shape
         return run_dustmap(
             case.machine,
             case.mock,
             case.folder,
-            shape,
+            case.shape,
             method=case.method,
             settings=[*settings, f"inference.seed={case.seed}"],
         )
@@ -150,16 +148,8 @@ class Method:
 
 METHODS = {
     "dustmap": Method(run=_dustmap(), every_grid=True),
-    "dustmap-8": Method(run=_dustmap("inference.samples=8"), every_grid=True),
     "dustmap-mode": Method(run=_dustmap("inference.samples=0"), every_grid=True),
-    "dustmap-gaussian": Method(run=_dustmap("model.density=gaussian")),
-    "dustmap-coarse": Method(
-        run=_dustmap("model.density=gaussian", "inference.samples=8", coarse=True)
-    ),
     "nifty": Method(run=_nifty("MAP"), imports=("jax", "nifty.re"), every_grid=True),
-    "nifty-mgvi": Method(
-        run=_nifty("MGVI", "linear_resample"), imports=("jax", "nifty.re")
-    ),
     "nifty-geovi": Method(
         run=_nifty("geoVI", "nonlinear_resample"), imports=("jax", "nifty.re")
     ),

@@ -3,7 +3,7 @@
 ``ρ(x) = exp(f(x)) exp(−|z| / H)``, f a correlated field on the padded torus whose
 power spectrum is learnt (Arras et al. 2022, Nature Astronomy 6, 259), H learnt as
 well, both with broad priors. The maximum a posteriori is found by Newton-CG, from
-which MGVI (Knollmüller & Enßlin 2019) or geoVI (Frank et al. 2021) may go on.
+which geoVI (Frank et al. 2021) may go on.
 
 Compilation is made before the clock starts, by a throw-away step.
 """
@@ -180,7 +180,7 @@ def maximise(work: Work, model: Model) -> None:
 
 
 def sample(work: Work, model: Model) -> None:
-    """A row for every iteration of MGVI or geoVI.
+    """A row for every iteration of geoVI.
 
     They start from scratch: at the maximum a posteriori the spectrum's amplitude is too
     large, since small excitations make up for it, and samples explode. Samples are of

@@ -3,8 +3,7 @@
 Each question is asked in a process of its own, with what it took beyond its imports:
 time, peak memory, and the bytes that it read by system calls. The map of 2 GB is noise,
 which no codec makes much smaller. Against the run itself, answers of the map store are
-compared at random places in the box with those of `dustmap predict`; along rays,
-distances at which half of the whole extinction is reached with posterior draws.
+compared at random places in the box with those of `dustmap predict`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from query_tasks import TASKS
-from query_truth import draws_held, places_in, scores
+from query_truth import places_in, scores
 from report import Report, parser
 from simulated import BOX, simulated
 from verbs import dustmap
@@ -56,9 +55,6 @@ def main() -> None:
     report.tables = {
         "What a question takes": rows,
         "Map store against its run": scores(columns),
-        "Where half of the extinction is reached": [
-            draws_held(run, store, options.rays, options.seed)
-        ],
     }
     report.notes = [
         f"{of}: {size(path) / 1e9:.4g} GB in {path.name}"
@@ -158,11 +154,10 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--spacing", type=float, default=50.0, help="of its grid [pc]")
     options.add_argument("--count", type=int, default=1_000_000, help="coordinates")
     options.add_argument("--targets", type=int, default=5_000, help="against the run")
-    options.add_argument("--rays", type=int, default=400, help="of the inverse")
     chosen = options.parse_args()
     if chosen.quick:
         chosen.stars, chosen.spacing = 1_500, 200.0
-        chosen.count, chosen.targets, chosen.rays = 2_000, 200, 40
+        chosen.count, chosen.targets = 2_000, 200
     return chosen
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 from astropy import units as u
@@ -13,7 +11,6 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.geometry import Box
 from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars
-from pipelines.query import open_map
 
 
 def places_in(box: Box, count: int, seed: int) -> tuple[Stars, SkyCoord]:
@@ -60,38 +57,3 @@ def scores(columns: dict[str, np.ndarray]) -> list[Row]:
 
 def _ratio(values: dict[tuple[str, str], np.ndarray], kind: str) -> float:
     return float(np.nanmedian(values["store", kind] / values["run", kind]))
-
-
-def draws_held(run: Path, store: Path, count: int, seed: int) -> Row:
-    """Of posterior draws along rays, the share that gets to a value in its interval.
-
-    The value is half of the median extinction through the whole map; a draw that is
-    below it at the lower end of the interval and not at the upper one gets there
-    between them.
-    """
-    rng = np.random.default_rng(seed)
-    rays = SkyCoord(
-        l=rng.uniform(0, 360, count) * u.deg,
-        b=np.degrees(np.arcsin(rng.uniform(-1, 1, count))) * u.deg,
-        frame="galactic",
-    )
-    dust = open_map(store, samples=run)
-    half = dust.query(rays, integrated=True, mode="median", total=True).value / 2
-    crossing, flags = dust.distance_at(rays, half, return_flags=True)
-    kept = flags["bounded"]
-    past = []
-    for end in (crossing.lower, crossing.distance, crossing.upper):
-        there = SkyCoord(rays.l, rays.b, distance=end, frame="galactic")
-        there = cast(Any, there)[kept]
-        draws = dust.query(there, integrated=True, mode="samples").value
-        past.append(float((draws >= half[kept, None]).mean()))
-    length = ((crossing.upper - crossing.lower) / crossing.distance)[kept]
-    return {
-        "rays": int(kept.sum()),
-        "interval ends beyond the map": int((~kept).sum()),
-        "there before the lower end": past[0],
-        "before the distance itself": past[1],
-        "before the upper end": past[2],
-        "in the interval": past[2] - past[0],
-        "interval / distance, median": float(np.median(length)),
-    }

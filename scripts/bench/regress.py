@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,14 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
-from report import Report, Row, parser
-from semi_synthetic import data_folder
+from report import Report, Row, data_folder, parser
+from road3d_data import ROWS, simulate_roads
 from verbs import dustmap
 
 from pipelines.base.progress import say
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "paper"))
-from road3d_data import ROWS, simulate_roads  # pyright: ignore[reportMissingImports]
 
 Columns = dict[str, np.ndarray]
 # Points along each side of the lattice on which the simulated relief is drawn.

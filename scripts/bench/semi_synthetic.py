@@ -9,13 +9,12 @@ on the same split stands beside it.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from report import Report, Row, parser
+from report import Report, Row, data_folder, parser
 from scoring import errors, named, score_inside
 from verbs import Fitted, fit_and_predict
 
@@ -24,12 +23,6 @@ from pipelines.run.baseline import NAME, predict_baseline
 
 FILE = "semi_synthetic_75k.npz"
 TRAIN, QUICK_TRAIN, QUICK_TEST = 60_000, 2_000, 500
-_FALLBACK = Path(__file__).resolve().parents[3] / "shared/data"
-
-
-def data_folder() -> Path:
-    """``$DUSTMAP_DATA``, or the folder of development data beside the checkout."""
-    return Path(os.environ.get("DUSTMAP_DATA", _FALLBACK))
 
 
 def read_field(

@@ -7,6 +7,7 @@ mag/kpc (the file's solar masses per cubic parsec, divided by 0.20022).
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def default_folder() -> Path:
     return Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
+def read_columns(file: Path, names: Sequence[str]) -> list[np.ndarray]:
+    """Finite numbers of a CSV file.
+
+    Raises
+    ------
+    InputError
+        If the file or a column is missing, or a number is not finite.
+    """
+    if not file.is_file():
+        raise InputError(f"{file} is not a file")
+    try:
+        table = Table.read(file, format="ascii.csv")
+        columns = [np.asarray(table[name], np.float64) for name in names]
+    except KeyError as error:
+        raise InputError(f"{file} has no column {error}, expected {names}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is no table of numbers: {error}") from None
+    faulty = ~np.all([np.isfinite(values) for values in columns], axis=0)
+    if faulty.any():
+        raise InputError(f"{file}: {faulty.sum()} of {len(faulty)} rows are not finite")
+    return columns
+
+
 def read_sample(path: Path) -> Sample:
     """Read the sample from a folder or a file.
 
@@ -72,20 +96,11 @@ def read_sample(path: Path) -> Sample:
             f"no Ananke sample: {file} is not a file; give the folder of {FILE} by "
             "--data or $DUSTMAP_DATA"
         )
-    try:
-        table = Table.read(file, format="ascii.csv")
-        columns = {name: np.asarray(table[name], np.float64) for name in _COLUMNS}
-    except KeyError as error:
-        raise InputError(f"{file} has no column {error}, expected {_COLUMNS}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is no table of numbers: {error}") from None
-    faulty = ~np.all([np.isfinite(values) for values in columns.values()], axis=0)
-    if faulty.any():
-        raise InputError(f"{file}: {faulty.sum()} of {len(faulty)} rows are not finite")
+    x, y, z, extinction, density = read_columns(file, _COLUMNS)
     return Sample(
-        positions=np.stack([columns[axis] for axis in "xyz"], axis=1),
-        extinction=columns["e"],
-        density=columns["density"] / _MASS_PER_EXTINCTION,
+        positions=np.stack([x, y, z], axis=1),
+        extinction=extinction,
+        density=density / _MASS_PER_EXTINCTION,
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ciq_report import START, TRAINED
 from paper_report import Size
 from svgp_runs import CHOLESKY, DENSE, TOLERANCE
 
 from dustmap.inference.svi import PLEISS_SCHEDULE, SvgpSettings
-from pipelines.base.errors import InputError
 
 METHODS = (CHOLESKY, DENSE)
 
@@ -54,26 +53,6 @@ class Plan:
     dense: int
     grid_rows: int
     published: bool = False
-
-    def limited(self, most: int) -> Plan:
-        """The same with nothing trained at more than ``most`` points.
-
-        Raises
-        ------
-        InputError
-            If nothing would be trained.
-        """
-        sizes = tuple(size for size in self.sizes if size <= most)
-        if not sizes:
-            raise InputError(
-                f"--most {most} leaves nothing to train: take at least {self.sizes[0]}"
-            )
-        return replace(
-            self,
-            sizes=sizes,
-            pairs=tuple(pair for pair in self.pairs if pair.points <= most),
-            hard=min(self.hard, most),
-        )
 
 
 PLANS: dict[Size, Plan] = {

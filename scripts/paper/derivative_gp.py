@@ -210,10 +210,8 @@ def notes(plan: Plan) -> list[str]:
         "the weights are those of the authors' code",
         f"{ITERATIONS} PCG iterations a row at most, for training and test points: "
         "too few where a lengthscale is more than some two spacings (see residuals)",
-        "HIP-GP: S4-S5; 'one svi step': of length 1 on all data, 'svi minibatches': 20 "
-        "epochs of 24 observations a step, m not solved for; SVGP: one natural step "
-        f"from the prior, Cholesky whitening with a nugget of {JITTER:g} k(0); 'closed "
-        "form': the optimum of SVGP's bound (Titsias 2009)",
+        "HIP-GP: S4-S5; SVGP: one natural step from the prior, Cholesky whitening with "
+        f"a nugget of {JITTER:g} k(0)",
     ]
 
 

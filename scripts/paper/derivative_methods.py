@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dustmap.functionals import Derivatives, Functionals, PointValues, Stack
 from dustmap.gp.exact import ExactGP
-from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.svi import HipSettings, SvgpSettings, fit_svgp, fit_svi
 from dustmap.inference.svi.bound import Observations, predict
@@ -36,8 +35,6 @@ JITTER = 1e-8
 _UNITS, _INNER, _OUTER = 9, 9.0, 0.2
 
 HIPGP, SVGP, EXACT = "HIP-GP", "SVGP", "exact GP"
-STEP, MINIBATCHES = "HIP-GP, one svi step", "HIP-GP, svi minibatches"
-COLLAPSED = "SVGP, closed form"
 
 
 class Predicted(NamedTuple):
@@ -125,12 +122,10 @@ def inducing_grid(count: int) -> Grid:
     return Grid(shape=(count,), spacing=(2 / (count - 1),), origin=(-1.0,))
 
 
-def hipgp(
-    data: Data, points: int, *, derivatives: bool, settings: HipSettings | None = None
-) -> Predicted:
-    """The published features with a full-rank q: S4–S5, or the steps S11–S12.
+def hipgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
+    """The published features with a full-rank q at the optimum S4–S5.
 
-    S4–S5 are one step of length 1 with all observations, and m by a solve.
+    These are one step of length 1 with all observations, and m by a solve.
     """
     functionals, values, noise = data.observed(derivatives=derivatives)
     whitening = ToeplitzWhitening(
@@ -141,20 +136,14 @@ def hipgp(
     )
     model = RowwiseGaussian(whitening, functionals)
     seen = Observations.of(model, values, noise)
-    if settings is None:
-        settings = HipSettings(
-            family="full", batch_size=len(values), epochs=1, natural_rate=1.0
-        )
+    settings = HipSettings(
+        family="full", batch_size=len(values), epochs=1, natural_rate=1.0
+    )
     q = fit_svi(model, seen, settings, generator=torch.Generator()).q
     wanted = model.at(PointValues(data.test))
     moments = predict(wanted, q)
     worst = max(model.report.residual, wanted.report.residual)
     return Predicted(moments.mean, moments.variance, worst)
-
-
-def _steps(**chosen: Any) -> HipSettings:
-    """Steps alone, in full rank: no solve for m at the end."""
-    return HipSettings(family="full", solve_mean=False, **chosen)
 
 
 def svgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
@@ -178,23 +167,6 @@ def svgp(data: Data, points: int, *, derivatives: bool) -> Predicted:
     return Predicted(found.mean, found.variance)
 
 
-def collapsed(data: Data, points: int, *, derivatives: bool) -> Predicted:
-    """The optimum of SVGP's bound in closed form (Titsias 2009)."""
-    functionals, values, noise = data.observed(derivatives=derivatives)
-    common = float(noise.min())
-    model = SGPR(
-        KERNEL,
-        functionals,
-        values,
-        inducing_grid(points).points(),
-        noise=common,
-        known_noise=noise - common,
-        jitter=JITTER,
-    )
-    found = model.predict(PointValues(data.test))
-    return Predicted(found.mean, found.variance)
-
-
 def exact(data: Data, *, derivatives: bool) -> Predicted:
     """Dense Cholesky of the covariance of all observations."""
     functionals, values, noise = data.observed(derivatives=derivatives)
@@ -208,14 +180,8 @@ def exact(data: Data, *, derivatives: bool) -> Predicted:
 
 def all_methods(data: Data, points: int, *, derivatives: bool) -> dict[str, Predicted]:
     """Every method on one set of observations."""
-    everything = VALUES + DERIVATIVES
-    step = _steps(batch_size=everything, epochs=1, natural_rate=1.0)
-    few = _steps(batch_size=24, epochs=20)
     return {
         HIPGP: hipgp(data, points, derivatives=derivatives),
-        STEP: hipgp(data, points, derivatives=derivatives, settings=step),
-        MINIBATCHES: hipgp(data, points, derivatives=derivatives, settings=few),
         SVGP: svgp(data, points, derivatives=derivatives),
-        COLLAPSED: collapsed(data, points, derivatives=derivatives),
         EXACT: exact(data, derivatives=derivatives),
     }

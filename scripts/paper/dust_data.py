@@ -92,7 +92,7 @@ def _part(observed: Observed, rows: np.ndarray) -> Observed:
 
 
 def ananke(folder: Path, train: int, test: int, seed: int) -> Sky:
-    """The sample with the split and the noise of :mod:`dust_ananke`.
+    """The paper's sample with one fixed split; its noise by the seed.
 
     Raises
     ------

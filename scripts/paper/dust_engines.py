@@ -8,16 +8,25 @@ Cholesky's factor.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from ananke_engines import DenseGP, Prediction, Problem
+from dense_covariance import cross_covariance, symmetric_covariance
 from dust_data import Sky
 from jaxtyping import Float
 from paper_report import Row, stopwatch
 from torch import Tensor
 
-from dustmap.functionals import FixedStep, GaussLegendre, LineIntegrals, Rule
+from dustmap.covariance import functional_variance
+from dustmap.functionals import (
+    FixedStep,
+    GaussLegendre,
+    LineIntegrals,
+    PointValues,
+    Rule,
+    Stack,
+)
 from dustmap.gp.fitting import LBFGS, maximise
 from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
@@ -55,6 +64,18 @@ _MEMORY = 2**33
 # Of the full batch: the largest torus whose quadrature runs on half its spacing, draws
 # behind conditional variances, and the preconditioner.
 _FINE, _DRAWS, _RANK = 50_000, 16, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Moments at the test stars [mag, mag/kpc], and what the fit took [s]."""
+
+    extinction_mean: np.ndarray
+    extinction_std: np.ndarray
+    density_mean: np.ndarray
+    density_std: np.ndarray
+    seconds: float = 0.0
+    facts: Row = field(default_factory=dict)
 
 
 class GridCholesky(CholeskyWhitening):
@@ -163,7 +184,7 @@ def rowwise(
     evaluating = whitening
     if engine == HIPGP:
         evaluating = _whitening(engine, kernel, grid, _EVALUATION)
-    wanted = model.on(evaluating).at(_problem(sky, kernel, nodes).targets(rule))
+    wanted = model.on(evaluating).at(_targets(sky, rule))
     moments = predict(wanted, optimum.q)
     facts: Row = {
         "lengthscale [kpc]": float(kernel.lengthscale),
@@ -222,8 +243,7 @@ def full_batch(
             model, sky.values, sky.variance, settings=settings, generator=generator
         )
     posterior = Posterior(model=model, mean=result.mean, samples=result.samples)
-    wanted = _problem(sky, kernel, nodes).targets(rule)
-    moments = posterior.moments(wanted)
+    moments = posterior.moments(_targets(sky, rule))
     facts: Row = {
         "lengthscale [kpc]": float(kernel.lengthscale),
         "solver": result.mean_solution.message,
@@ -235,25 +255,23 @@ def full_batch(
 
 def dense(sky: Sky, kernel: Matern32, nodes: int) -> Prediction:
     """The exact GP of all stars."""
-    engine = DenseGP(_problem(sky, kernel, nodes))
-    return engine.predict(sky.values, sky.variance)["dense GP"]
+    rule = GaussLegendre(count=nodes)
+    with stopwatch() as taken:
+        seen, wanted = LineIntegrals(sky.positions, rule), _targets(sky, rule)
+        factor = torch.linalg.cholesky(
+            symmetric_covariance(kernel, seen) + sky.variance.diag()
+        )
+        cross = cross_covariance(kernel, wanted, seen)
+        mean = cross @ torch.cholesky_solve(sky.values[:, None], factor)[:, 0]
+        half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+        variance = functional_variance(kernel, wanted) - (half**2).sum(dim=0)
+    return _split(mean, variance.sqrt(), taken[0], {})
 
 
-def _problem(sky: Sky, kernel: Matern32, nodes: int) -> Problem:
-    """What the Ananke experiment's engines and targets ask for: no grid counts here."""
-    grid = sky.grid((2, 2, 2))
-    return Problem(
-        train=sky.positions,
-        test=torch.as_tensor(sky.test.positions),
-        kernel=kernel,
-        fine_grid=grid,
-        grid=grid,
-        embedding=None,
-        nodes=nodes,
-        samples=0,
-        epochs=0,
-        draws=0,
-    )
+def _targets(sky: Sky, rule: Rule) -> Stack:
+    """The test stars' extinctions, then their densities."""
+    at = torch.as_tensor(sky.test.positions)
+    return Stack([LineIntegrals(at, rule), PointValues(at)])
 
 
 def row_seconds(
@@ -261,12 +279,8 @@ def row_seconds(
 ) -> tuple[float, int]:
     """Seconds that one of HIP-GP's rows takes, by ``count`` of them, and iterations."""
     whitening = _whitening(HIPGP, kernel, sky.grid(shape), _TRAINING)
-    rays = LineIntegrals(sky.positions[:count], _rule(nodes))
+    rays = LineIntegrals(sky.positions[:count], GaussLegendre(count=nodes))
     model = RowwiseGaussian(whitening, rays)
     with stopwatch() as taken:
         model.keep_rows()
     return taken[0] / len(rays), model.report.iterations
-
-
-def _rule(nodes: int) -> Rule:
-    return GaussLegendre(count=nodes)

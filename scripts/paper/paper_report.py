@@ -1,4 +1,4 @@
-"""What the scripts of the paper share: sizes, machine, a table "paper | here", files.
+"""What the scripts of the papers share: sizes, machine, a table "paper | here", files.
 
 The paper is Wu, Miller, Anderson, Pleiss, Blei & Cunningham (2021), "Hierarchical
 Inducing Point Gaussian Process for Inter-domain Observations", AISTATS, PMLR 130.
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from matplotlib.figure import Figure
@@ -164,9 +164,10 @@ class Report:
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, name: str, about: str | None, options: argparse.Namespace) -> Report:
+    def of(cls, name: str, about: str | None, options: argparse.Namespace) -> Self:
         """A report on this command line; its threads are set, its folder is made."""
-        torch.set_num_threads(options.threads)
+        if "threads" in options:
+            torch.set_num_threads(options.threads)
         options.output.mkdir(parents=True, exist_ok=True)
         settings = {
             key: str(value) if isinstance(value, Path) else value
@@ -177,7 +178,7 @@ class Report:
     def write(
         self,
         output: Path,
-        draw: Callable[[Figure], None],
+        draw: Callable[[Figure], None] | None = None,
         *,
         shape: tuple[float, float] = (7.2, 4.4),
     ) -> None:
@@ -192,10 +193,11 @@ class Report:
             "machine": self.before,
             "load averages after": after,
             "seconds": seconds,
-            "comparisons": [asdict(entry) for entry in self.comparisons],
             "tables": self.tables,
             "notes": self.notes,
         }
+        if self.comparisons:
+            record["comparisons"] = [asdict(entry) for entry in self.comparisons]
         contents = {
             "json": json.dumps(plain(record), indent=1, allow_nan=False) + "\n",
             "md": self._markdown(command, after, seconds),
@@ -204,16 +206,17 @@ class Report:
             path = output / f"{self.name}.{suffix}"
             with atomic_file(path, overwrite=True) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        figure = Figure(figsize=shape, layout="constrained")
-        draw(figure)
-        save_figure(figure, output / f"{self.name}.png")
+        if draw is not None:
+            figure = Figure(figsize=shape, layout="constrained")
+            draw(figure)
+            save_figure(figure, output / f"{self.name}.png")
         print(contents["md"], end="")
 
     def _markdown(self, command: str, after: Sequence[float], seconds: float) -> str:
         parts = [self._head(command, after, seconds)]
-        rows = [entry.row() for entry in self.comparisons]
-        for title, own in {"Paper and here": rows, **self.tables}.items():
-            parts.append(f"**{title}**\n\n{table(own)}")
+        if rows := [entry.row() for entry in self.comparisons]:
+            parts.append(f"**Paper and here**\n\n{table(rows)}")
+        parts += [f"**{title}**\n\n{table(own)}" for title, own in self.tables.items()]
         if self.notes:
             parts.append("".join(f"- {note}\n" for note in self.notes))
         return "\n".join(parts)

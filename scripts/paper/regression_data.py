@@ -37,8 +37,6 @@ _DELAYED = 15.0
 # Months are nearly independent of each other: of many years a thousand inducing points
 # see the climate alone. The last three are kept.
 _YEARS = (1995, 1998)
-# Cover types of Covtype that are pines: lodgepole and ponderosa.
-_PINES = (2, 3)
 _TRAIN, _TEST = 0.75, 0.15
 
 
@@ -113,34 +111,6 @@ def read_flights(file: Path, seed: int, *, delayed: bool = False) -> Split:
         name, values = "delayed flights", (delay >= _DELAYED).astype(np.float64)
     made = split(name, inputs, values, seed, classes=delayed)
     return replace(made, dropped=int((~complete).sum()))
-
-
-def read_3droad(file: Path, seed: int) -> Split:
-    """Altitudes by longitude and latitude: the last three columns of the road file."""
-    found = _matrix(file)
-    if found.shape[1] not in (3, 4):
-        raise InputError(
-            f"{file} has {found.shape[1]} columns, expected longitude, latitude and "
-            "altitude, with or without an identifier before them"
-        )
-    return split("3droad", found[:, -3:-1], found[:, -1], seed)
-
-
-def read_precipitation(file: Path, seed: int) -> Split:
-    """The precipitation set: three inputs and the output in the last column."""
-    return _last_column("Precipitation", file, seed, width=4)
-
-
-def read_covtype(file: Path, seed: int) -> Split:
-    """Pine or not by 54 inputs; the last column is the type of cover, 1 to 7."""
-    found = _matrix(file)
-    if found.shape[1] != 55 or not np.isin(found[:, -1], range(1, 8)).all():
-        raise InputError(
-            f"{file} has {found.shape[1]} columns, expected 54 inputs and a type of "
-            "cover from 1 to 7"
-        )
-    pine = np.isin(found[:, -1], _PINES).astype(np.float64)
-    return split("Covtype", found[:, :-1], pine, seed, classes=True)
 
 
 def split(

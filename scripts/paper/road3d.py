@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,6 @@ PLANS: dict[Size, Plan] = {
 def main() -> None:
     options = arguments()
     plan = PLANS[size_of(options)]
-    splits = plan.splits if options.splits is None else min(options.splits, plan.splits)
-    plan = replace(plan, splits=splits, sparse_splits=min(splits, plan.sparse_splits))
     try:
         report = Report.of("road3d", __doc__, options)
         roads = (
@@ -154,7 +152,6 @@ def arguments() -> argparse.Namespace:
         metavar="FILE",
         help="3DRoad as text: longitude, latitude, altitude in the last three columns",
     )
-    options.add_argument("--splits", type=int, help="how many, if fewer than planned")
     return options.parse_args()
 
 

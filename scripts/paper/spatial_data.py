@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from astropy.table import Table
+from ananke_data import read_columns
 from jaxtyping import Float
 from torch import Tensor
 
@@ -91,29 +91,6 @@ class Spatial:
         )
 
 
-def _columns(file: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Finite numbers of a CSV file.
-
-    Raises
-    ------
-    InputError
-        If the file or a column is missing, or a number is not finite.
-    """
-    if not file.is_file():
-        raise InputError(f"{file} is not a file")
-    try:
-        table = Table.read(file, format="ascii.csv")
-        columns = [np.asarray(table[name], np.float64) for name in names]
-    except KeyError as error:
-        raise InputError(f"{file} has no column {error}, expected {names}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is no table of numbers: {error}") from None
-    faulty = ~np.all([np.isfinite(values) for values in columns], axis=0)
-    if faulty.any():
-        raise InputError(f"{file}: {faulty.sum()} of {len(faulty)} rows are not finite")
-    return columns
-
-
 def read_uk(file: Path) -> Spatial:
     """Logarithms of prices at ``longitude``, ``latitude``, split as in the paper.
 
@@ -122,7 +99,7 @@ def read_uk(file: Path) -> Spatial:
     InputError
         If the file is not such a table, or has no more rows than are tested on.
     """
-    longitude, latitude, price = _columns(file, _UK_COLUMNS)
+    longitude, latitude, price = read_columns(file, _UK_COLUMNS)
     x, y = longitude, latitude
     (west, east), (south, north) = _UK_BOX
     inside = (x > west) & (x < east) & (y > south) & (y < north) & (price > 0)
@@ -152,7 +129,7 @@ def read_precipitation(folder: Path, seed: int) -> Spatial:
     InputError
         If the file is missing or is not the expected table.
     """
-    x, y, anomaly, infill = _columns(folder / PRECIPITATION, _US_COLUMNS)
+    x, y, anomaly, infill = read_columns(folder / PRECIPITATION, _US_COLUMNS)
     observed = infill == 1
     scaled = x * math.cos(math.radians(float(y[observed].mean())))
     positions = np.stack([scaled, y], axis=1)[observed]

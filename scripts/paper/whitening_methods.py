@@ -1,4 +1,4 @@
-"""Four ways from ``k_un`` to features ``k_n`` with ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``.
+"""Three ways from ``k_un`` to features ``k_n`` with ``k_n · k_n' = k_unᵀ K⁻¹ k_un'``.
 
 Each is set up for a kernel and a grid, and then takes rows in chunks; what either takes
 is timed. The torus has inducing points beyond the grid and a periodised kernel, and
@@ -8,7 +8,6 @@ rows ``k_un`` of its own.
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,17 +22,14 @@ from dustmap.functionals import Functionals, PointValues
 from dustmap.grid import Grid
 from dustmap.kernels import Kernel, Radial
 from dustmap.linalg.cg import ConjugateGradients, Solution
-from dustmap.linalg.ciq import CIQ, RootWarning
-from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.whitening import (
     CholeskyWhitening,
-    CiqWhitening,
     ToeplitzWhitening,
     TorusWhitening,
     padded_torus,
 )
 
-PCG, TORUS, CHOLESKY, CIQ_GRID = "PCG (Toeplitz)", "torus", "Cholesky", "CIQ"
+PCG, TORUS, CHOLESKY = "PCG (Toeplitz)", "torus", "Cholesky"
 # Of the PCG solve, as in the paper, and of everything else that has a tolerance.
 _RTOL = 1e-10
 _MOST_STEPS = 500
@@ -73,17 +69,12 @@ class Prepared(ABC):
 class _Shared(Prepared):
     """A whitening of the grid's own points with the plain kernel."""
 
-    def __init__(
-        self, whitening: ToeplitzWhitening | CholeskyWhitening | CiqWhitening
-    ) -> None:
+    def __init__(self, whitening: ToeplitzWhitening | CholeskyWhitening) -> None:
         self.whitening = whitening
         self.kernel, self.points = whitening.kernel, whitening.points
 
     def features(self, cross: Tensor) -> tuple[Tensor, Solution | None]:
-        with warnings.catch_warnings():
-            # The status says it, and is in the table.
-            warnings.simplefilter("ignore", RootWarning)
-            return self.whitening.features(cross)
+        return self.whitening.features(cross)
 
 
 class _Torus(Prepared):
@@ -110,12 +101,6 @@ def prepare(name: str, kernel: Radial, grid: Grid) -> Prepared:
         prepared = _Shared(cholesky)
         prepared.note = f"jitter {cholesky.report.jitter:.0e}"
         return prepared
-    if name == CIQ_GRID:
-        solver = MultiShiftMinres(rtol=_RTOL, max_steps=_MOST_STEPS)
-        ciq = CiqWhitening(kernel, grid, ciq=CIQ(solver=solver))
-        # The circulant behind its products is made at the first one.
-        ciq.covariance.matvec(torch.zeros(1, grid.size, dtype=torch.float64))
-        return _Shared(ciq)
     toeplitz = ToeplitzWhitening(
         kernel,
         grid,

@@ -3,9 +3,9 @@
 
 Features ``k_n`` of 200 random observations in one dimension, for M equidistant inducing
 points, four kernels of variance 0.1 and a lengthscale of one spacing, as in the paper,
-and of three. Cholesky and PCG (to 1e-10) as there; beside them contour quadrature on
-the same points and this project's torus, which needs no solve. All in one run, in turn:
-the ratios of their times are what can be compared with the paper's on its GPU.
+and of three. Cholesky and PCG (to 1e-10) as there; beside them this project's torus,
+which needs no solve. All in one run, in turn: the ratios of their times are what can be
+compared with the paper's on its GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from paper_report import Comparison, Report, Row, Size, parser, size_of
 from whitening_methods import (
     CHOLESKY,
-    CIQ_GRID,
     PCG,
     TORUS,
     Timed,
@@ -31,7 +30,7 @@ from whitening_methods import (
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
 from pipelines.base.progress import say
-from pipelines.figures.style import BLUE, GREEN, ORANGE, PURPLE
+from pipelines.figures.style import BLUE, GREEN, ORANGE
 
 _ROWS = 200
 _VARIANCE = 0.1
@@ -53,22 +52,20 @@ _PAPER = {
     ),
 }
 _SIZES = (10**3, 10**4, 10**5, 10**6)
-_COLOURS = {PCG: BLUE, TORUS: ORANGE, CHOLESKY: GREEN, CIQ_GRID: PURPLE}
+_COLOURS = {PCG: BLUE, TORUS: ORANGE, CHOLESKY: GREEN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How much is run.
 
-    ``rows`` of PCG and the torus, ``ciq_rows`` of contour quadrature (0: not run) and
-    ``repeats`` by M; Cholesky runs all rows up to ``most_dense`` points. At three
-    spacings quadrature runs up to as many. ``singular_rows`` instead of ``rows`` for
-    the SE kernel of three spacings, with which PCG runs into its limit (0: not run).
+    ``rows`` of PCG and the torus and ``repeats`` by M; Cholesky runs all rows up to
+    ``most_dense`` points. ``singular_rows`` instead of ``rows`` for the SE kernel of
+    three spacings, with which PCG runs into its limit (0: not run).
     """
 
     rows: dict[int, int]
     singular_rows: dict[int, int]
-    ciq_rows: dict[int, int]
     repeats: dict[int, int]
     most_dense: int
 
@@ -77,21 +74,18 @@ PLANS: dict[Size, Plan] = {
     "quick": Plan(
         rows={200: 20, 1_000: 20},
         singular_rows={200: 5, 1_000: 0},
-        ciq_rows={200: 4, 1_000: 0},
         repeats={200: 2, 1_000: 2},
         most_dense=1_000,
     ),
     "default": Plan(
         rows=dict(zip(_SIZES, (_ROWS, _ROWS, 50, 10), strict=True)),
         singular_rows=dict(zip(_SIZES, (50, 10, 1, 0), strict=True)),
-        ciq_rows=dict(zip(_SIZES, (20, 4, 2, 0), strict=True)),
         repeats=dict(zip(_SIZES, (3, 1, 1, 1), strict=True)),
         most_dense=10**4,
     ),
     "full": Plan(
         rows=dict.fromkeys(_SIZES, _ROWS),
         singular_rows=dict(zip(_SIZES, (_ROWS, _ROWS, 20, 2), strict=True)),
-        ciq_rows=dict(zip(_SIZES, (_ROWS, 20, 4, 2), strict=True)),
         repeats=dict(zip(_SIZES, (5, 3, 1, 1), strict=True)),
         most_dense=10**4,
     ),
@@ -156,8 +150,6 @@ def run(
     rows = {PCG: count, TORUS: count}
     if size <= plan.most_dense:
         rows[CHOLESKY] = _ROWS
-    if plan.ciq_rows[size] and (spacings == 1 or size <= plan.most_dense):
-        rows[CIQ_GRID] = plan.ciq_rows[size]
     with torch.no_grad():
         repeated = range(plan.repeats[size])
         timed = fastest([whiten_rows(rows, kernel, grid, at) for _ in repeated])
@@ -176,7 +168,6 @@ def summary_row(case: Case) -> Row:
         "PCG iterations": pcg.iterations,
         "PCG missed 1e-10": f"{pcg.unconverged} of {pcg.rows}",
         "Cholesky / PCG": case.ratio(CHOLESKY, PCG),
-        "CIQ / PCG": case.ratio(CIQ_GRID, PCG),
         "PCG / torus": case.ratio(PCG, TORUS),
     }
 

@@ -30,16 +30,6 @@ def run(name, output, *arguments, figure=True):
     return record["tables"]
 
 
-def test_mock(tmp_path):
-    tables = run("mock", tmp_path)
-    (scores,), verbs, parts = tables.values()
-    assert all(name in scores for name in SCORES)
-    assert scores["RMSE [mag]"] < 0.4 and scores["test stars"] == 500
-    assert [row["verb"] for row in verbs] == ["simulate", "fit", "predict"]
-    assert all(0.05 < row["peak [GiB]"] < 4 for row in verbs)
-    assert sum(row["of the fit"] for row in parts[:-1]) == pytest.approx(1)
-
-
 def test_ingest(tmp_path):
     (rows,) = run("ingest", tmp_path).values()
     assert [row["workers"] for row in rows] == [1, 2]
@@ -107,17 +97,6 @@ def test_semi_synthetic(tmp_path):
 
 
 @pytest.mark.data
-def test_real_folds(tmp_path, data_dir):
-    rows, fits = run("real_folds", tmp_path, "--data", data_dir).values()
-    assert len(fits) == 1 and len(rows) == 4
-    assert {row["objects"] for row in rows} == {"clusters", "stars"}
-    for row in rows:
-        assert 0.5 < row["r"] < 1 and row["number"] > 700
-        assert row["RMSE [mag]"] < row["scatter [mag]"]
-    assert rows[0]["in 68%"] < rows[0]["in 95%"]
-
-
-@pytest.mark.data
 def test_development(tmp_path, data_dir):
     sets = "galaxy_dev_defects", "clusters_hunt2023"
     named = [word for name in sets for word in ("--set", name)]
@@ -155,38 +134,6 @@ def test_calibration(tmp_path):
         assert len(row["bins"]) == 16
         assert sum(row["bins"]) == pytest.approx(1, abs=1e-3)
         assert 0.3 < row["mean rank"] < 0.7
-
-
-def test_against_svi(tmp_path):
-    rows, (cost,), many = run("against_svi", tmp_path).values()
-    assert [row["engine"].split(",")[0] for row in rows] == ["full-batch", "svi"]
-    assert all(name in row for row in rows for name in SCORES)
-    assert rows[0]["RMSE / full-batch"] == 1
-    assert 0.7 < rows[1]["RMSE / full-batch"] < 1.4
-    assert cost["rows measured"] == 16 and cost["PCG iterations"] > 0
-    assert "EXTRAPOLATED" in many[1]["engine"]
-    assert many[1]["inference [s]"] == pytest.approx(1_000 * cost["s per row"])
-
-
-def test_cost(tmp_path):
-    by_stars, by_points, exponents = run("cost", tmp_path).values()
-    assert [row["N"] for row in by_stars] == [300, 1_000, 3_000]
-    assert [row["M"] for row in by_points] == [500, 4_000]
-    assert all(row["CG iterations"] == 5 for row in by_stars + by_points)
-    for row in by_stars:
-        parts = row["spectra [s]"] + row["W [s]"] + row["iterations [s]"]
-        assert parts == pytest.approx(row["total [s]"])
-    assert [row["against"] for row in exponents] == ["N", "M"]
-
-
-def test_preconditioners(tmp_path):
-    solves, _ = run("preconditioners", tmp_path).values()
-    assert len(solves) == 9
-    assert all(row["converged"] == "yes" for row in solves)
-    plain, sketched, _ = (solves[3 * i : 3 * i + 3] for i in range(3))
-    for row, reference in zip(sketched, plain, strict=True):
-        assert row["iterations"] < reference["iterations"]
-        assert row["iterations / none"] == row["iterations"] / reference["iterations"]
 
 
 def test_residual(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.image import imread
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
@@ -65,56 +64,6 @@ def test_a_logarithm_is_correlated_where_both_are_positive():
     assert found["density_negative"] == 0.2
 
 
-def small_lognormal():
-    """A model on an odd torus, a place in it, and the noise of its rays."""
-    from dustmap.functionals import FixedStep, LineIntegrals
-    from dustmap.grid import Grid, Torus
-    from dustmap.kernels import Matern32
-    from dustmap.models.lognormal import LogNormal
-    from dustmap.models.means import ConstantMean
-    from dustmap.whitening import TorusWhitening
-
-    generator = torch.Generator().manual_seed(2)
-    grid = Grid(shape=(6, 6, 4), spacing=(1.0,) * 3, origin=(-2.5, -2.5, -1.5))
-    kernel = Matern32(lengthscale=2.0, variance=0.5)
-    whitening = TorusWhitening(kernel, Torus(grid=grid, shape=(9, 9, 7)))
-    unit = torch.rand(30, 3, generator=generator, dtype=torch.float64) * 2 - 1
-    rays = LineIntegrals(
-        unit * torch.tensor([2.5, 2.5, 1.5], dtype=torch.float64), FixedStep(step=0.5)
-    )
-    model = LogNormal(whitening, rays, mean=ConstantMean(value=1.0))
-    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
-    noise = 0.1 + torch.rand(30, generator=generator, dtype=torch.float64)
-    return model, eps, noise, generator
-
-
-def test_a_coarse_grid_as_fine_as_the_torus_is_the_inverse():
-    from coarse_grid import CoarseGrid
-
-    from dustmap.inference.full_batch import Precision
-    from dustmap.inference.full_batch.noise_covariance import Independent
-
-    model, eps, noise, generator = small_lognormal()
-    precision = Precision(model.linearise(eps).operator, Independent(noise))
-    x = torch.randn(3, model.latent_size, generator=generator, dtype=torch.float64)
-    inverse = CoarseGrid(model, eps, noise, (9, 9, 7), seed=0)
-    torch.testing.assert_close(inverse(precision.matvec(x)), x, rtol=1e-8, atol=1e-8)
-
-
-def test_a_coarse_grid_is_symmetric_and_its_modes_an_isometry():
-    from coarse_grid import CoarseGrid
-
-    model, eps, noise, generator = small_lognormal()
-    coarse = CoarseGrid(model, eps, noise, (5, 5, 3), seed=0)
-    c = torch.randn(2, 75, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(coarse.down(coarse.up(c)), c)
-    x = torch.randn(2, model.latent_size, generator=generator, dtype=torch.float64)
-    left, right = (coarse(x[:1]) * x[1]).sum(), (coarse(x[1:]) * x[0]).sum()
-    torch.testing.assert_close(left, right)
-    with pytest.raises(ValueError, match="odd"):
-        CoarseGrid(model, eps, noise, (4, 5, 3), seed=0)
-
-
 def test_catalogues_drawn_from_a_gaussian_prior_are_covered():
     from calibration import LEVELS, Size, one_catalogue
 
@@ -123,16 +72,6 @@ def test_catalogues_drawn_from_a_gaussian_prior_are_covered():
     for column, level in enumerate(LEVELS):
         inside = np.mean([o.inside["density"][column] for o in found])
         assert inside == pytest.approx(level, abs=0.08)
-
-
-def test_exponents_are_those_of_a_power_law():
-    from cost import PARTS, exponents, shape_of
-
-    rows = [{"N": n, **dict.fromkeys(PARTS, 3.0 * n**1.5)} for n in (10, 100, 1000)]
-    found = exponents(rows, "N")
-    assert found["total"] == pytest.approx(1.5)
-    assert found["± total"] == pytest.approx(0, abs=1e-10)
-    assert shape_of(62_500) == (50, 50, 25)
 
 
 def test_a_report_is_strict_json_a_table_and_a_figure(tmp_path, capsys):

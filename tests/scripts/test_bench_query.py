@@ -7,7 +7,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_query(tmp_path):
-    taken, against, (held,) = run("query", tmp_path).values()
+    taken, against = run("query", tmp_path).values()
     assert {row["map"] for row in taken} == {"of a fit", "of noise"}
     assert all(row["wall [s]"] > 0 and row["read [MB]"] > 0 for row in taken)
     assert len(against) == 6
@@ -16,4 +16,3 @@ def test_query(tmp_path):
         assert row["mean off, rms [std]"] < 0.5
         # Between the cell centres the density is interpolated as its own fit does it.
         assert row["quantity"] == "extinction" or row["mean off, rms [std]"] < 1e-5
-    assert 0.5 < held["in the interval"] < 0.85

@@ -34,33 +34,34 @@ def table_of(inputs, values):
     return "\n".join(lines) + "\n"
 
 
-def own_files(folder, rows=300):
-    """A road, precipitation and cover file of a user's."""
+def small_sets(folder, rows=300):
+    """A folder with an arm, precipitation and flights in the shipped files' layout."""
+    from regression_data import FLIGHT_INPUTS, FLIGHTS, KIN40K, PRECIPITATION
+
     random = np.random.default_rng(1)
-    x = random.normal(size=(rows, 55))
+    x = random.normal(size=(rows, 8))
     wave = np.sin(2 * x[:, 1])
     noisy = wave + 0.1 * random.standard_t(3, rows)
-    cover = np.where(wave > 0, 2, 7)
-    files = {
-        "--road": table_of(x[:, :3], wave),
-        "--precipitation": "a,b,c,y\n" + table_of(x[:, 1:4], noisy),
-        "--covtype": table_of(np.column_stack([x[:, :53], np.ones(rows)]), cover),
-    }
-    arguments = []
-    for name, text in files.items():
-        file = folder / f"{name[2:]}.csv"
-        file.write_text(text)
-        arguments += [name, file]
-    return arguments
+    rain = np.column_stack(
+        [x[:, 1:3], np.full(rows, 1996), random.integers(1, 13, rows)]
+    )
+    names = ",".join((*FLIGHT_INPUTS, "arr_delay"))
+    for file, text in {
+        KIN40K: table_of(x, wave),
+        PRECIPITATION: "lon,lat,year,month,ppt_cm\n" + table_of(rain, noisy),
+        FLIGHTS: f"{names}\n" + table_of(x, np.where(wave > 0, 30, 0)),
+    }.items():
+        (folder / file).write_bytes(gzip.compress(text.encode()))
+    return ["--data", folder]
 
 
 def test_a_smoke_run_trains_by_both_whitenings_and_times_them(tmp_path, monkeypatch):
-    record = quick(tmp_path, monkeypatch, *own_files(tmp_path))
+    record = quick(tmp_path, monkeypatch, *small_sets(tmp_path))
     tables = record["tables"]
     assert [row["data"] for row in tables["Training"][::2]] == [
-        "3droad",
-        "Precipitation",
-        "Covtype",
+        "kin40k",
+        "Colorado precipitation",
+        "delayed flights",
     ]
     assert [row["M"] for row in tables["Training"][:2]] == [20, 40]
     pairs = tables["Both whitenings, the same steps"]
@@ -91,7 +92,7 @@ def test_the_papers_training_runs_by_both_whitenings(tmp_path, monkeypatch):
         settings=replace(ciq_svgp.PLANS["full"].settings, epochs=2),
     )
     monkeypatch.setitem(ciq_svgp.PLANS, "quick", small)
-    files = own_files(tmp_path)
+    files = small_sets(tmp_path)
     record = quick(tmp_path, monkeypatch, *files)
     assert [row["method"] for row in record["tables"]["Training"]] == [
         "Cholesky",
@@ -104,19 +105,6 @@ def test_the_papers_training_runs_by_both_whitenings(tmp_path, monkeypatch):
         for task in ciq_svgp.find_tasks(ciq_svgp.arguments(), small)[0]
     ]
     assert rates == [0.01, 0.005, 0.01]
-
-
-def test_a_smaller_run_trains_at_no_more_points(tmp_path, monkeypatch, capsys):
-    from ciq_plans import PLANS
-
-    few = PLANS["default"].limited(250)
-    assert few.sizes == (125, 250) and few.hard == 250
-    assert {pair.points for pair in few.pairs} == {250}
-    assert few.timed == PLANS["default"].timed
-    with pytest.raises(SystemExit) as ended:
-        quick(tmp_path, monkeypatch, "--most", 3)
-    assert ended.value.code == 2
-    assert "nothing to train" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -226,31 +214,13 @@ def test_rows_are_split_and_standardised_by_those_to_train_on():
     assert len(data.shortened(10, 4).train) == 10
 
 
-def test_pines_are_the_second_and_third_kind_of_cover(tmp_path):
-    from regression_data import read_covtype
-
-    cover = np.tile(np.arange(1, 8), 20)
-    inputs = np.zeros((140, 54))
-    inputs[:, 0] = cover
-    file = tmp_path / "covtype.data.gz"
-    file.write_bytes(gzip.compress(table_of(inputs, cover).encode()))
-    data = read_covtype(file, 1)
-    assert set(data.values.tolist()) == {0.0, 1.0}
-    pine = data.train[data.values == 1][:, 0].unique()
-    others = data.train[data.values == 0][:, 0].unique()
-    assert (len(pine), len(others)) == (2, 5)
-    assert bool((pine > others[0]).all() and (pine < others[1]).all())
-
-
 @pytest.mark.parametrize(
     ("reader", "text", "message"),
     [
-        ("read_3droad", "1,2\n" * 20, "2 columns, expected longitude"),
-        ("read_precipitation", "1,2,3\n" * 20, "3 columns, expected 3 inputs"),
-        ("read_precipitation", "1,2,3,4\n" * 9, "9 rows, at least 14"),
-        ("read_precipitation", "1,2,3,nan\n" * 20, "20 of 20 rows are not finite"),
-        ("read_covtype", "1,2,8\n" * 20, "expected 54 inputs"),
-        ("read_covtype", "1,2,dear\n3,x,4\n", "no table of numbers"),
+        ("read_kin40k", "1,2,3\n" * 20, "3 columns, expected 8 inputs"),
+        ("read_kin40k", "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, at least 14"),
+        ("read_kin40k", "1,2,3,4,5,6,7,8,nan\n" * 20, "20 of 20 rows are not finite"),
+        ("read_kin40k", "1,2,dear\n3,x,4\n", "no table of numbers"),
         ("read_flights", "plane_age,distance\n1,2\n", "has no column air_time"),
     ],
 )
@@ -259,10 +229,11 @@ def test_faulty_files_are_refused(tmp_path, reader, text, message):
 
     from pipelines.base.errors import InputError
 
-    file = tmp_path / "own.csv"
-    file.write_text(text)
+    file = tmp_path / regression_data.KIN40K
+    file.write_bytes(gzip.compress(text.encode()))
+    given = tmp_path if reader == "read_kin40k" else file
     with pytest.raises(InputError, match=message):
-        getattr(regression_data, reader)(file, 1)
+        getattr(regression_data, reader)(given, 1)
 
 
 def test_no_data_at_all_is_one_line_and_status_2(tmp_path, monkeypatch, capsys):

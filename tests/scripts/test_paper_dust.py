@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from matplotlib.image import imread
 
-from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.covariance import functional_covariance
+from dustmap.functionals import GaussLegendre, LineIntegrals, PointValues, Stack
 from dustmap.kernels import Matern32
 
 FOLDER = Path(__file__).resolve().parents[2] / "scripts/paper"
@@ -197,3 +199,42 @@ def test_the_full_batch_is_near_the_dense_gp_on_a_grid_that_resolves_the_field(s
     assert np.sqrt(np.mean(off**2)) < 0.3
     ratio = found.extinction_std / exact.extinction_std
     assert 0.8 < np.median(ratio) < 1.3
+
+
+def test_the_quicker_dense_covariance_is_that_of_the_library(generator):
+    from dense_covariance import cross_covariance, symmetric_covariance
+
+    kernel = Matern32(lengthscale=(0.1, 0.2, 0.3), variance=0.7)
+    ends = torch.rand(50, 3, generator=generator, dtype=torch.float64)
+    rays = LineIntegrals(ends, GaussLegendre(count=4))
+    both = Stack([rays, PointValues(ends[:7])])
+    torch.testing.assert_close(
+        symmetric_covariance(kernel, both), functional_covariance(kernel, both, both)
+    )
+    torch.testing.assert_close(
+        cross_covariance(kernel, both, rays), functional_covariance(kernel, both, rays)
+    )
+
+
+def test_scores_of_a_known_error_are_right(sky):
+    from ananke_data import Observed, Sample
+    from dust import row_of
+    from dust_engines import Prediction
+
+    truth = Sample(
+        positions=np.zeros((4, 3)), extinction=np.zeros(4), density=np.arange(1.0, 5)
+    )
+    held = Observed(values=np.full(4, 0.5), sigma=np.full(4, 0.3))
+    found = Prediction(
+        extinction_mean=np.array([1.0, -1.0, 1.0, 3.0]),
+        extinction_std=np.array([1.0, 1.0, 0.9, 2.0]),
+        density_mean=np.array([2.0, 4.0, 6.0, 8.0]),
+        density_std=np.ones(4),
+        facts={"common noise [mag]": 0.4},
+    )
+    row = row_of(replace(sky, test=truth, held=held), "one", None, found)
+    assert row["MSE [mag²]"] == 3 and row["MAE [mag]"] == pytest.approx(1.5)
+    assert row["within 1 std"] == 0.5 and row["density r"] == pytest.approx(1)
+    spread = np.sqrt(found.extinction_std**2 + 0.25)
+    expected = scipy.stats.norm(0.5, spread).logpdf(found.extinction_mean).mean()
+    assert row["log likelihood"] == pytest.approx(expected)
