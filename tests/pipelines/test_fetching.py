@@ -110,18 +110,20 @@ def test_another_file_than_the_registrys_is_put_aside(tmp_path):
         fetch(near, tmp_path / "near.fits")
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "two"])
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "two", "map.zarr/link"])
 def test_archives_that_lead_elsewhere_are_refused(tmp_path, name):
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for member in ("map.zarr/data", f"{name}/data" if name == "two" else name):
             item = tarfile.TarInfo(member)
             item.size = 4
+            if member.endswith("link"):
+                item.type, item.linkname = tarfile.SYMTYPE, "/etc/passwd"
             tar.addfile(item, io.BytesIO(b"data"))
     (tmp_path / "map.zarr.tar").write_bytes(stream.getvalue())
     uri = (tmp_path / "map.zarr.tar").as_uri()
     (near,) = read_registry(registry(tmp_path, uri, stream.getvalue())).values()
-    with pytest.raises(InputError, match="folders"):
+    with pytest.raises(InputError, match=r"folders|entry"):
         fetch(near, tmp_path / "map.zarr")
     assert not (tmp_path / "map.zarr").exists()
 
