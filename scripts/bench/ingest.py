@@ -10,6 +10,7 @@ files that are mapped into memory count as far as they are at hand.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import subprocess
@@ -115,15 +116,14 @@ def memory(pid: int) -> int:
 
 
 def spill_bytes(output: Path) -> int:
-    """What waits on disk [byte]."""
+    """Return the size of the temporary files of an ingestion [byte]."""
     total = 0
-    for path in output.parent.glob(f".{output.name}.*.part/*"):
-        if path.suffix not in (".arrow", ".npy"):
-            continue
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
+    # The ingestion renames and deletes them while this looks.
+    with contextlib.suppress(FileNotFoundError):
+        for path in output.parent.glob(f".{output.name}.*.part/*"):
+            if path.suffix in (".arrow", ".npy"):
+                with contextlib.suppress(FileNotFoundError):
+                    total += path.stat().st_size
     return total
 
 
