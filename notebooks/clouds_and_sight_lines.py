@@ -34,6 +34,7 @@ from astropy.coordinates import SkyCoord
 from astropy.table import Table
 
 import dustmap
+from pipelines.bands import factor, source_band
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"
 plt.rcParams.update({"figure.dpi": 130, "font.size": 8, "legend.frameon": False})
@@ -147,15 +148,16 @@ if os.environ.get("DUSTMAP_CLOUDS"):
     clouds = Table.read(os.environ["DUSTMAP_CLOUDS"], format="csv")
 rows, judged = [], []
 for row in clouds:
-    if not np.all(np.isfinite([float(row["l_approx"]), float(row["b_approx"])])):
+    l, b = (float(np.ma.filled(row[name], np.nan)) for name in ("l_approx", "b_approx"))
+    if not np.isfinite([l, b]).all():
         continue
-    distance, density = density_along(row["l_approx"], row["b_approx"])
+    distance, density = density_along(l, b)
     inner = density[1:-1]
     peaks = 1 + np.flatnonzero((inner > density[:-2]) & (inner >= density[2:]))
     if not len(peaks) or row["dist_pc"] > distance[-1]:
         continue
     error = row["e_dist_pc"] if "e_dist_pc" in clouds.colnames else 0.0
-    error = float(np.ma.filled(error, 0.0))
+    error = float(np.ma.filled(error, np.nan))
     tolerance = np.hypot(2 * (error if np.isfinite(error) else 0.0), 2 * STEP)
     peak = distance[peaks[np.argmax(density[peaks])]]
     met = abs(peak - row["dist_pc"]) <= tolerance
@@ -183,18 +185,23 @@ plt.show()
 # ## Published sight lines
 #
 # The extinction of the map, with its 68% interval, and a published one along the same
-# line. Colour excesses are multiplied by $R_V = 3.1$ here; the scale of either may be off
-# by some 15%, so look at the shape too. Distances on one line are not independent: judge
-# the farthest that the map is informed of.
+# line, converted from E(B−V) to the band of the map. The scale of either may be off by some
+# 15%, so look at the shape too. Distances on one line are not independent: judge the
+# farthest that the map is informed of, among those that the reference trusts.
 
 # %%
 if os.environ.get("DUSTMAP_LINES"):
     table = Table.read(os.environ["DUSTMAP_LINES"], format="csv")
     table = table[table["sample"] == -1] if "sample" in table.colnames else table
+    if "dm_max" in table.colnames:
+        trusted = (table["dm"] >= table["dm_min"]) & (table["dm"] <= table["dm_max"])
+        table = table[trusted]
+    scale = factor("E(B-V)", source_band(dust.band))
+    print(f"{dust.band} = {scale:.4g} E(B-V)")
     published = {
         (float(l), float(b)): (
             10 ** (np.array(part["dm"]) / 5 + 1),
-            3.1 * np.array(part["ebv"]),
+            scale * np.array(part["ebv"]),
         )
         for (l, b) in sorted({(row["l"], row["b"]) for row in table})
         for part in [table[(table["l"] == l) & (table["b"] == b)]]
@@ -207,18 +214,25 @@ else:
     }
 
 # %%
-count = len(published)
+across = min(len(published), 4)
+down = -(-len(published) // across)
 fig, axes = plt.subplots(
-    1, count, figsize=(3.2 * count, 2.4), constrained_layout=True, squeeze=False
+    down,
+    across,
+    figsize=(3.2 * across, 2.4 * down),
+    constrained_layout=True,
+    squeeze=False,
 )
-for ax, ((l, b), (distance, reference)) in zip(axes[0], published.items()):
+for ax in axes.flat[len(published) :]:
+    ax.remove()
+for ax, ((l, b), (distance, reference)) in zip(axes.flat, published.items()):
     low, middle, high = dust.query(
         galactic(l, b, distance), integrated=True, mode="percentile", pct=[16, 50, 84]
     ).T
     ax.fill_between(distance, low.value, high.value, color=BLUE, alpha=0.25)
     ax.plot(distance, middle.value, color=BLUE, label="map")
     ax.plot(distance, reference, "o", ms=3, color=ORANGE, label="published")
-    ax.set(title=f"l = {l:g}°, b = {b:g}°", xlabel="distance [pc]", ylabel="A_V [mag]")
+    ax.set(title=f"l = {l:.5g}°, b = {b:.4g}°", xlabel="distance [pc]", ylabel=f"{dust.band} [mag]")
 axes[0, 0].legend()
 plt.show()
 

@@ -42,7 +42,6 @@ def compare(
     at: float = 0.0,
     width: float = DOUBLE,
     log: bool = False,
-    band: str | None = None,
 ) -> Page:
     """Draw two maps, their difference, and that over the first one's std.
 
@@ -61,7 +60,7 @@ def compare(
         What the maps are called.
     factor
         Multiplies the second, to bring it to the first one's band.
-    axis, at, width, log, band
+    axis, at, width, log
         As in `density_slice`.
 
     Raises
@@ -78,7 +77,7 @@ def compare(
         )
     part = cut_box(cube, **{name: shared[name] for name in "xyz" if name != axis})
     on_grid = regridded(other, part, factor)
-    named = band_of(cube.meta) if band is None else band
+    named = band_of(cube.meta)
     above = _through(part, on_grid, shared["z"], extinction_label(named))
     if columns is not None:
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))

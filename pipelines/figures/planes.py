@@ -37,7 +37,6 @@ def face_on(
     *,
     width: float = DOUBLE,
     log: bool = False,
-    band: str | None = None,
     panel: str | None = None,
     **colours: Any,
 ) -> Page:
@@ -55,8 +54,6 @@ def face_on(
         Of the page [mm]; under 120 the panels are stacked.
     log
         Logarithmic colours.
-    band
-        Name of the extinction; that of the provenance if ``None``.
     panel
         The only panel to draw: ``mean``, ``median``, ``std`` or ``relative error``.
     colours
@@ -68,7 +65,7 @@ def face_on(
         If there is no such panel.
     """
     ends = float(cube.z[0]), float(cube.z[-1])
-    look = {"width": width, "log": log, "band": band, "panel": panel, **colours}
+    look = {"width": width, "log": log, "panel": panel, **colours}
     return _through(cube, columns, "z", ends, **look)
 
 
@@ -78,7 +75,6 @@ def edge_on(
     *,
     width: float = DOUBLE,
     log: bool | None = None,
-    band: str | None = None,
     along: str = "y",
     within: float | None = None,
     panel: str | None = None,
@@ -91,7 +87,7 @@ def edge_on(
     2 kpc is cut to 500 pc on either side of the Sun, or ``within`` [pc].
     """
     ends = near_the_sun(getattr(cube, along), within)
-    look = {"width": width, "log": log, "band": band, "panel": panel, **colours}
+    look = {"width": width, "log": log, "panel": panel, **colours}
     return _through(cube, columns, along, ends, **look)
 
 
@@ -103,7 +99,6 @@ def density_slice(
     at: float = 0.0,
     width: float = DOUBLE,
     log: bool = False,
-    band: str | None = None,
     panel: str | None = None,
     **colours: Any,
 ) -> Page:
@@ -127,9 +122,8 @@ def density_slice(
     name, plane = density_name(cube.arrays), Plane(cube=cube, along=axis)
     image = plane_of(cube, name, axis, at)
     seen = plane_of(cube, "support", axis, at) > 0 if "support" in cube.arrays else None
-    named = band_of(cube.meta) if band is None else band
     what = "mean density" if name == "mean" else "density"
-    factor, label = density_label(image, cube.unit, named, what)
+    factor, label = density_label(image, cube.unit, band_of(cube.meta), what)
     images, limits = [image * factor], seen
     if truth is not None:
         # Its own grid may be another, and it is known everywhere.
@@ -159,7 +153,6 @@ def _through(
     *,
     width: float,
     log: bool | None,
-    band: str | None,
     panel: str | None,
     **colours: Any,
 ) -> Page:
@@ -172,7 +165,7 @@ def _through(
     else:
         arrays, ends = columns.arrays, (columns.low, columns.high)
     plane, seen = Plane(cube=cube, along=along), crossed(cube, along, ends)
-    known = extinction_panels(arrays, band_of(cube.meta) if band is None else band)
+    known = extinction_panels(arrays, band_of(cube.meta))
     default = ["mean", "truth", "std"]
     if tells_more(arrays, seen):
         default.append("relative error")

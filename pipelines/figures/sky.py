@@ -29,7 +29,6 @@ def sky(
     distances: Sequence[float] | None = None,
     width: float = DOUBLE,
     log: bool = False,
-    band: str | None = None,
     dpi: float = 300.0,
     panel: str | None = None,
     **colours: Any,
@@ -44,7 +43,7 @@ def sky(
     distances
         Those of the maps to draw [pc]; at most three of them if ``None``, with the
         last.
-    width, log, band, panel, colours
+    width, log, panel, colours
         As in `pipelines.figures.planes.face_on`, for each distance.
     dpi
         How finely the sky is sampled.
@@ -56,7 +55,7 @@ def sky(
     MissingError
         If there is no such panel.
     """
-    named = band_of(skymaps.meta) if band is None else band
+    named = band_of(skymaps.meta)
     default = ("mean" if skymaps.median is None else "median", "std")
     indices, panels = _chosen(skymaps.distances, distances), []
     for index in indices:

@@ -131,7 +131,8 @@ def test_an_integral_is_of_the_mean_and_has_a_std_if_columns_have_it():
     assert labels(page) == ["mean extinction [mag]"]
     arrays = {"mean": np.ones((9, 17)), "std": np.full((9, 17), 0.2)}
     own = Columns(along="z", low=-100.0, high=100.0, arrays=arrays)
-    page = face_on(cube, own, band="A_V")
+    cube = replace(cube, meta={"extinction_band": "A_V"})
+    page = face_on(cube, own)
     assert (shown(page, 1) == 0.2).all()
     assert labels(page)[1] == r"std of the extinction $A_\mathrm{V}$ [mag]"
     with pytest.raises(ValueError, match="along y"):
