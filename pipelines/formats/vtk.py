@@ -18,7 +18,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.formats.hdus import provenance_text
+from pipelines.formats.citation import provenance_text
 from pipelines.maps.cube import AXES, Cube
 from pipelines.storage.atomic import atomic_file
 
