@@ -88,7 +88,7 @@ iterations = 1
 
 # %%
 command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-command += ["--nproc-per-node", "2", "-m", "pipelines.fit"]
+command += ["--nproc-per-node", "2", "-m", "pipelines.cli", "fit"]
 command += ["stars.parquet", "-o", "run", "-c", "fit.toml", "--resume"]
 print(" ".join(["torchrun", *command[4:]]))
 
