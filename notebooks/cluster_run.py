@@ -51,10 +51,9 @@ folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
 # minutes (`checkpoint.minutes`), here also after every Gauss–Newton step.
 
 # %%
-box = {"truth.half_x": 600, "truth.half_y": 600, "truth.half_z": 200}
-mock = dustmap.simulate(
-    folder / "mock.parquet", settings={"stars": 1500, "seed": 8, **box}
-)
+box = {"half_x": 600, "half_y": 600, "half_z": 200}
+mock = folder / "mock.parquet"
+dustmap.simulate(stars=1500, seed=8, truth=box).write(mock)
 print(dustmap.ingest(mock, folder / "stars.parquet", preset="mock"))
 
 (folder / "fit.toml").write_text(

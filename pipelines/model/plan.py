@@ -14,6 +14,7 @@ from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Radial
 from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
+from dustmap.nested_grids import NestedGrids
 from dustmap.whitening import nested_tori, transformed_points
 from pipelines.config import FitConfig
 from pipelines.config.fitting import (
@@ -135,6 +136,11 @@ class Plan:
     def grids(self) -> tuple[Grid, ...]:
         """The grid and the finer ones inside it, the coarsest first."""
         return (self.grid, *self.finer_grids)
+
+    @property
+    def nested_grids(self) -> NestedGrids:
+        """All grids."""
+        return NestedGrids(grids=self.grids)
 
     @property
     def finer_grids(self) -> tuple[Grid, ...]:
