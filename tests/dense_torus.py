@@ -24,6 +24,7 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
+from dustmap.linalg.operator import LinearOperator
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -96,6 +97,12 @@ def model(
         residual_count=residual_count,
         generator=torch.Generator().manual_seed(11),
     )
+
+
+def white_features(whitening: TorusWhitening, operator: LinearOperator) -> np.ndarray:
+    """``Φ T``, dense: the features of white noise at the points of the torus."""
+    white = torch.eye(whitening.torus.size, dtype=torch.float64)
+    return operator.matvec(whitening.modes.of(white)).mT.numpy()
 
 
 @functools.cache

@@ -29,15 +29,10 @@ from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
-from dustmap.whitening import ModeWhitening, SpectralWhitening
-
-# Modes of the field up to this fraction of the Nyquist mode, along every axis, are
-# those that observations constrain most: a preconditioner of 1/8 of all numbers saves
-# as many iterations as one of all.
-LEADING = 0.5
+from dustmap.whitening import GridWhitening
 
 
-class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
+class LogNormal(TorusModel[GridWhitening]):
     """A log-normal density that predicts all observations without a solve.
 
     Parameters
@@ -71,7 +66,7 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
 
     def __init__(
         self,
-        whitening: SpectralWhitening,
+        whitening: GridWhitening,
         functionals: Functionals,
         *,
         mean: Mean,
@@ -104,32 +99,6 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
                     "for others"
                 )
         super()._observe(functionals)
-
-    def in_modes(self) -> LogNormal:
-        """The same of Fourier modes (:mod:`dustmap.whitening.modes`)."""
-        if isinstance(self.whitening, ModeWhitening):
-            return self
-        other = copy.copy(self)
-        other.whitening = ModeWhitening(self.whitening)
-        other.latent_size = other.whitening.size
-        other.leading = other.whitening.longest(LEADING)
-        return other
-
-    @property
-    def white_size(self) -> int:
-        return self._modes.white_size if self._modes else self.latent_size
-
-    def latent(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        return self._modes.modes(white) if self._modes else white
-
-    def white(self, latent: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        return self._modes.white(latent) if self._modes else latent
-
-    @property
-    def _modes(self) -> ModeWhitening | None:
-        """The whitening, if it is one of Fourier modes."""
-        found = self.whitening
-        return found if isinstance(found, ModeWhitening) else None
 
     @property
     def kernel(self) -> Radial:
@@ -195,20 +164,6 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
             found = self.whitening.levels.constants(kappa)
             self._relative.append(found.to(dtype=self.dtype, device=self.device))
         return self._relative[0]
-
-    def retract(
-        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
-    ) -> Float[Tensor, " p"]:
-        """Multiply ρ by ``1 + δ`` where δ, the change of f, is positive.
-
-        This is the change predicted by the tangent. ``exp(δ)`` overshoots it, and a
-        few such cells would force long steps to be halved.
-        """
-        if not self.whitening.invertible:
-            return super().retract(eps, step, length)
-        change = length * self.whitening.colour(step)
-        softer = torch.where(change > 0, torch.log1p(change.clamp(min=0)), change)
-        return eps + self.whitening.whiten(softer)
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator

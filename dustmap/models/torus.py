@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Generic, Self, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -17,6 +18,10 @@ from dustmap.projection import Interpolation, Projection, projection
 from dustmap.whitening import GridWhitening
 
 AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
+# Observations constrain modes of the field most up to this fraction of the Nyquist mode
+# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
+# one of all.
+LEADING = 0.5
 
 
 class TorusTangent(LinearOperator):
@@ -89,6 +94,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
+        self.leading = whitening.modes.longest(LEADING)
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._observe(functionals)
@@ -108,6 +114,9 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
             memory_budget=self.memory_budget,
             group=self.group,
         )
+
+    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+        return self.whitening.modes.white_noise(generator)
 
     @property
     def functionals(self) -> Functionals:

@@ -35,7 +35,7 @@ from dustmap.kernels import Radial
 from dustmap.levels import Levels
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
-from dustmap.whitening.modes import Modes
+from dustmap.whitening.modes import Modes, TorusModes
 from dustmap.whitening.torus import padded_torus
 
 # The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
@@ -56,7 +56,7 @@ class _Level:
     Arrays of coefficients begin ``MARGIN`` points before the box.
     """
 
-    modes: Modes
+    modes: TorusModes
     # Both roots are those of modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
@@ -141,7 +141,7 @@ def transformed_points(levels: Levels, kernel: Radial) -> int:
 
 
 class LevelWhitening:
-    """White ε on all levels' tori to the field on them.
+    """Modes ε of white noise on all levels' tori, hidden ones first, to the field.
 
     Parameters
     ----------
@@ -179,6 +179,7 @@ class LevelWhitening:
         coarser = _hidden_tori(levels.tori[0], kernel, hidden)
         self.hidden = len(coarser)
         self._tori = (*coarser, *levels.tori)
+        self.modes = Modes(self._tori, dtype, self.device)
         self._parts = [self._level(number) for number in range(len(self._tori))]
 
     def _level(self, number: int) -> _Level:
@@ -194,7 +195,7 @@ class LevelWhitening:
         longest = self._cut(number - 1) if number else math.inf
         own = folded = None
         window, finer = (), ()
-        modes = Modes(torus, self.device)
+        modes = self.modes.parts[number]
         if number >= self.hidden:
             spectrum = band_spectrum(self.kernel, torus, 0.0, longest)
             folded = self._root(spectrum.sqrt(), modes)
@@ -218,7 +219,7 @@ class LevelWhitening:
             finer=finer,
         )
 
-    def _root(self, root: Tensor, modes: Modes) -> Tensor:
+    def _root(self, root: Tensor, modes: TorusModes) -> Tensor:
         """A root of a spectrum for modes with the factors √2."""
         return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
 
@@ -231,48 +232,22 @@ class LevelWhitening:
 
     @property
     def size(self) -> int:
-        """Length of ε."""
-        return sum(self._sizes)
+        """P, the length of ε."""
+        return self.modes.size
 
     @property
     def fine_size(self) -> int:
         """Length of the field."""
         return self.levels.size
 
-    @property
-    def invertible(self) -> bool:
-        """Never: what coarse levels hand inwards is in many ε."""
-        return False
-
-    def whiten(self, values: Tensor) -> Tensor:
-        """No field on levels has one ε."""
-        raise ValueError("a field on several levels has no single ε")
-
-    @property
-    def modes(self) -> tuple[Modes, ...]:
-        """Fourier modes of every torus' ε, hidden ones first."""
-        return tuple(part.modes for part in self._parts)
-
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the field on the levels' tori; of no meaning in their paddings.
 
-        Cost: three FFTs of each level, two of the finest and of hidden ones.
+        Cost: two FFTs of each level, one of the finest and of hidden ones.
         """
-        parts = zip(self.modes, eps.split(self._sizes, dim=-1), strict=True)
-        return self.colour_modes([modes.of(white) for modes, white in parts])
-
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch m"]:
-        """``Aᵀ g``, from the finest level outwards."""
-        parts = zip(self.modes, self.colour_modes_transpose(field), strict=True)
-        return torch.cat([modes.white(spectrum) for modes, spectrum in parts], dim=-1)
-
-    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
-        """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`): an FFT less of each torus."""
         fields: list[Tensor] = []
         low: Tensor | None = None
-        for part, spectrum in zip(self._parts, spectra, strict=True):
+        for part, spectrum in zip(self._parts, self.modes.spectra(eps), strict=True):
             if part.folded is not None:
                 field = part.modes.inverse(spectrum * part.folded)
                 if low is not None:
@@ -285,8 +260,10 @@ class LevelWhitening:
                 low = splines.refine(handed, part.finer)
         return torch.cat(fields, dim=-1)
 
-    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
-        """``T Aᵀ g``."""
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch f"]
+    ) -> Float[Tensor, "*batch p"]:
+        """``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None
         given = list(self.levels.split(field))
@@ -307,11 +284,7 @@ class LevelWhitening:
             assert spectrum is not None
             spectra.append(spectrum.mul_(part.modes.pairs.to(self.dtype)))
             low = below
-        return spectra[::-1]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [torus.size for torus in self._tori]
+        return self.modes.joined(spectra[::-1])
 
 
 def _symbol(shape: tuple[int, ...]) -> Float[Tensor, "*n"]:

@@ -219,14 +219,6 @@ def test_one_level_is_its_torus(generator):
     torch.testing.assert_close(found, torus.colour(eps), rtol=1e-9, atol=1e-9)
 
 
-def test_no_field_on_levels_has_one_eps():
-    kernel = Matern12(lengthscale=4.0)
-    whitening = LevelWhitening(kernel, nested_tori(nested(1, 16, 2), kernel, 0.05))
-    assert not whitening.invertible
-    with pytest.raises(ValueError, match="single"):
-        whitening.whiten(torch.zeros(whitening.fine_size, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("kernel_type", [Matern12, Matern32])
 def test_correlations_longer_than_a_torus_come_from_coarser_grids(kernel_type):
     # Sides of even and odd numbers of points; a lengthscale of ten cells.
