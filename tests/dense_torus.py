@@ -153,7 +153,7 @@ def torus_covariance(
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """Φ, the mean and the covariance of the functionals of one model, all dense."""
+    """``Φ T``, the mean and the covariance of a model's functionals, all dense."""
 
     features: np.ndarray
     offset: np.ndarray

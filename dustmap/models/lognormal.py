@@ -31,6 +31,11 @@ from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
 from dustmap.whitening import GridWhitening
 
+# Observations constrain modes of the field most up to this fraction of the Nyquist mode
+# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
+# one of all.
+LEADING = 0.5
+
 
 class LogNormal(TorusModel[GridWhitening]):
     """A log-normal density that predicts all observations without a solve.
@@ -83,6 +88,7 @@ class LogNormal(TorusModel[GridWhitening]):
         super().__init__(
             whitening, functionals, mean=mean, interpolation=interpolation, group=group
         )
+        self.leading = whitening.modes.longest(LEADING)
         self._log_mean = self._logarithm()
         self._seed = seed
         # Shared with all models derived from this: one for each level.
@@ -118,7 +124,7 @@ class LogNormal(TorusModel[GridWhitening]):
                     interpolation=self.interpolation,
                     seed=self._seed,
                 )
-                for grid in self.whitening.levels.grids
+                for grid in self.whitening.tori.grids
             ]
         return self._measured
 
@@ -161,7 +167,7 @@ class LogNormal(TorusModel[GridWhitening]):
         """κ of every point's level, over that of the coarsest."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
-            found = self.whitening.levels.constants(kappa)
+            found = self.whitening.tori.constants(kappa)
             self._relative.append(found.to(dtype=self.dtype, device=self.device))
         return self._relative[0]
 
@@ -207,19 +213,16 @@ class LogNormal(TorusModel[GridWhitening]):
 
     def _point_variance(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """``c`` of each point, on the level that it has."""
-        levels = self.whitening.levels
-        level = torch.from_numpy(levels.grids.level_of(points.numpy()))
+        grids = self.whitening.tori.grids
+        level = torch.from_numpy(grids.level_of(points.numpy()))
         variance = points.new_zeros(len(points))
-        for number, (local, grid) in enumerate(
-            zip(self.local, levels.grids, strict=True)
-        ):
+        for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
             variance[level == number] = local.at(points[level == number], grid)
         return variance
 
     def _logarithm(self) -> Float[Tensor, " f"]:
         """``ln ρ_0`` on the (refined) torus."""
-        levels, refinement = self.whitening.levels, self.whitening.refinement
-        values = self.mean(levels.positions(refinement))
+        values = self.mean(self.whitening.tori.positions(self.whitening.refinement))
         if not bool((values > 0).all()):
             raise ValueError(
                 "the median of a log-normal density must be positive everywhere, the "

@@ -18,10 +18,6 @@ from dustmap.projection import Interpolation, Projection, projection
 from dustmap.whitening import GridWhitening
 
 AnyWhitening = TypeVar("AnyWhitening", bound=GridWhitening)
-# Observations constrain modes of the field most up to this fraction of the Nyquist mode
-# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
-# one of all.
-LEADING = 0.5
 
 
 class TorusTangent(LinearOperator):
@@ -94,7 +90,6 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
         self.mean = mean
         self.interpolation: Interpolation = interpolation
         self.latent_size = whitening.size
-        self.leading = whitening.modes.longest(LEADING)
         self.dtype = whitening.dtype
         self.device = whitening.device
         self._observe(functionals)
@@ -105,7 +100,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
 
     def _projection(self, refinement: int) -> Projection:
         return projection(
-            self.whitening.levels,
+            self.whitening.tori,
             self._functionals,
             refinement=refinement,
             interpolation=self.interpolation,

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.kernels import Kernel
-from dustmap.levels import Levels
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator
+from dustmap.tori import Tori
 from dustmap.whitening.modes import Modes
 
 
@@ -81,7 +81,7 @@ class GridWhitening(Protocol):
     ``field = A ε``; :attr:`modes` says how ε lies.
     """
 
-    levels: Levels
+    tori: Tori
     modes: Modes
     refinement: int
     dtype: torch.dtype
@@ -99,7 +99,7 @@ class GridWhitening(Protocol):
 
     @property
     def fine_size(self) -> int:
-        """Length of the field: all points of the levels' tori, refined."""
+        """Length of the field: all points of the tori, refined."""
         ...
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
-from dustmap.levels import Levels
+from dustmap.tori import Tori
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
 from dustmap.whitening.modes import Modes, TorusModes
@@ -84,7 +84,7 @@ class _Level:
         return handed.new_zeros(*batch, *room)
 
 
-def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Levels:
+def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Tori:
     """Tori for nested grids, the coarsest first, that keep opposite faces apart.
 
     Of one grid alone correlations through the torus are at most ``wrap_tolerance``
@@ -92,8 +92,8 @@ def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) ->
     of a band: :class:`LevelWhitening` takes longer correlations from coarser grids.
     """
     if len(grids) == 1:
-        return Levels(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
-    return Levels(tori=tuple(_with_gap(grid) for grid in grids))
+        return Tori(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
+    return Tori(tori=tuple(_with_gap(grid) for grid in grids))
 
 
 def _with_gap(grid: Grid) -> Torus:
@@ -101,57 +101,50 @@ def _with_gap(grid: Grid) -> Torus:
     return Torus(grid=grid, shape=shape)
 
 
-def _coarser(grid: Grid) -> Grid:
-    """Twice the spacing, over the same box or up to a cell more."""
-    return Grid(
-        shape=tuple(n // 2 + 1 for n in grid.shape),
-        spacing=tuple(2 * h for h in grid.spacing),
-        origin=grid.origin,
-    )
+def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
+    """Return coarser tori over the whole box, the coarsest first.
 
-
-def _hidden_tori(finest: Torus, kernel: Radial, count: int | None) -> list[Torus]:
-    """Coarser tori over the whole box, the coarsest first.
-
-    So many, or until the kernel's correlation through the coarsest is negligible.
+    Each has twice the spacing of the next, over the same box or up to a cell more;
+    correlations of the kernel through the coarsest are negligible.
     """
     reach = kernel.decay(_WRAP)
     scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
     tori = [finest]
     while True:
-        torus = tori[0]
-        cells = [n - m + 1 for n, m in zip(torus.shape, torus.grid.shape, strict=True)]
-        gaps = zip(cells, torus.grid.spacing, scale, strict=True)
-        enough = all(n * h >= reach * s for n, h, s in gaps)
-        if len(tori) - 1 == count or (count is None and enough):
+        torus, grid = tori[0], tori[0].grid
+        cells = [n - m + 1 for n, m in zip(torus.shape, grid.shape, strict=True)]
+        gaps = zip(cells, grid.spacing, scale, strict=True)
+        if all(n * h >= reach * s for n, h, s in gaps):
             return tori[:-1]
-        tori.insert(0, _with_gap(_coarser(torus.grid)))
+        coarser = Grid(
+            shape=tuple(n // 2 + 1 for n in grid.shape),
+            spacing=tuple(2 * h for h in grid.spacing),
+            origin=grid.origin,
+        )
+        tori.insert(0, _with_gap(coarser))
 
 
-def transformed_points(levels: Levels, kernel: Radial) -> int:
+def transformed_points(tori: Tori, kernel: Radial) -> int:
     """Points of all transforms of a colouring in Fourier modes, hidden grids included.
 
     A level has one for its field, and one for what it hands inwards.
     """
-    sizes = [torus.size for torus in levels.tori]
+    sizes = [torus.size for torus in tori]
     if len(sizes) == 1:
         return sizes[0]
-    hidden = sum(torus.size for torus in _hidden_tori(levels.tori[0], kernel, None))
+    hidden = sum(torus.size for torus in hidden_tori(tori[0], kernel))
     return hidden + 2 * sum(sizes) - sizes[-1]
 
 
 class LevelWhitening:
-    """Modes ε of white noise on all levels' tori, hidden ones first, to the field.
+    """Modes ε of white noise on all tori, hidden ones first, to the field.
 
     Parameters
     ----------
     kernel
         A Matérn covariance.
-    levels
+    tori
         Where the field lives.
-    hidden
-        How many coarser grids over the whole box add what is longer than the coarsest
-        level's torus; until 1e-3 of the variance is left if ``None``.
     dtype, device
         Of the products; spectra are computed in float64.
 
@@ -166,19 +159,18 @@ class LevelWhitening:
     def __init__(
         self,
         kernel: Radial,
-        levels: Levels,
+        tori: Tori,
         *,
-        hidden: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         self.kernel = kernel
-        self.levels = levels
+        self.tori = tori
         self.dtype = dtype
         self.device = torch.device(device)
-        coarser = _hidden_tori(levels.tori[0], kernel, hidden)
+        coarser = hidden_tori(tori[0], kernel)
         self.hidden = len(coarser)
-        self._tori = (*coarser, *levels.tori)
+        self._tori = (*coarser, *tori)
         self.modes = Modes(self._tori, dtype, self.device)
         self._parts = [self._level(number) for number in range(len(self._tori))]
 
@@ -238,10 +230,10 @@ class LevelWhitening:
     @property
     def fine_size(self) -> int:
         """Length of the field."""
-        return self.levels.size
+        return self.tori.size
 
     def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``A ε``: the field on the levels' tori; of no meaning in their paddings.
+        """``A ε``: the field on the tori; of no meaning in their paddings.
 
         Cost: two FFTs of each level, one of the finest and of hidden ones.
         """
@@ -251,7 +243,7 @@ class LevelWhitening:
             if part.folded is not None:
                 field = part.modes.inverse(spectrum * part.folded)
                 if low is not None:
-                    field[part.box] += splines.values(low, self.levels.dimension)
+                    field[part.box] += splines.values(low, self.tori.grids.dimension)
                 fields.append(part.modes.flat(field))
             if part.own is not None:
                 handed = part.gather(part.modes.inverse(spectrum * part.own))
@@ -266,16 +258,18 @@ class LevelWhitening:
         """``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None
-        given = list(self.levels.split(field))
+        given = list(self.tori.split(field))
         for part in reversed(self._parts):
             spectrum: Tensor | None = None
             below: Tensor | None = None
             if part.folded is not None:
                 grid = part.modes.unflat(given.pop())
                 spectrum = part.modes.forward(grid) * part.folded
-                below = splines.values_transpose(grid[part.box], self.levels.dimension)
+                below = splines.values_transpose(
+                    grid[part.box], self.tori.grids.dimension
+                )
             if low is not None and part.own is not None:
-                handed = splines.refine_transpose(low, self.levels.dimension)
+                handed = splines.refine_transpose(low, self.tori.grids.dimension)
                 band = part.modes.forward(part.scatter(handed)) * part.own
                 spectrum = band if spectrum is None else spectrum + band
                 if below is None:

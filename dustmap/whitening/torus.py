@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
-from dustmap.levels import Levels
 from dustmap.linalg.circulant import Circulant
+from dustmap.tori import Tori
 from dustmap.whitening.modes import Modes
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
@@ -84,7 +84,7 @@ class TorusWhitening:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
         self.kernel = kernel
         self.torus = torus
-        self.levels = Levels(tori=(torus,))
+        self.tori = Tori(tori=(torus,))
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)

@@ -13,7 +13,7 @@ import scipy.sparse
 import torch
 
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.models.torus import LEADING
+from dustmap.models.lognormal import LEADING
 
 # Entries of W per cell that a ray crosses, with linear weights and half-cell steps:
 # measured 5.6 to 5.8 on isotropic stars. Cubic weights touch about 4 times as many.

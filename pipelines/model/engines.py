@@ -188,7 +188,7 @@ def _torus_facts(model: ForwardModel) -> dict[str, Any]:
     """The torus, what it leaves out, and the size of W."""
     assert isinstance(model, TorusGaussian | LogNormal)
     facts: dict[str, Any] = {
-        "torus_shapes": [list(torus.shape) for torus in model.whitening.levels.tori],
+        "torus_shapes": [list(torus.shape) for torus in model.whitening.tori],
         "entries_of_W": model.weights.nonzeros,
     }
     if isinstance(model.whitening, TorusWhitening):

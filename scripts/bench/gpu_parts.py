@@ -130,7 +130,7 @@ def levels(part: Part) -> bool:
 
 
 def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
-    grids = A.levels.grids
+    grids = A.tori.grids
     steps = StepsOutwards(step=0.5 * grids.box.spacing[0], grids=grids)
     rays = LineIntegrals(ends, steps)
     model = LogNormal(A, rays, mean=ConstantMean(value=0.01))

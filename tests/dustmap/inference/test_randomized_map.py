@@ -36,7 +36,7 @@ def seen(std=1.0, count=40, noise=0.05, seed=3):
     """A log-normal density, its data along so many rays, and ``σ²``."""
     model = dense_torus.log_normal(std**2, count, seed)
     generator = rng()
-    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    truth = model.white_noise(generator)
     clean = model.apply(truth)
     sigma = noise * float(clean.mean())
     white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
@@ -103,9 +103,9 @@ def test_a_sample_is_where_its_own_objective_is_least(place):
 
 def test_the_gradient_is_that_of_the_objective():
     model, y, variance = seen()
-    centre = torch.randn(model.latent_size, generator=rng(7), dtype=torch.float64)
+    centre = model.white_noise(rng(7))
     target = Target(y=y, noise=Independent(variance), centre=centre)
-    eps = 0.3 * torch.randn(model.latent_size, generator=rng(8), dtype=torch.float64)
+    eps = 0.3 * model.white_noise(rng(8))
     gradient = target.gradient(model.linearise(eps), eps)
     for seed in range(3):
         aside = torch.randn(model.latent_size, generator=rng(seed), dtype=torch.float64)

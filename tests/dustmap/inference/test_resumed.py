@@ -183,7 +183,7 @@ def saved_state():
         ("noise.common", 0, "common"),
         ("origin.total", None, "total"),
         ("mode.eps", torch.zeros(2), "eps"),
-        ("sample 1.eps", torch.zeros(210), "float32"),
+        ("sample 1.eps", torch.zeros(240), "float32"),
         ("batch.eps", None, "eps"),
         ("batch.other", 1.0, "other"),
         ("elsewhere.x", 1.0, "elsewhere"),

@@ -19,16 +19,16 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
-from dustmap.grid import torus_positions
 from dustmap.kernels import Matern32
 from dustmap.models import lognormal
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.testing import check_forward_model
+from dustmap.tori import Tori
 from dustmap.whitening import TorusWhitening
 
 DISC = ExponentialDisc(
-    value=0.7, scale_height=0.8, scale_length=3.0, centre_distance=8.0, midplane=0.1
+    value=0.7, scale_height=0.8, scale_length=3.0, centre_distance=8.0
 )
 RULE = GaussLegendre(count=5)
 
@@ -262,7 +262,7 @@ def test_what_stands_in_the_padding_is_never_seen():
 @pytest.mark.parametrize("refinement", [1, 2])
 def test_the_padding_stands_where_the_nearest_face_is(refinement):
     torus = dense_torus.torus(2)
-    found = torus_positions(torus, refinement)
+    found = Tori(tori=(torus,)).positions(refinement)
     for place, at in zip(
         np.ndindex(*(n * refinement for n in torus.shape)), found.tolist(), strict=True
     ):
