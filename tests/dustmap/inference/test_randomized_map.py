@@ -185,7 +185,7 @@ def test_averages_are_those_of_the_samples():
 
 def test_the_newton_decrement_is_the_expected_gain():
     model, y, variance = seen()
-    newton, fits = drawn(model, y, variance, [0, 3], steps=2)
+    newton, fits = drawn(model, y, variance, [0, 3], steps=4)
     decrements = newton.decrement(torch.stack([fit.eps for fit in fits]))
     for place, found in enumerate(fits):
         tangent = model.linearise(found.eps)
