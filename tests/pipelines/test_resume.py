@@ -291,7 +291,7 @@ def damage(path, kind, place=0.5):
 )
 def test_a_damaged_state_is_found_and_the_one_before_is_used(again, kind, place):
     newest, before = state_files(again.workspace)
-    assert "2 tensors" not in verify(again.output)
+    verify(again.output)
     damage(newest, kind, place)
     for path in (again.output, again.workspace):
         with pytest.raises(InputError, match=newest.name):
