@@ -186,6 +186,9 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
     assert "finished" in capsys.readouterr().err
     assert (own.output / "run.json").stat().st_mtime_ns == before
     assert str(again) == str(report)
+    damage(own.output / "posterior.safetensors", "flipped")
+    with pytest.raises(InputError, match="posterior"):
+        own.fit(resume=True)
 
 
 def test_without_resume_an_unfinished_fit_is_refused_and_overwrite_begins_anew(again):
