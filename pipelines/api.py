@@ -101,8 +101,9 @@ def fit(
         say(f"without output= the run lasts as long as this process: {folder / 'run'}")
         output = folder / "run"
     output = Path(output)
-    config = settings
-    if not isinstance(config, FitConfig):
+    if isinstance(settings, FitConfig):
+        config = settings
+    else:
         config = load_config(FitConfig, settings=settings)
     again, kept = overwrite or resume, output.with_name(output.name + ".stars.parquet")
     if not isinstance(stars, SkyCoord) and (
