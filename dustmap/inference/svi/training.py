@@ -17,7 +17,6 @@ from dustmap.checkpoint import (
     part_of,
     rebuild,
     require_finite,
-    schema_of,
     scoped,
 )
 from dustmap.inference.svi.bound import Observations
@@ -260,8 +259,7 @@ class Trainer:
         ValueError
             If it is not one of this run.
         """
-        schema = schema_of(self.state(), any_length=["bounds", "trace"])
-        check_state(state, schema)
+        check_state(state, self.state(), any_length=("bounds", "trace"))
         self._before = state["generator"]
         self._generator.set_state(self._before)
         self.steps, self.bounds = state["step"], state["bounds"].tolist()
