@@ -30,7 +30,8 @@ def spherical(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``l, b`` [deg] and distance [pc] of points [pc], shape ``(..., 3)``."""
     distance = np.linalg.norm(points, axis=-1)
     lon = np.degrees(np.arctan2(points[..., 1], points[..., 0])) % 360
-    lat = np.degrees(np.arcsin(np.clip(points[..., 2] / distance, -1, 1)))
+    sine = points[..., 2] / np.where(distance > 0, distance, 1.0)
+    lat = np.degrees(np.arcsin(np.clip(sine, -1, 1)))
     return lon, lat, distance
 
 

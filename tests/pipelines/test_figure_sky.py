@@ -5,10 +5,10 @@ from dataclasses import replace
 import healpy
 import numpy as np
 import pytest
+from pipelines.figures.rays import informed_rays
 
 from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.figures import sky
-from pipelines.figures.rays import informed_rays
 from pipelines.figures.skypanels import healpix_sky
 
 NSIDE = 8
