@@ -15,7 +15,9 @@ from pipelines.export.options import ExportOptions
 from pipelines.figures.cuts import Cut, cut_sky
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.answers import Answers
 from pipelines.maps.opening import open_answers
+from pipelines.maps.run_map import RunMap
 from pipelines.maps.stored import of_cube
 
 RATIO = factor("A_V", "E(BP-RP)")
@@ -23,7 +25,7 @@ L, B = np.array([20.0, 100.0]), np.array([-5.0, 5.0])
 
 
 @pytest.fixture(scope="module")
-def source(positive_run) -> Source:
+def source(positive_run) -> Answers:
     """A run whose catalogue states no band."""
     return RunMap.of(positive_run)
 

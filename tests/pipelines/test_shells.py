@@ -15,6 +15,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.sky import ShellMaps
+from pipelines.figures.registry import plot
 from pipelines.formats.healpix import read_shells, write_shells
 from pipelines.maps.sky import rays_across, shell_maps
 from pipelines.model.observations import rays
