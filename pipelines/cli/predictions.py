@@ -46,11 +46,13 @@ def predict(
 
     Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
     """
-    from pipelines.query.opening import open_run
+    from pipelines.maps.opening import open_run
+    from pipelines.query.map import of_answers
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-    dust = open_run(run)
-    wanted = QueryOptions(change=change_of(dust, bands), prefix=prefix)
+    dust = of_answers(open_run(run))
+    dust = dust.converted(change_of(dust, bands))
+    wanted = QueryOptions(prefix=prefix)
     targets = TargetTable(table, mappings, preset=preset)
     tell_answers(dust, targets, wanted, output, overwrite=overwrite)

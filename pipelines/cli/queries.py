@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipelines.bands import Conversion
     from pipelines.query.beams import Beam
     from pipelines.query.map import DustMap
-    from pipelines.query.table import AnyMap, QueryOptions
+    from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
 
@@ -96,7 +96,11 @@ def query(map_: Path, **options: Any) -> None:
     """
     from pipelines.query import open_map
 
-    dust = filled(open_map(map_, samples=options["samples"]), options)
+    dust = open_map(map_, samples=options["samples"])
+    other, beyond = fill_of(options)
+    if other is not None:
+        dust = dust.continued(other, beyond)
+    dust = dust.converted(change_of(dust, options))
     wanted = _wanted(options, dust)
     if options["table"] is None:
         _one(dust, options, wanted)
@@ -104,17 +108,7 @@ def query(map_: Path, **options: Any) -> None:
         _many(dust, options, wanted)
 
 
-def filled(dust: DustMap, options: dict[str, Any]) -> AnyMap:
-    """The map, continued by the one that is wanted, if any."""
-    from pipelines.query.filling import FilledMap
-
-    other, beyond = fill_of(options)
-    if other is None:
-        return dust
-    return FilledMap(own=dust, other=other, beyond=beyond or "box")
-
-
-def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
+def _wanted(options: dict[str, Any], dust: DustMap) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
@@ -145,7 +139,6 @@ def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
         extinction=options["at_extinction"],
         beam=beam,
         seed=options["seed"],
-        change=change_of(dust, options),
         prefix=options["prefix"],
     )
 
@@ -169,7 +162,7 @@ def _beam(options: dict[str, Any]) -> Beam | None:
     return Beam(radius=radius, fwhm=fwhm)
 
 
-def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
+def change_of(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
     """The conversion to the band that is wanted, told where there is one."""
     from pipelines.bands import wanted_conversion
 
@@ -185,7 +178,7 @@ def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
     return change
 
 
-def _many(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _many(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     from pipelines.query.targets import TargetTable
 
     output = options["output"]
@@ -203,7 +196,7 @@ def _many(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
 
 
 def tell_answers(
-    dust: AnyMap,
+    dust: DustMap,
     targets: TargetTable,
     wanted: QueryOptions,
     output: Path,
@@ -220,8 +213,8 @@ def tell_answers(
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
-def _one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
-    from pipelines.query.table import ask, band_of, rounded
+def _one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+    from pipelines.query.table import ask, rounded
 
     if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
         raise InputError("-o, --map, --preset and --prefix go with a table of places")
@@ -233,8 +226,8 @@ def _one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     true = [name for name, column in columns.items() if name not in units and column]
     said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {said}")
-    if band := band_of(dust, wanted):
-        click.echo(f"{'band':{width}} {band}")
+    if dust.band:
+        click.echo(f"{'band':{width}} {dust.band}")
 
 
 def _place(options: dict[str, Any], wanted: QueryOptions) -> SkyCoord:

@@ -19,7 +19,7 @@ from pipelines.base.progress import rank_mark
 from pipelines.base.quantities import degrees, parsecs
 
 if TYPE_CHECKING:
-    from pipelines.others import OtherMap
+    from pipelines.maps.answers import Answers
     from pipelines.run.verdict import Verdict
 
 OUT = click.Path(path_type=Path)
@@ -108,7 +108,7 @@ target_options = _together(
 )
 
 
-def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
+def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
     """The map that continues another one, and from where, taken out of ``options``."""
     reference, beyond = options.pop("fill"), options.pop("fill_beyond")
     factor, integrated = options.pop("fill_factor"), options.pop("fill_integrated")
@@ -116,7 +116,7 @@ def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
         if (beyond, factor, integrated) != (None, None, None):
             raise InputError("--fill-beyond, --fill-factor and the like go with --fill")
         return None, None
-    from pipelines.others import open_other
+    from pipelines.maps.opening import open_other
 
     return open_other(reference, factor=factor, integrated=integrated), beyond
 

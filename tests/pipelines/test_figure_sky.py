@@ -8,7 +8,6 @@ import pytest
 
 from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.figures import sky
-from pipelines.figures.rays import informed_rays
 from pipelines.figures.skypanels import healpix_sky
 
 NSIDE = 8

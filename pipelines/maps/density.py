@@ -20,7 +20,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Columns
-from pipelines.products.provenance import provenance
+from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
 # Nodes of rays that are held at once: bounds the memory of the projection.

@@ -1,8 +1,8 @@
-"""Extinction along a sight line, between the pixels and distances of a map.
+"""Extinction along sight lines: between the rays of pixels, or through a cube.
 
 Between the four nearest pixels a curve is their average, weighted bilinearly on the
 sphere; along it, it is linear between the distances of the map, from zero at the
-observer. A pixel's own ray may leave the box before the curve that is asked for:
+observer. A pixel's own ray may leave the box before the curve that is needed:
 beyond, the increments of those still inside are averaged, so that the curve neither
 jumps nor ends early; where none is left it goes on with its last slope to the face
 of the box, where that is less than a step away.
@@ -12,25 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import healpy
 import numpy as np
 
+from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, between
-from pipelines.query.places import Places
+from pipelines.cubes.cube import Cube, truth_extinction
+from pipelines.maps.cells import GridCells, Reader
+from pipelines.maps.places import Places
 
 # Sight lines handled at once, one value or a whole curve of each.
 _VALUES, _CURVES = 1 << 17, 1 << 12
+# Points of rays at which cells are looked up, at once.
+_POINTS = 1 << 20
+
+CROSSING_FLAGS = np.dtype(
+    [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
+)
+"""``not_reached``: the map ends before. ``bounded``: the upper distance is in the map.
+``extrapolated``: the central one is beyond the last star. ``inside``: the map has a
+curve in this direction."""
 
 Named = dict[str, np.ndarray]
-
-
-class PixelReader(Protocol):
-    """What gives the rays of pixels, ``(m, n)``, of an array by name."""
-
-    def take(self, name: str, pixels: np.ndarray, /) -> np.ndarray: ...
 
 
 class _Neighbours(NamedTuple):
@@ -42,13 +48,13 @@ class _Neighbours(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sky:
+class PixelRays:
     """The integrated extinction of a map store in ``box``, by pixel and ``distance``.
 
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
     """
 
-    reader: PixelReader
+    reader: Reader
     box: Box
     nside: int
     distance: np.ndarray
@@ -95,6 +101,39 @@ class Sky:
         nodes = self.nodes
         for rows, near in self._blocks(places, _CURVES):
             yield rows, {n: _curves(self._rays(n, near), near, nodes) for n in names}
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        r"""Distance, lower and upper end [pc], shape ``(3, n)``, and flags ``(n,)``.
+
+        Extinction grows along a ray, so that the distance D at which it reaches a has
+
+        .. math:: P(D \le d) = P(A(d) \ge a),
+
+        and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density
+        that may be negative, and wherever else a curve falls, it is the first crossing.
+        """
+        if centre not in ("median", "mean"):
+            raise InputError(f"centre is median or mean, got {centre!r}")
+        names = ("p50" if centre == "median" else "mean", "p84", "p16")
+        normal = "p50" not in self.arrays
+        found = np.full((3, len(places)), np.nan)
+        for rows, curves in self.curves(("mean", "std") if normal else names, places):
+            if normal:
+                mean, std = curves["mean"], curves["std"]
+                curves = dict(zip(names, (mean, mean + std, mean - std)))
+            for part, name in enumerate(names):
+                found[part, rows] = _first(self.nodes, curves[name], extinction[rows])
+        known, reach = ~np.isnan(found[0]), self.reach(places)
+        found[1] = np.minimum(found[1], reach)
+        found[found > reach] = np.nan
+        flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
+        flags["inside"] = known
+        flags["not_reached"] = known & np.isnan(found[0])
+        flags["bounded"] = np.isfinite(found[2])
+        flags["extrapolated"] = np.nan_to_num(found[0]) > self.last_star(places)
+        return found, flags
 
     def _nearest(self, places: Places) -> np.ndarray:
         return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
@@ -174,3 +213,67 @@ def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarra
     gains = np.where(over, slope[:, None] * steps, gains)
     gains[count == 0] = np.nan
     return np.concatenate([np.zeros((len(gains), 1)), gains.cumsum(axis=1)], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CubeRays:
+    """Extinction integrated through a cube around the Sun: its mean alone.
+
+    ``name`` is the array that is integrated, ``arrays`` what the integral is called.
+    """
+
+    cube: Cube
+    cells: GridCells
+    name: str
+    arrays: tuple[str, ...]
+
+    @property
+    def box(self) -> Box:
+        """Where the cube is."""
+        return self.cells.box
+
+    @property
+    def distance(self) -> np.ndarray:
+        """How far it goes [pc], shape ``(1,)``."""
+        return np.array(
+            [np.linalg.norm(np.abs([self.box.lower, self.box.upper]).max(0))]
+        )
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]."""
+        return self.box.exits(places.directions)
+
+    def at(self, names: Iterable[str], places: Places) -> Named:
+        """Extinction to places in the box [mag], shape ``(n,)``."""
+        ray = (places.l, places.b, places.distance)
+        found = truth_extinction(self.cube, *ray, name=self.name)
+        return dict.fromkeys(names, found)
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+        reach, step = self.reach(places), min(self.cells.spacing)
+        count = int(np.ceil(reach.max(initial=step) / step))
+        share = (np.arange(count) + 0.5) / count
+        found = np.zeros(len(places))
+        rows = max(_POINTS // count, 1)
+        for start in range(0, len(places), rows):
+            part = np.arange(start, min(start + rows, len(places)))
+            along = reach[part, None] * share
+            points = Places.along(places.directions[part], along)
+            seen = self.cells.support(points).reshape(along.shape) > 0
+            ends = along + 0.5 * reach[part, None] / count
+            found[part] = np.where(seen, ends, 0).max(axis=1)
+        return found
+
+
+def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Where curves ``(m, k)`` first reach ``value (m,)``; NaN of a NaN curve."""
+    above = curve >= value[:, None]
+    step = np.maximum(above.argmax(axis=1), 1)
+    row = np.arange(len(curve))
+    low, high = curve[row, step - 1], curve[row, step]
+    reached = above.any(axis=1)
+    share = (value - low) / np.where(reached, high - low, 1.0)
+    distance = nodes[step - 1] + share * (nodes[step] - nodes[step - 1])
+    distance = np.where(reached, distance, np.inf)
+    return np.where(np.isnan(curve[:, -1]), np.nan, distance)
