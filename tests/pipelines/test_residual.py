@@ -16,7 +16,7 @@ from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
-from dustmap.residual.rays import DensityCube
+from dustmap.residual.cube import DensityCube
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
