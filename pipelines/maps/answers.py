@@ -19,6 +19,7 @@ from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import convert
+from pipelines.maps.rays import NO_CURVES
 from pipelines.run.facts import Facts
 
 if TYPE_CHECKING:
@@ -143,17 +144,14 @@ class Answers:
     def crossings(
         self, places: Places, extinction: np.ndarray, centre: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Distances at which extinctions are reached: see `PixelRays.crossings`.
+        """Distances at which extinctions are reached (`PixelRays.crossings`).
 
         Raises
         ------
         InputError
             If the map holds no precomputed curves.
         """
-        raise InputError(
-            f"{self.path}: the distance of an extinction is read off precomputed "
-            "curves: open the map store of `dustmap export RUN --zarr`"
-        )
+        raise InputError(NO_CURVES)
 
     def cube(self) -> Cube:
         """The density on the map's own grid, whole.

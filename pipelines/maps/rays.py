@@ -10,13 +10,16 @@ of the box, where that is less than a step away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import healpy
 import numpy as np
 
+from dustmap.grid import Grid
+from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, between
@@ -27,8 +30,12 @@ from pipelines.maps.places import Places
 # Sight lines handled at once, one value or a whole curve of each.
 _VALUES, _CURVES = 1 << 17, 1 << 12
 # Points of rays at which cells are looked up, at once.
-_POINTS = 1 << 20
+_POINTS = 1 << 22
 
+NO_CURVES = (
+    "the distance of an extinction is read off precomputed curves: open the map store "
+    "of `dustmap export RUN --zarr`"
+)
 CROSSING_FLAGS = np.dtype(
     [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
 )
@@ -235,9 +242,7 @@ class CubeRays:
     @property
     def distance(self) -> np.ndarray:
         """How far it goes [pc], shape ``(1,)``."""
-        return np.array(
-            [np.linalg.norm(np.abs([self.box.lower, self.box.upper]).max(0))]
-        )
+        return np.array([farthest(self.cells.grids.box)])
 
     def reach(self, places: Places) -> np.ndarray:
         """How far each sight line can be followed [pc]."""
@@ -249,21 +254,68 @@ class CubeRays:
         found = truth_extinction(self.cube, *ray, name=self.name)
         return dict.fromkeys(names, found)
 
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Refused: a mean has no intervals.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise InputError(NO_CURVES)
+
     def last_star(self, places: Places) -> np.ndarray:
         """Where the last seen stretch of each sight line ends [pc]."""
-        reach, step = self.reach(places), min(self.cells.spacing)
-        count = int(np.ceil(reach.max(initial=step) / step))
-        share = (np.arange(count) + 0.5) / count
-        found = np.zeros(len(places))
-        rows = max(_POINTS // count, 1)
-        for start in range(0, len(places), rows):
-            part = np.arange(start, min(start + rows, len(places)))
-            along = reach[part, None] * share
-            points = Places.along(places.directions[part], along)
-            seen = self.cells.support(points).reshape(along.shape) > 0
-            ends = along + 0.5 * reach[part, None] / count
-            found[part] = np.where(seen, ends, 0).max(axis=1)
-        return found
+
+        def support_at(points: np.ndarray) -> np.ndarray:
+            found = self.cells.support(Places.of_points(points.reshape(-1, 3)))
+            # Cells end where the box does.
+            inside = self.box.contains(points)
+            return np.where(inside, found.reshape(points.shape[:-1]), 0.0)
+
+        return last_seen(support_at, self.cells.grids, places.directions)
+
+
+def farthest(grid: Grid) -> float:
+    """Return the distance to the furthest corner of a box [pc]."""
+    sides = zip(grid.lower, grid.upper, strict=True)
+    return math.hypot(*(max(-low, high) for low, high in sides))
+
+
+def grid_steps(grids: NestedGrids, cells: float) -> np.ndarray:
+    """Return distances [pc] that are some cells of the finest grid there apart."""
+    found = [0.0]
+    for grid in reversed(grids.grids):
+        end = farthest(grid) if grid is grids.box else grid.reach
+        step = cells * min(grid.spacing)
+        count = math.floor((end - found[-1]) / step * (1 + 1e-12))
+        found += (found[-1] + step * np.arange(1, count + 1)).tolist()
+    return np.array(found[1:])
+
+
+def last_seen(
+    support_at: Callable[[np.ndarray], np.ndarray],
+    grids: NestedGrids,
+    directions: np.ndarray,
+) -> np.ndarray:
+    """Return where the last stretch with sight lines ends along rays [pc], ``(n,)``.
+
+    Support is looked up in the cell nearest to points every half a grid step, so that
+    this is good to a cell. Zero where a ray meets no support.
+    """
+    ends = grid_steps(grids, 0.5)
+    ends = np.append(ends, 2 * ends[-1] - ends[-2])
+    along = (ends + np.append(0.0, ends[:-1])) / 2
+    last = np.zeros(len(directions), dtype=np.float32)
+    rows = max(1, _POINTS // len(along))
+    for start in range(0, len(directions), rows):
+        part = slice(start, start + rows)
+        lit = support_at(along[:, None] * directions[part, None]) > 0
+        final = len(along) - 1 - np.argmax(lit[:, ::-1], axis=1)
+        last[part] = np.where(lit.any(axis=1), ends[final], 0.0)
+    return last
 
 
 def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -29,12 +29,19 @@ from pipelines.cubes.sky import (
 )
 from pipelines.maps.integrals import RayIntegrals, SegmentMoments, outward_summaries
 from pipelines.maps.provenance import provenance
+from pipelines.maps.rays import farthest, grid_steps, last_seen
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.
 _MOST_DISTANCES = 160
 # Of maps by default.
 _FINEST_NSIDE = 128
+# Stars whose median extinction ranks a direction.
+_NEAR = 7
+# Segments of rays looked at together: some 400 bytes each while W is made.
+_SEGMENTS = 2**20
+# Rays across a pixel, at most.
+_ACROSS = 8
 
 
 def default_distances(run: Run, count: int = 6) -> np.ndarray:
@@ -54,19 +61,9 @@ def ray_distances(run: Run) -> np.ndarray:
     """
     if not run.plan.is_full_batch:
         return default_distances(run)
-    every = len(grid_steps(run, 1.0)) / _MOST_DISTANCES
-    return grid_steps(run, max(1.0, math.ceil(every)))
-
-
-def grid_steps(run: Run, cells: float) -> np.ndarray:
-    """Distances [pc] that are so many cells of the finest grid there apart."""
-    found, grids = [0.0], run.plan.grids
-    for grid in reversed(grids):
-        end = farthest(run) if grid is grids[0] else grid.reach
-        step = cells * min(grid.spacing)
-        count = math.floor((end - found[-1]) / step * (1 + 1e-12))
-        found += (found[-1] + step * np.arange(1, count + 1)).tolist()
-    return np.array(found[1:])
+    grids = run.plan.nested_grids
+    every = len(grid_steps(grids, 1.0)) / _MOST_DISTANCES
+    return grid_steps(grids, max(1.0, math.ceil(every)))
 
 
 def checked_distances(
@@ -82,11 +79,12 @@ def checked_distances(
     """
     checked = np.asarray(distances, dtype=np.float64)
     check_distances(checked, edges=edges)
-    if checked[-1] > farthest(run):
+    corner = farthest(run.plan.grid)
+    if checked[-1] > corner:
         raise InputError(
             f"{'shells' if edges else 'distances'} go to {checked[-1]:g} pc, where no "
             "sight line is still inside the map: its furthest corner is "
-            f"{farthest(run):.6g} pc away"
+            f"{corner:.6g} pc away"
         )
     return checked
 
@@ -107,13 +105,6 @@ def pixel_directions(nside: int) -> np.ndarray:
 def reach_of(run: Run) -> float:
     """Distance to the furthest face of the box along an axis [pc]."""
     return float(np.abs([run.plan.grid.lower, run.plan.grid.upper]).max())
-
-
-def farthest(run: Run) -> float:
-    """Distance to the box's furthest corner [pc]."""
-    grid = run.plan.grid
-    sides = zip(grid.lower, grid.upper, strict=True)
-    return math.hypot(*(max(-low, high) for low, high in sides))
 
 
 def default_nside(run: Run) -> int:
@@ -152,10 +143,6 @@ def _nside_at(run: Run, distance: float) -> int:
     while nside < _FINEST_NSIDE and healpy.nside2resol(nside) > angle:
         nside *= 2
     return nside
-
-
-# Points of rays looked up at once for the support.
-_POINTS = 2**22
 
 
 def integrated(
@@ -228,28 +215,8 @@ def sky_maps(
 
 
 def last_star(run: Run, directions: np.ndarray) -> np.ndarray:
-    """Where the last stretch with sight lines ends along each ray [pc], shape ``(n,)``.
-
-    Support is looked up in the cell nearest to points every half a grid step, so that
-    this is good to a cell. Zero where a ray meets no support.
-    """
-    ends = grid_steps(run, 0.5)
-    ends = np.append(ends, 2 * ends[-1] - ends[-2])
-    along = (ends + np.append(0.0, ends[:-1])) / 2
-    last = np.zeros(len(directions), dtype=np.float32)
-    rows = max(1, _POINTS // len(along))
-    for start in range(0, len(directions), rows):
-        part = slice(start, start + rows)
-        lit = run.support_at(along[:, None] * directions[part, None]) > 0
-        final = len(along) - 1 - np.argmax(lit[:, ::-1], axis=1)
-        last[part] = np.where(lit.any(axis=1), ends[final], 0.0)
-    return last
-
-
-# Segments of rays looked at together: some 400 bytes each while W is made.
-_SEGMENTS = 2**20
-# Rays across a pixel, at most.
-_ACROSS = 8
+    """`last_seen` along unit vectors through a run [pc], shape ``(n,)``."""
+    return last_seen(run.support_at, run.plan.nested_grids, directions)
 
 
 def shell_maps(
@@ -353,10 +320,6 @@ def _corrected(
         mean, std = (torch.stack(part) for part in zip(*found, strict=True))
         total, variance = total + step * mean, variance + (step * std) ** 2
     return moments_over_samples(total, variance, positive=True)
-
-
-# Stars whose median extinction ranks a direction.
-_NEAR = 7
 
 
 def lines_of_sight(

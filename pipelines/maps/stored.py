@@ -102,6 +102,12 @@ class Stored(Answers):
         """Distance as far as which each sight line can be followed [pc]."""
         return self._rays().reach(places)
 
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distances at which extinctions are reached."""
+        return self._rays().crossings(places, extinction, centre)
+
     def _answers(
         self, places: Places, kinds: Sequence[Kind], integrated: bool
     ) -> Found:
@@ -163,22 +169,7 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PixelMap(Stored):
-    """A map with curves of the extinction by pixel: their inverse is known too."""
-
-    rays: PixelRays | None
-
-    def crossings(
-        self, places: Places, extinction: np.ndarray, centre: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Distances at which extinctions are reached."""
-        if self.rays is None:
-            return super().crossings(places, extinction, centre)
-        return self.rays.crossings(places, extinction, centre)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ZarrMap(PixelMap):
+class ZarrMap(Stored):
     """A map store: only the chunks around places are read."""
 
     def cube(self) -> Cube:
@@ -236,7 +227,7 @@ class ZarrMap(PixelMap):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SkyMap(PixelMap):
+class SkyMap(Stored):
     """Maps of the sky in memory."""
 
     maps: SkyMaps
@@ -384,14 +375,14 @@ def of_sky_maps(path: Path, maps: SkyMaps) -> SkyMap:
     return SkyMap(path=path, **_stated(maps.meta), cells=None, rays=rays, maps=maps)
 
 
-def of_shells(path: Path, shells: ShellMaps) -> PixelMap:
+def of_shells(path: Path, shells: ShellMaps) -> Stored:
     """Return shells as densities; extinctions add them up if they begin at the Sun."""
     edges, rays = shells.edges, None
     if edges[0] == 0:
         along = np.cumsum(shells.arrays["mean"] * np.diff(edges)[:, None], axis=0)
         rays = _pixel_rays(edges[1:], {"extinction_mean": along.T}, None)
     cells = ShellCells(shells=shells)
-    return PixelMap(path=path, **_stated(shells.meta), cells=cells, rays=rays)
+    return Stored(path=path, **_stated(shells.meta), cells=cells, rays=rays)
 
 
 def _stated(meta: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.base.errors import InputError
+from pipelines.maps.opening import form_of
 from pipelines.saving.checkpoint import (
     check_checkpoint,
     check_checkpoints,
@@ -75,7 +76,8 @@ def _kind(path: Path) -> str | None:
 
 def _kind_by_content(path: Path) -> str | None:
     if path.is_dir():
-        if (path / "zarr.json").exists():
+        form = form_of(path)
+        if form == "store":
             return "zarr"
         if is_checkpoint(path):
             return "checkpoint"
@@ -85,7 +87,7 @@ def _kind_by_content(path: Path) -> str | None:
         is_run = any((path / name).exists() for name in records)
         if is_run and path.suffix not in (".zarr", ".samples"):
             return "run"
-        return "partitions" if any(path.glob("*.parquet")) else None
+        return "partitions" if form == "stars" else None
     with path.open("rb") as stream:
         magic = stream.read(16)
     if magic.startswith(b"PAR1"):
