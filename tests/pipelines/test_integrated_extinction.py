@@ -178,7 +178,7 @@ def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(outwards, "_SEGMENTS"), (segments, "_DENSITIES")]
+    ("module", "name"), [(outwards, "_SEGMENTS"), (outwards, "_DENSITIES")]
 )
 def test_how_the_work_is_cut_up_does_not_matter(
     monkeypatch, positive_run, module, name
