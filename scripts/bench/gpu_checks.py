@@ -190,7 +190,7 @@ def toeplitz_whitening(device: torch.device, dtype: torch.dtype) -> float:
 
     here, there = make(CPU), make(device)
     cross = torch.randn(4, len(here.points), generator=rng(1), dtype=torch.float64)
-    found, status = there.features(cross.to(device))
+    found, _, status = there.features(cross.to(device))
     if not bool(status.converged.all()):
         raise AssertionError(status.message)
     compare.add("Rᵀ K⁻¹ k", found, here.features(cross)[0])

@@ -29,8 +29,7 @@ from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.ciq import CIQ, RootWarning
 from dustmap.linalg.minres import MultiShiftMinres
 from dustmap.models.means import ConstantMean
-from dustmap.models.row_report import RowReport
-from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.models.rowwise import RowReport, RowwiseGaussian
 from dustmap.whitening import (
     CholeskyWhitening,
     CiqWhitening,
@@ -244,7 +243,7 @@ def grid_rows(side: int, rows: int, seed: int, *, dense: bool) -> list[Row]:
         if name in (CHOLESKY, DENSE) and not dense:
             continue
         with stopwatch() as taken, counted_roots():
-            features, solution = maker().features(cross)
+            features, _, solution = maker().features(cross)
         gram = features @ features.mT
         reference = gram if name == CHOLESKY else reference
         made.append(_grid_row(name, side**2, taken[0], solution, gram, reference))

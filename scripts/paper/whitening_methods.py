@@ -74,7 +74,8 @@ class _Shared(Prepared):
         self.kernel, self.points = whitening.kernel, whitening.points
 
     def features(self, cross: Tensor) -> tuple[Tensor, Solution | None]:
-        return self.whitening.features(cross)
+        features, _, solution = self.whitening.features(cross)
+        return features, solution
 
 
 class _Torus(Prepared):
@@ -100,7 +101,7 @@ def prepare(name: str, kernel: Radial, grid: Grid) -> Prepared:
     if name == CHOLESKY:
         cholesky = CholeskyWhitening(kernel, grid.points(), max_jitter=_JITTER)
         prepared = _Shared(cholesky)
-        prepared.note = f"jitter {cholesky.report.jitter:.0e}"
+        prepared.note = f"jitter {cholesky.jitter:.0e}"
         return prepared
     toeplitz = ToeplitzWhitening(
         kernel,
