@@ -19,7 +19,7 @@ from torch import Tensor
 from dustmap.distributed.group import Group
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan, shares_noise
 from pipelines.model.problem import Inference
@@ -93,12 +93,12 @@ def learn_first(
 
 def correlation_of(
     state: FitState, sample: Sample, config: FitConfig
-) -> VecchiaPrecision | None:
+) -> Vecchia | None:
     """The precision of the stars' noise; ``None`` if it is independent."""
     if state.residual is None or not len(state.residual):
         return None
     rows = torch.arange(len(sample.train))
-    return VecchiaPrecision.of(_field_of(state.residual), rows, _generator(config))
+    return Vecchia.of(_field_of(state.residual), rows, _generator(config))
 
 
 def last_residual(

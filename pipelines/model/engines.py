@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dustmap.inference.full_batch import FullBatch, FullBatchResult, Noise, infer
+from dustmap.inference.full_batch import FullBatch, FullBatchResult, infer
 from dustmap.inference.scales.band_power import band_powers, spectral_slope
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
@@ -53,16 +53,14 @@ def _run_full_batch(problem: Problem) -> Inference:
     plan, data, config = problem.plan, problem.data, problem.config
     lines = sight_lines(plan, data)
     model = build_model(plan, lines, **problem.place, group=problem.group)
-    correlation = problem.correlation
-    if correlation is None:
+    noise = problem.correlation
+    if noise is None:
         noise = noise_of(
             plan,
             data,
             learn_common=learns_common(plan, config),
             learn_share=plan.subgrid_noise and learns_share(plan, config),
         )
-    else:
-        noise = Noise(variance=correlation.variance, correlation=correlation)
     settings = full_batch_settings(config, len(data.extinction), model.latent_size)
     result = infer(
         model,
@@ -71,7 +69,7 @@ def _run_full_batch(problem: Problem) -> Inference:
         settings=replace(
             settings,
             refine=not problem.rough,
-            probes=_probes(plan, len(lines)) if correlation is None else 0,
+            probes=_probes(plan, len(lines)) if problem.correlation is None else 0,
         ),
         generator=problem.place["generator"],
         start=problem.start,

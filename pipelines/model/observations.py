@@ -20,7 +20,7 @@ from dustmap.functionals import (
     StepsOutwards,
 )
 from dustmap.grid import Grid
-from dustmap.inference.full_batch.noise import Noise
+from dustmap.noise import Normal, StudentT
 from pipelines.base.geometry import Box
 from pipelines.config import FitConfig
 from pipelines.model.plan import Plan
@@ -123,23 +123,25 @@ def learns_share(plan: Plan, config: FitConfig) -> bool:
 
 def noise_of(
     plan: Plan, data: Data, *, learn_common: bool = False, learn_share: bool = False
-) -> Noise:
+) -> Normal:
     """What the stars' extinctions are uncertain by."""
-    degrees = neighbours = blur = scale = None
-    if plan.outliers:
-        degrees = 4.0 if plan.degrees is None else plan.degrees
-        neighbours = near_stars(data.ends)
+    blur = scale = None
     if data.distance_error is not None:
         blur, scale = _distance_blur(plan, data, data.distance_error)
-    return Noise(
-        variance=data.variance + plan.common_noise**2,
-        blur=blur,
-        blur_scale=scale,
-        degrees=degrees,
+    given: dict[str, Any] = {
+        "stated": data.variance + plan.common_noise**2,
+        "blur": blur,
+        "blur_scale": scale,
+        "learn_common": learn_common,
+        "learn_share": learn_share,
+    }
+    if not plan.outliers:
+        return Normal(**given)
+    return StudentT(
+        **given,
+        degrees=4.0 if plan.degrees is None else plan.degrees,
         learn_degrees=plan.degrees is None,
-        learn_common=learn_common,
-        learn_share=learn_share,
-        neighbours=neighbours,
+        neighbours=near_stars(data.ends),
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch import SecondsLeft, unlimited
-from dustmap.residual.vecchia import VecchiaPrecision
+from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
 from pipelines.model.observations import Data
@@ -76,7 +76,7 @@ class Problem:
     checkpointer: Checkpointer | None = None
     group: Group = field(default_factory=Group)
     teams: Group = field(default_factory=Group)
-    correlation: VecchiaPrecision | None = None
+    correlation: Vecchia | None = None
     start: Tensor | None = None
     rough: bool = False
     time_left: SecondsLeft = unlimited
