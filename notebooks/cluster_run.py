@@ -87,7 +87,7 @@ iterations = 1
 
 # %%
 command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-command += ["--nproc-per-node", "2", "-m", "pipelines.fit"]
+command += ["--nproc-per-node", "2", "-m", "pipelines.cli", "fit"]
 command += ["stars.parquet", "-o", "run", "-c", "fit.toml", "--resume"]
 print(" ".join(["torchrun", *command[4:]]))
 
@@ -116,7 +116,7 @@ job = start("first.log")
 
 
 def is_inferring(found):
-    return found["checkpoint"] and found["checkpoint"]["stage"] == "inferring"
+    return found["checkpoint"] and "under way" in found["checkpoint"]["stage"]
 
 
 seen = wait_for(job, is_inferring)
@@ -146,7 +146,7 @@ print(describe(stopped))
 assert stopped["state"] == "stopped"
 
 # %% [markdown]
-# `run.unfinished` holds the newest checkpoints, each with hashes of its files. `run` appears
+# `run.unfinished` holds the newest two checkpoints, each one file with its own hash. `run` appears
 # by one rename when it is complete, so that no program reads half of a run. A node that
 # dies without a signal leaves the last checkpoint.
 

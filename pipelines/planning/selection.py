@@ -15,7 +15,7 @@ from pipelines.base.geometry import Box
 from pipelines.catalog.schema import Stars, read_stars_together
 from pipelines.config import FitConfig
 from pipelines.model.observations import Data
-from pipelines.model.plan import Plan, choose_box, shares_noise
+from pipelines.model.plan import choose_box, shares_noise
 from pipelines.planning.planner import Catalogue, mean_density
 
 # Pixels of about a degree.
@@ -107,8 +107,8 @@ def _require_enough(stars: Stars, box: Box, source: Path) -> None:
         )
 
 
-def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
-    """The stars in the plan's box, those to fit in the order of their directions.
+def inside_box(sample: Sample, box: Box, source: Path) -> Sample:
+    """The stars in a box, those to fit in the order of their directions.
 
     Neighbours' sight lines cross the same cells, which are then at hand: products with
     60,000 of them on 6 million points take half the time.
@@ -118,7 +118,6 @@ def inside_box(sample: Sample, plan: Plan, source: Path) -> Sample:
     InputError
         If the box holds too few.
     """
-    box = Box(lower=plan.grid.lower, upper=plan.grid.upper)
     _require_enough(sample.train, box, source)
     inside = sample.within(box)
     train, validation, test = inside.train, inside.validation, inside.test

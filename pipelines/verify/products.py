@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import reading
+from pipelines.catalog.tables import reading
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
