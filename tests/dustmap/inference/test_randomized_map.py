@@ -19,7 +19,7 @@ from dustmap.inference.full_batch.randomized_map import (
     perturbed_target,
     white_noise,
 )
-from dustmap.inference.full_batch.state import Batch
+from dustmap.inference.full_batch.state import Batch, Fit
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.noise import Normal
 
