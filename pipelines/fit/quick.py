@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pipelines.base.geometry import Box
 from pipelines.base.timing import StageClock
 from pipelines.config import FitConfig
 from pipelines.model.plan import choose_box
-from pipelines.planning.selection import Sample, read_sample
+from pipelines.planning.selection import read_sample
 from pipelines.run.baseline import (
     FEWEST,
     NAME,
@@ -24,6 +23,7 @@ from pipelines.run.baseline import (
     kriging_noise,
     predict_baseline,
 )
+from pipelines.run.folder import write_json
 from pipelines.storage.atomic import atomic_file, check_output
 
 SUFFIX = ".quick.json"
@@ -48,9 +48,7 @@ class QuickReport:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
-        spent = ", ".join(
-            f"{name} {value:.1f} s" for name, value in self.seconds.items()
-        )
+        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         return (
             f"stars: {counts}\n"
             f"{NAME}: RMSE {self.rmse_kriging:.4g} mag of held-out extinctions (noise "
@@ -80,7 +78,10 @@ def quick(
     check_output(path, overwrite=overwrite)
     clock = StageClock()
     generator = torch.Generator().manual_seed(config.inference.seed)
-    sample = _inside(read_sample(source, config, generator, Group()), config)
+    sample = read_sample(source, config, generator, Group())
+    # The stars in the box that a fit would choose.
+    lower, upper, _ = choose_box(sample.train.positions(), config)
+    sample = sample.within(Box(lower=tuple(lower), upper=tuple(upper)))
     known, test = sample.known, sample.test
     clock.lap("read")
     found = None if not len(test) else predict_baseline(known, test, generator)
@@ -107,17 +108,5 @@ def quick(
         seconds=clock.seconds,
     )
     with atomic_file(path, overwrite=overwrite) as temporary:
-        temporary.write_text(_as_json(report), encoding="utf-8")
+        write_json(temporary, {k: v for k, v in asdict(report).items() if k != "path"})
     return report
-
-
-def _inside(sample: Sample, config: FitConfig) -> Sample:
-    """The stars in the box that a fit would choose."""
-    lower, upper, _ = choose_box(sample.train.positions(), config)
-    return sample.within(Box(lower=tuple(lower), upper=tuple(upper)))
-
-
-def _as_json(report: QuickReport) -> str:
-    content = asdict(report)
-    content.pop("path")
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"

@@ -12,9 +12,9 @@ import torch
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Radial
-from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.nested_grids import NestedGrids
+from dustmap.tori import Tori
 from dustmap.whitening import nested_tori, transformed_points
 from pipelines.config import FitConfig
 from pipelines.config.fitting import (
@@ -127,10 +127,10 @@ class Plan:
         return self.density == "lognormal"
 
     @property
-    def levels(self) -> Levels:
+    def tori(self) -> Tori:
         """The grid on its torus, and the finer ones inside it."""
         coarsest = Torus(grid=self.grid, shape=self.torus_shape)
-        return Levels(tori=(coarsest, *self.finer))
+        return Tori(tori=(coarsest, *self.finer))
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -152,9 +152,9 @@ class Plan:
         within = [grid for grid in self.finer_grids if grid.reach >= distance]
         return min((within or [self.grid])[-1].spacing)
 
-    def on(self, levels: Levels) -> Plan:
+    def on(self, tori: Tori) -> Plan:
         """The same plan on other tori."""
-        coarsest, *finer = levels.tori
+        coarsest, *finer = tori
         return replace(
             self,
             grid=coarsest.grid,
@@ -308,12 +308,12 @@ def work_of(
     std: float = 1.0,
 ) -> cost.Work:
     """The size of the full-batch fit on these nested grids."""
-    levels = nested_tori(grids, kernel, config.model.wrap_tolerance)
-    points = levels.size
+    tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
+    points = tori.size
     refinement = config.model.refinement
     return cost.Work(
         torus_points=points,
-        transformed=transformed_points(levels, kernel),
+        transformed=transformed_points(tori, kernel),
         stars=len(distances),
         ray_cells=_ray_cells(grids, distances),
         refinement=refinement,

@@ -145,7 +145,7 @@ def _plan_of(grids: tuple[Grid, ...], prior: PriorChoice, config: FitConfig) -> 
     """The plan of these grids and this prior, with the rest from the configuration."""
     model, is_svi = config.model, config.inference.engine == "svi"
     kernel = KERNELS[config.kernel](lengthscale=list(prior.lengthscale))
-    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance).tori
+    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance)
     return Plan(
         grid=first.grid,
         # The published engine's embedding grows when it is made.

@@ -255,7 +255,7 @@ class GaussNewton:
         point[~moved] = eps[~moved]
         for halvings in range(1, _HALVINGS):
             length, left = 0.5**halvings, ~moved
-            shorter = self.model.retract(eps[left], step[left], length)
+            shorter = eps[left] + length * step[left]
             target = self.target.select(left)
             value = target.value(shorter, self.model.apply(shorter))
             good = value <= (allowed + 0.25 * length * change)[left]
