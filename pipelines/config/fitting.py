@@ -312,6 +312,14 @@ class FitConfig(Settings):
         return 1 if any(self._conflicts_with_levels()) else None
 
     @property
+    def shares_noise(self) -> bool:
+        """Neighbouring stars' noise is correlated, if enough stars can teach it."""
+        full_batch = self.inference.engine == "full-batch"
+        lognormal = self.density == "lognormal"
+        samples = self.inference.samples > 0
+        return self.model.residual and lognormal and full_batch and samples
+
+    @property
     def density(self) -> DensityKind:
         """``lognormal`` or ``gaussian``."""
         if self.model.density is not None:

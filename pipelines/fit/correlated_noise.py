@@ -20,10 +20,11 @@ from dustmap.distributed.group import Group
 from dustmap.posterior import Posterior
 from dustmap.residual.field import ResidualField
 from dustmap.residual.vecchia import VecchiaPrecision
+from pipelines.catalog.schema import FEWEST_VALIDATION
 from pipelines.config import FitConfig
-from pipelines.model.plan import Plan, shares_noise
+from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
-from pipelines.planning.selection import FEWEST_VALIDATION, Sample
+from pipelines.planning.selection import Sample
 from pipelines.run.folder import posterior_model
 from pipelines.run.residual import (
     NO_RESIDUAL,
@@ -49,7 +50,7 @@ _LEAST_GAIN = 5.0
 
 def is_wanted(sample: Sample, config: FitConfig) -> bool:
     """Whether the stars' noise is to be correlated, and enough of them can teach it."""
-    return shares_noise(config) and len(sample.validation) >= FEWEST_VALIDATION
+    return config.shares_noise and len(sample.split.validation) >= FEWEST_VALIDATION
 
 
 def first_samples(config: FitConfig, stars: int) -> int:
@@ -78,9 +79,9 @@ def learn_first(
 
     def text() -> str:
         posterior, generator = posterior_of(result, config), _generator(config)
-        stars = sample.train, sample.validation
+        known = sample.stars.select(sample.split.known), len(sample.split.validation)
         try:
-            field = fit_residual(posterior, result.plan, *stars, generator)
+            field = fit_residual(posterior, result.plan, *known, generator)
         except FloatingPointError:
             return ""
         if field.gain < _LEAST_GAIN:
@@ -97,7 +98,7 @@ def correlation_of(
     """The precision of the stars' noise; ``None`` if it is independent."""
     if state.residual is None or not len(state.residual):
         return None
-    rows = torch.arange(len(sample.train))
+    rows = torch.arange(len(sample.split.train))
     return VecchiaPrecision.of(_field_of(state.residual), rows, _generator(config))
 
 
@@ -113,7 +114,8 @@ def last_residual(
         asked = config.model.residual and config.density == "lognormal"
         return None, (NO_RESIDUAL,) if asked else ()
     assert state.result is not None
-    stars, plan = (sample.train, sample.validation), state.result.plan
+    stars = sample.stars.select(sample.split.known), len(sample.split.validation)
+    plan = state.result.plan
     known = _field_of(state.residual) if len(state.residual) else None
     try:
         field = fit_residual(posterior, plan, *stars, _generator(config), known=known)

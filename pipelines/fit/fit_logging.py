@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from dustmap.grid import Grid
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, say
 from pipelines.base.timing import Countdown, in_words
 from pipelines.config import FitConfig
 from pipelines.model import cost
-from pipelines.model.plan import Plan, memory_limit
-from pipelines.planning.spacing import round_spacing
+from pipelines.model.cost import memory_limit
+from pipelines.model.plan import Plan
+from pipelines.planning.grids import round_spacing
 
 # Distances [pc] at which the resolution of nested grids is told.
 _TOLD_AT = (50.0, 200.0, 1000.0)
@@ -29,13 +29,8 @@ def announce(
     work: cost.Work,
     speed: cost.Speed,
     config: FitConfig,
-    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
 ) -> None:
-    """Print what was chosen, and refuse what cannot fit into memory.
-
-    ``sphere`` gives the grid and the size of a fit in a box of this radius, if it is
-    open.
-    """
+    """Print what was chosen, and refuse what cannot fit into memory."""
     grid, mean = plan.grid, plan.mean
     sides = zip(grid.lower, grid.upper, strict=True)
     box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in sides)
@@ -43,7 +38,15 @@ def announce(
         f"grid: {_by(grid.shape)} = {grid.size} points every {_by(grid.spacing)} pc, "
         f"box {box} pc"
     )
-    _say_what_is_outside(grid, speed, config, sphere)
+    radius, whole = config.data.max_distance, Box(lower=grid.lower, upper=grid.upper)
+    if radius is not None and (missing := whole.outside(radius)):
+        remedy = ""
+        if (config.box.x, config.box.y, config.box.z) == (None, None, None):
+            remedy = "; box.cover = sphere holds all of it"
+        say(
+            f"note: {100 * missing:.2g}% of the sky at data.max_distance = {radius:g} "
+            f"pc lies outside the box, none of it to {grid.reach:.4g} pc{remedy}"
+        )
     for inner in plan.finer_grids:
         say(
             f"finer grid: {_by(inner.shape)} = {inner.size} points every "
@@ -82,36 +85,6 @@ def announce(
             "end early, with fewer samples; raise it, or take a coarser grid"
         )
     refuse_too_large(plan, work, config)
-
-
-def _say_what_is_outside(
-    grid: Grid,
-    speed: cost.Speed,
-    config: FitConfig,
-    sphere: Callable[[float], tuple[Grid, cost.Work] | None],
-) -> None:
-    """How much of the sky the box leaves out, and what holding all of it would cost."""
-    radius, box = config.data.max_distance, Box(lower=grid.lower, upper=grid.upper)
-    if radius is None or not (missing := box.outside(radius)):
-        return
-    told = (
-        f"note: {100 * missing:.2g}% of the sky at data.max_distance = {radius:g} pc "
-        f"lies outside the box, none of it to {grid.reach:.4g} pc"
-    )
-    if (config.box.x, config.box.y, config.box.z) == (None, None, None):
-        told += "; box.cover = sphere holds all of it"
-        try:
-            found = sphere(radius)
-        except InputError as error:
-            found, told = None, f"{told}, but {error}"
-        if found is not None:
-            whole, work = found
-            told += (
-                f", with {whole.size} points every {_by(whole.spacing)} pc, "
-                f"{cost.foreseen(work) / 2**30:.2f} GiB and about "
-                f"{cost.seconds(work, speed):.0f} s for the solves"
-            )
-    say(told)
 
 
 def _by(numbers: Iterable[float]) -> str:

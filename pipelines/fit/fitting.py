@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from dustmap.distributed.group import Group
-from dustmap.grid import Grid
 from dustmap.inference.scales.band_power import BandPower
+from dustmap.inference.scales.prior_scales import PriorScales
 from pipelines.base.allocation import keep_freed_memory
 from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
 from pipelines.base.progress import Progress, say
+from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.fit import correlated_noise
 from pipelines.fit.fit_logging import (
@@ -26,20 +29,18 @@ from pipelines.fit.fit_logging import (
 )
 from pipelines.fit.rank_broadcast import made_by_first
 from pipelines.fit.writing import FitReport, report_of, write_run
-from pipelines.model.cost import Work
+from pipelines.model.cost import Work, measure, work_of
 from pipelines.model.engines import run_engine
-from pipelines.model.plan import Plan, work_of
+from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference, Problem
-from pipelines.planning.learning import ChooseGrid, learn_plan
-from pipelines.planning.planner import grid_chooser, make_plan
-from pipelines.planning.revision import revised_plan
-from pipelines.planning.selection import (
-    Sample,
-    data_of,
-    inside_box,
-    planning_view,
-    read_sample,
+from pipelines.planning.planner import make_plan
+from pipelines.planning.prior import (
+    NOT_SETTLED,
+    learn_prior,
+    revised_prior,
+    start_scales,
 )
+from pipelines.planning.selection import Sample, choose_box, inside_box, usable_stars
 from pipelines.run.folder import check_run_folder, fit_of
 from pipelines.saving.checkpoint_manager import InferenceCheckpointer
 from pipelines.saving.fit_state import FitState
@@ -114,7 +115,8 @@ def fit(
         if session.state is not None:
             # The same draws as at the beginning.
             generator = torch.Generator().manual_seed(config.inference.seed)
-        sample = read_sample(source, config, generator, group)
+        stars, counts = usable_stars(source, config, group)
+        sample = Sample(stars, stars.split(config, generator), counts)
         session.manager.clock.lap("read")
         state, sample = _planned(session, sample)
         if state.stage == "planned":
@@ -137,32 +139,54 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
     """A plan, and the stars in its box."""
     source, config, group = session.source, session.config, session.group
     if session.state is not None:
-        return session.state, inside_box(sample, session.state.plan, source)
+        return session.state, _inside(sample, session.state.plan)
     generator = session.place["generator"]
 
     def make() -> FitState:
-        plan, work, speed = make_plan(
-            planning_view(sample.train, config),
+        train = _observed(sample, config)
+        box, notes = choose_box(train.positions(), config, source)
+        train = train.select(box.contains(train.positions()))
+        speed = measure(session.place["dtype"], session.place["device"])
+        scales, more = start_scales(train, config, generator)
+        plan = make_plan(
+            scales,
+            box,
+            train.distance,
             config,
-            **session.place,
+            speed,
             ranks=group.size,
             here=group.here,
+            notes=[*notes, *more],
         )
         if plan.is_full_batch:
+            work = _work(session, plan, train.distance)
             refuse_too_large(plan, work, config)
         drawn = generator.get_state()
         return FitState(stage="planned", plan=plan, speed=speed, generator=drawn)
 
     state = made_by_first(group, generator, make)
-    sample = inside_box(sample, state.plan, source)
+    sample = _inside(sample, state.plan)
     session.reached(state, "plan")
     return state, sample
 
 
+def _inside(sample: Sample, plan: Plan) -> Sample:
+    """The stars in the plan's box."""
+    box = Box(lower=plan.grid.lower, upper=plan.grid.upper)
+    split, counts = inside_box(sample.stars, sample.split, box)
+    return Sample(sample.stars, split, {**sample.counts, **counts})
+
+
+def _observed(sample: Sample, config: FitConfig) -> Stars:
+    """The stars to fit, as the engine sees them."""
+    train = sample.train
+    return train if config.model.distance_errors else train.exactly_placed()
+
+
 def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
     """The plan with the scales that the stars tell."""
-    manager, data = session.manager, data_of(sample.train, session.config)
-    generator = session.place["generator"]
+    manager, config = session.manager, session.config
+    stars, generator = _observed(sample, config), session.place["generator"]
     known = _expected(session, state, sample, learns=True)
     parts = None if known is None else known.parts
 
@@ -178,40 +202,43 @@ def _learnt(session: Session, state: FitState, sample: Sample) -> FitState:
                 manager.stop_if_asked(alone=True)
                 record(stage, step, value)
 
-            learned = learn_plan(
-                state.plan,
-                data,
-                session.config,
-                generator=generator,
-                on_step=on_step,
-                choose_grid=_chooser(session, state, sample),
+            learned = learn_prior(
+                state.plan.scales, stars, config, generator=generator, on_step=on_step
             )
         made = replace(state, stage="learnt", generator=generator.get_state())
         if learned is None:
             session.countdown = None
             return made
-        return replace(made, plan=learned.plan, learning=learned.facts)
+        scales, facts = learned
+        return replace(
+            made, plan=_replanned(session, made, sample, scales, facts), learning=facts
+        )
 
     state = made_by_first(session.group, generator, make)
     session.reached(state, "scales")
     return state
 
 
-def _chooser(
+def _replanned(
     session: Session,
     state: FitState,
     sample: Sample,
-    box: tuple[np.ndarray, np.ndarray] | None = None,
-) -> ChooseGrid | None:
-    """What chooses another grid for other scales, or for another box."""
-    return grid_chooser(
-        state.plan,
+    scales: PriorScales,
+    facts: dict[str, Any],
+) -> Plan:
+    """Plan anew over the same box for other scales."""
+    grid, notes = state.plan.grid, state.plan.notes
+    if not facts["converged"]:
+        notes = (*notes, NOT_SETTLED)
+    return make_plan(
+        scales,
+        Box(lower=grid.lower, upper=grid.upper),
         sample.train.distance,
         session.config,
         state.speed,
         ranks=session.group.size,
         here=session.group.here,
-        box=box,
+        notes=notes,
     )
 
 
@@ -241,17 +268,8 @@ def _inferred(session: Session, state: FitState, sample: Sample) -> FitState:
 
 def _announced(session: Session, state: FitState, sample: Sample) -> Expected | None:
     """Say what was planned, and what it will cost."""
-
-    def sphere(radius: float) -> tuple[Grid, Work] | None:
-        corner = np.full(3, radius)
-        choose = _chooser(session, state, sample, (-corner, corner))
-        if choose is None:
-            return None
-        grids = choose(state.plan.lengthscale, state.plan.std)
-        return grids[0], _work(session, state, sample, grids)
-
-    work = _work(session, state, sample)
-    announce(state.plan, work, state.speed, session.config, sphere)
+    work = _work(session, state.plan, sample.train.distance)
+    announce(state.plan, work, state.speed, session.config)
     return _expected(session, state, sample)
 
 
@@ -259,22 +277,17 @@ def _expected(
     session: Session, state: FitState, sample: Sample, *, learns: bool = False
 ) -> Expected | None:
     """What this plan will take."""
-    config, work = session.config, _work(session, state, sample)
-    blurred = data_of(sample.train, config).distance_error is not None
-    about = (state.plan, work, state.speed, config)
+    stars = _observed(sample, session.config)
+    work = _work(session, state.plan, stars.distance)
+    about = (state.plan, work, state.speed, session.config)
+    blurred = stars.distance_error is not None
     return expected(*about, blurred=blurred, learns=learns)
 
 
-def _work(
-    session: Session,
-    state: FitState,
-    sample: Sample,
-    grids: tuple[Grid, ...] | None = None,
-) -> Work:
-    """The size of the fit, on other ``grids`` than the plan's if they are given."""
-    plan, group = state.plan, session.group
-    kernel, distances = plan.build_kernel(), sample.train.distance
-    work = work_of(grids or plan.grids, kernel, distances, session.config, std=plan.std)
+def _work(session: Session, plan: Plan, distances: np.ndarray) -> Work:
+    """The size of the fit."""
+    kernel, group = plan.build_kernel(), session.group
+    work = work_of(plan.grids, kernel, distances, session.config, std=plan.std)
     return work.shared_out(group.size, group.here)
 
 
@@ -283,7 +296,7 @@ def _mapped(
 ) -> FitState:
     """With a first map, and what the stars share beyond it."""
     config, group = session.config, session.group
-    samples = correlated_noise.first_samples(config, len(sample.train))
+    samples = correlated_noise.first_samples(config, len(sample.split.train))
     while True:
         plan, settings = correlated_noise.first_map(state.plan, config, samples)
         result = _run(session, state, sample, record, plan, settings, rough=True)
@@ -316,11 +329,11 @@ def _revised(
 ) -> FitState | None:
     """With scales that suit a first map, where it calls for others."""
     bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
-    choose = _chooser(session, state, sample)
-    found = revised_plan(state.plan, bands, state.learning, session.config, choose)
+    found = revised_prior(state.plan, bands, state.learning, session.config)
     if found is None:
         return None
-    plan, learning = found
+    scales, learning = found
+    plan = _replanned(session, state, sample, scales, learning)
     gain = learning["revisions"][-1]["gain"]
     say(
         f"the first map calls for other scales (its log evidence gains {gain:.0f} "
@@ -361,7 +374,7 @@ def _run(
         later = max(session.countdown.after(_LAST), later)
     problem = Problem(
         plan=plan,
-        data=data_of(sample.train, config),
+        stars=_observed(sample, config),
         config=config,
         place=session.place,
         on_step=on_step,

@@ -114,12 +114,14 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     config, clock, result = session.config, session.manager.clock, state.result
     assert result is not None
     session.begin_silent_part("tests", "predicting the held-out stars")
-    support, *finer = sight_line_lengths(result.plan, sample.train, session.group)
+    train = sample.train
+    support, *finer = sight_line_lengths(result.plan, train, session.group)
     # The first rank alone predicts, tests and writes.
-    test, residual, predictions = sample.test.select(slice(0)), None, {}
+    test, residual, predictions = sample.stars.select(slice(0)), None, {}
     told: tuple[str, ...] = ()
     if session.group.first:
-        test, posterior = sample.test, posterior_of(result, config)
+        test = sample.stars.select(sample.split.test)
+        posterior = posterior_of(result, config)
         residual, told = last_residual(posterior, state, sample, config)
         posterior = replace(posterior, residual=residual)
         clock.lap("residual")
@@ -148,7 +150,7 @@ def write_run(session: Session, state: FitState, sample: Sample) -> FitReport:
     ) as folder:
         (folder / "config.toml").write_text(to_toml(config))
         _write_record(folder, session, report, result.facts, sample)
-        _write_fitted(folder, sample.train)
+        _write_fitted(folder, train)
         inner = {f"support_{level}": part for level, part in enumerate(finer, start=1)}
         write_state(
             folder,
@@ -174,7 +176,13 @@ def _baseline(
         return {}, (_NO_TIME.format(config.budget.minutes),)
     generator = torch.Generator().manual_seed(config.inference.seed)
     try:
-        found = predict_baseline(sample.known, sample.test, generator)
+        found = predict_baseline(
+            *(
+                sample.stars.select(rows)
+                for rows in (sample.split.known, sample.split.test)
+            ),
+            generator,
+        )
     except FloatingPointError as error:
         return {}, (f"no baseline: {error}",)
     return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())
@@ -197,7 +205,7 @@ def _write_record(
         "fit": manager.work.identifier,
         "resumed": manager.history,
         "inputs": manager.identity.inputs,
-        "catalogue": sample.train.meta,
+        "catalogue": sample.stars.meta,
         "machine": {"system": platform.platform(), "threads": torch.get_num_threads()},
     }
     summary = {**{name: getattr(report, name) for name in _SUMMARY}, **facts}
