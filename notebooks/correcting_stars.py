@@ -32,7 +32,7 @@ from astropy.coordinates import SkyCoord
 import dustmap
 from pipelines.bands import conversion
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.maps.truth import truth_extinction
+from pipelines.cubes.cube import truth_extinction
 from pipelines.products import integrated, map_cube
 from pipelines.run.folder import read_run
 

@@ -40,8 +40,8 @@ import dustmap
 from pipelines.catalog.schema import read_table
 from pipelines.figures import density_slice, face_on, lines_of_sight
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.maps.cube import LineOfSight
-from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.cubes.cube import truth_extinction
+from pipelines.cubes.sky import LineOfSight
 from pipelines.products import columns, map_cube
 from pipelines.products import lines_of_sight as find_lines
 from pipelines.run.folder import read_run
@@ -166,7 +166,7 @@ scatter = float(true[known].std())
 held_68, held_95 = float(np.mean(within < 0.9945)), float(np.mean(within < 1.96))
 
 places = np.stack(np.meshgrid(cube.x, cube.y, cube.z, indexing="ij"), axis=-1)
-there = truth_density(truth, places).transpose(2, 1, 0)
+there = truth.sample("density", places).transpose(2, 1, 0)
 seen = (cube.arrays["support"] > 0) & np.isfinite(there)
 correlation = float(np.corrcoef(cube.arrays["mean"][seen], there[seen])[0, 1])
 

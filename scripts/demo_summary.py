@@ -11,9 +11,8 @@ import numpy as np
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import read_table
+from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.formats.zarr import read_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_density, truth_extinction
 
 # Quantiles at the ends of the central intervals.
 INTERVALS = {"68": ("p16", "p84"), "95": ("p2_5", "p97_5")}
@@ -50,7 +49,7 @@ def extinction_lines(folder: Path, truth: Cube) -> list[str]:
     true = truth_extinction(truth, held_out["l"], held_out["b"], held_out["distance"])
     directions = unit_vectors(held_out["l"], held_out["b"])
     places = directions * held_out["distance"][:, None]
-    density = truth_density(truth, places)
+    density = truth.sample("density", places)
     known = held_out["inside"] & np.isfinite(true) & np.isfinite(density)
 
     def said(kind: str) -> dict[str, np.ndarray]:
@@ -72,7 +71,7 @@ def density_lines(cube: Cube, truth: Cube) -> list[str]:
     """The cube where stars look through, against the truth at its grid points."""
     seen = cube.arrays["support"] > 0
     z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    true = truth_density(truth, np.stack([x[seen], y[seen], z[seen]], axis=1))
+    true = truth.sample("density", np.stack([x[seen], y[seen], z[seen]], axis=1))
     known = np.isfinite(true)
     said = {name: values[seen][known] for name, values in cube.arrays.items()}
     return [

@@ -23,9 +23,10 @@ from documents import (
 from pipelines.catalog.presets import list_presets
 from pipelines.catalog.schema import read_stars
 from pipelines.cli import main
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.healpix import write_healpix
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube, SkyMaps
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "scripts/docs/reference.md").read_text(encoding="utf-8")

@@ -13,6 +13,8 @@ import numpy as np
 
 from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, Integrated, SkyMaps, sky_outside, usual_ends
 from pipelines.export.filling import fill_cube, fill_integrals
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
@@ -21,9 +23,6 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.columns import Columns, usual_ends
-from pipelines.maps.cube import Cube, SkyMaps
-from pipelines.maps.integrated import Integrated, sky_outside
 from pipelines.others import BEYOND
 from pipelines.products import (
     default_distances,

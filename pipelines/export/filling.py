@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 from pipelines.others import NOTHING, OtherMap
 from pipelines.products.integrated import integrals_along, last_star
 from pipelines.run.folder import Run

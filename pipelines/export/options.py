@@ -11,9 +11,9 @@ from typing import Any
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import AXES
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.images import Field
-from pipelines.maps.cube import AXES
 from pipelines.others import OtherMap
 from pipelines.storage.atomic import check_output
 

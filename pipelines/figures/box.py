@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
+from pipelines.cubes.cube import AXES, Cube
 from pipelines.figures.page import (
     BOX,
     DOUBLE,
@@ -24,7 +25,6 @@ from pipelines.figures.page import (
 )
 from pipelines.figures.scales import STEPS, Extent, Scale, add_bar, veil
 from pipelines.figures.style import NORMAL, SMALL, length_unit, outline
-from pipelines.maps.cube import AXES, Cube
 
 _TOWARDS = {
     "x": r"towards $l = 0°$",

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns
 from pipelines.figures.box import Panel, Plane, draw_panels, nearest, plane_of
 from pipelines.figures.integrals import (
     Ends,
@@ -23,8 +25,6 @@ from pipelines.figures.style import (
     extinction_label,
     signed_text,
 )
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import Cube
 from pipelines.products.cuts import cut_box
 
 # Letters of a map's name that fit above a panel.

@@ -14,12 +14,12 @@ from dustmap.functionals import Functionals, PointValues
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import summaries
+from pipelines.cubes.cube import truth_extinction
+from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.integrals import density_name, relative_error
 from pipelines.figures.rays import extinction_at
 from pipelines.figures.skypanels import Sky, healpix_sky
 from pipelines.figures.sources import MissingError, Source
-from pipelines.maps.cube import SkyMaps
-from pipelines.maps.truth import truth_extinction
 from pipelines.model.observations import rays
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run

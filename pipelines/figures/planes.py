@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.figures.box import (
     Panel,
     Plane,
@@ -27,8 +29,6 @@ from pipelines.figures.style import (
     density_label,
     signed_text,
 )
-from pipelines.maps.columns import Columns, Ends, near_the_sun
-from pipelines.maps.cube import Cube
 
 
 def face_on(

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import between
-from pipelines.maps.cube import LineOfSight, SkyMaps
+from pipelines.cubes.sky import LineOfSight, SkyMaps
 
 _DISTANCES = 6
 

@@ -11,6 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.sky import near_the_sun
 from pipelines.figures import (
     compare,
     density_slice,
@@ -23,8 +25,6 @@ from pipelines.figures import (
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
 from pipelines.figures.sources import Directions, MissingError, Source, open_source
-from pipelines.maps.columns import near_the_sun
-from pipelines.maps.cube import AXES, Cube
 from pipelines.others import PACKAGE, open_cube_of, open_other
 from pipelines.products.cuts import cut_box
 

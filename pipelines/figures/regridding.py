@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from astropy import units as u
 
+from pipelines.cubes.cube import Cube
 from pipelines.figures.box import array_axis
 from pipelines.figures.integrals import Ends, density_name
-from pipelines.maps.cube import Cube
 
 
 def shared_range(cube: Cube, other: Cube, axis: str) -> Ends:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pipelines.base.quantiles import WIDTH_95
+from pipelines.cubes.sky import Band, LineOfSight
 from pipelines.figures.page import (
     CURVES,
     DOUBLE,
@@ -28,7 +29,6 @@ from pipelines.figures.style import (
     extinction_label,
     length_unit,
 )
-from pipelines.maps.cube import Band, LineOfSight
 
 # Height kept free for the legend [mm].
 _LEGEND = 6.0

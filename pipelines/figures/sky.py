@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.cubes.sky import SkyMaps, sky_outside
 from pipelines.figures.integrals import chosen, extinction_panels
 from pipelines.figures.page import DOUBLE, Page
 from pipelines.figures.skypanels import (
@@ -17,8 +18,6 @@ from pipelines.figures.skypanels import (
     sky_panels,
 )
 from pipelines.figures.style import band_of, length_text
-from pipelines.maps.cube import SkyMaps
-from pipelines.maps.integrated import sky_outside
 
 _DISTANCES = 3
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps, usual_ends
 from pipelines.figures.rays import informed_rays, maps_at, ray_of
 from pipelines.figures.style import band_of
 from pipelines.formats.fits import read_fits
@@ -24,8 +26,6 @@ from pipelines.formats.zarr import (
     read_integrated,
     read_zarr,
 )
-from pipelines.maps.columns import Columns, usual_ends
-from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.products.provenance import convert, provenance
 from pipelines.run.folder import Run, read_run
 from pipelines.saving.workspace import unfinished

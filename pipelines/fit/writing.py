@@ -176,13 +176,9 @@ def _baseline(
         return {}, (_NO_TIME.format(config.budget.minutes),)
     generator = torch.Generator().manual_seed(config.inference.seed)
     try:
-        found = predict_baseline(
-            *(
-                sample.stars.select(rows)
-                for rows in (sample.split.known, sample.split.test)
-            ),
-            generator,
-        )
+        stars, split = sample.stars, sample.split
+        known, test = stars.select(split.known), stars.select(split.test)
+        found = predict_baseline(known, test, generator)
     except FloatingPointError as error:
         return {}, (f"no baseline: {error}",)
     return ({}, (NO_BASELINE,)) if found is None else (found.columns(), ())

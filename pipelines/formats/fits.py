@@ -11,8 +11,8 @@ import numpy as np
 from astropy.io import fits
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
-from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
 
 _SUMMARY = "Three-dimensional map of interstellar dust, heliocentric Galactic frame"
 

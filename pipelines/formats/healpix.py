@@ -22,9 +22,8 @@ from astropy.io import fits
 
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS, OLDER_KINDS
+from pipelines.cubes.sky import ShellMaps, SkyMaps
 from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
-from pipelines.maps.cube import SkyMaps
-from pipelines.maps.integrated import ShellMaps
 
 SHELLS = "SHELLS"
 _UNSEEN = np.float32(healpy.UNSEEN)

@@ -14,6 +14,8 @@ import numpy as np
 import zarr
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
+from pipelines.cubes.sky import Columns, Integrated, statistic_title
 from pipelines.formats.hdus import provenance_text
 from pipelines.formats.zarr_arrays import (
     consolidate,
@@ -28,10 +30,6 @@ from pipelines.formats.zarr_columns import (
     describe_columns,
     write_columns,
 )
-from pipelines.maps.checks import statistic_title
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.maps.integrated import Integrated
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
 _KIND = "dustmap cube"

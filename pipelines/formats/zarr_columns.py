@@ -7,9 +7,8 @@ from typing import Any
 
 import zarr
 
+from pipelines.cubes.sky import Columns, statistic_title
 from pipelines.formats.zarr_arrays import read_array, write_array
-from pipelines.maps.checks import statistic_title
-from pipelines.maps.columns import Columns
 
 PREFIX = "column_"
 # What the columns along an axis lie on: up and across.

@@ -19,8 +19,7 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, spherical
 from pipelines.catalog.schema import Stars
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.run.folder import Run
 from pipelines.run.predict import predict_columns
 
@@ -97,7 +96,7 @@ def cube_map(cube: Cube, factor: float = 1.0, *, blank: bool = True) -> OtherMap
         return np.where(dark, np.nan, scale * values)
 
     return OtherMap(
-        density=lambda points: known(truth_density(cube, points, name=shown), points),
+        density=lambda points: known(cube.sample(shown, points), points),
         extinction=lambda points: known(integral(points), points),
     )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_zarr
-from pipelines.maps.cube import Cube
 from pipelines.others.maps import OtherMap, cube_map, queried_map, read_npz, run_map
 from pipelines.run.folder import read_run
 

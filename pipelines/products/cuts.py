@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.maps.cube import AXES, Cube
-from pipelines.maps.integrated import Integrated
+from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.sky import Integrated
 
 Range = tuple[float, float]
 

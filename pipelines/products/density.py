@@ -18,8 +18,8 @@ from dustmap.moments import Moments, moments_over_samples
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import AXES, Cube
+from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.sky import Columns
 from pipelines.products.provenance import provenance
 from pipelines.run.folder import Run
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.progress import Progress, say
-from pipelines.maps.cube import SkyMaps
-from pipelines.maps.integrated import Integrated
+from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import (

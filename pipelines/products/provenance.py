@@ -10,10 +10,9 @@ from pipelines.bands.conversion import Conversion
 from pipelines.bands.source import joined_bands
 from pipelines.catalog.provenance import surveys
 from pipelines.catalog.references import parse_references, plain
+from pipelines.cubes.cube import Cube, field_unit
+from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
 from pipelines.formats.citation import citation_block
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import Cube, SkyMaps, field_unit
-from pipelines.maps.integrated import Integrated, ShellMaps
 from pipelines.run.folder import Run
 
 Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)

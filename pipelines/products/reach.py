@@ -11,7 +11,7 @@ from scipy.spatial import KDTree
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.maps.checks import check_distances
+from pipelines.cubes.sky import check_distances
 from pipelines.run.folder import Run
 
 # Distances along a ray: of larger boxes every second grid step, or third.

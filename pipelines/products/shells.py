@@ -16,7 +16,7 @@ from dustmap.moments import Moments, moments_over_samples
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import Progress
 from pipelines.base.quantiles import summaries
-from pipelines.maps.integrated import ShellMaps
+from pipelines.cubes.sky import ShellMaps
 from pipelines.products.provenance import provenance
 from pipelines.products.reach import (
     checked_distances,

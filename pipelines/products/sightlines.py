@@ -11,7 +11,7 @@ from scipy.spatial import KDTree
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import NAMES
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.maps.cube import LineOfSight
+from pipelines.cubes.sky import LineOfSight
 from pipelines.products.cumulative import RayIntegrals, outward_summaries
 from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run

@@ -15,13 +15,12 @@ import healpy
 import numpy as np
 
 from pipelines.base.geometry import Box
+from pipelines.cubes.cube import Cube, truth_extinction
+from pipelines.cubes.sky import ShellMaps, SkyMaps
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.vtk import LEFT_OUT, read_vti
-from pipelines.maps.cube import Cube, SkyMaps
-from pipelines.maps.integrated import ShellMaps
-from pipelines.maps.truth import truth_extinction
 from pipelines.query.places import Places
 from pipelines.query.sky import Sky
 from pipelines.query.store import MapStore

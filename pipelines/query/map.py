@@ -27,7 +27,7 @@ from pipelines.storage.atomic import atomic_directory, atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pipelines.maps.cube import Cube
+    from pipelines.cubes.cube import Cube
     from pipelines.query.posterior import PosteriorAnswers  # which needs torch
 
 # Beams handled at once.

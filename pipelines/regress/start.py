@@ -13,8 +13,8 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
+from dustmap.gp.inducing import clustered_subset
 from dustmap.gp.neighbours import NeighbourGP
-from dustmap.inference.scales.search import clustered_subset
 from dustmap.kernels import KERNELS, Radial
 
 # Rows of the subset, those that the first places are tried on, and how many near

@@ -11,9 +11,9 @@ import numpy as np
 
 from pipelines.base.calibration import Calibration, calibrate
 from pipelines.catalog.schema import read_stars
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps, usual_ends
 from pipelines.figures.sources import Source
-from pipelines.maps.columns import Columns, usual_ends
-from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 from pipelines.products import provenance
 from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import HeldOut, read_held_out

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from astropy import units as u
 
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 from pipelines.report.blocks import View
 from pipelines.report.numbers import by, count, significant
 

@@ -11,9 +11,8 @@ from dustmap import __version__
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import SimulateConfig
+from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_extinction
 from pipelines.simulate.catalogue import Losses, draw_sample, measure
 from pipelines.simulate.galaxy import Galaxy, make_galaxy
 from pipelines.storage.atomic import check_output

@@ -10,8 +10,7 @@ from scipy.stats import laplace
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 from pipelines.config import SimulateConfig
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.cubes.cube import Cube, truth_extinction
 
 _BATCH = 200_000
 # Batches without a single star after which the galaxy counts as dark.
@@ -117,7 +116,7 @@ def measure(
         "extinction": sample["extinction"] + noise,
         "extinction_error": sigma,
         "extinction_true": sample["extinction"],
-        "density_true": truth_density(cube, sample["position"]),
+        "density_true": cube.sample("density", sample["position"]),
         "distance_true": sample["distance"],
         "magnitude": magnitude,
         "outlier": outlier,

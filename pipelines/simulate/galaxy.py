@@ -8,7 +8,7 @@ import numpy as np
 
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import DustConfig, TruthConfig
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 from pipelines.simulate.structures import (
     Axes,
     Cavity,

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.source import reading
+from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
-from pipelines.maps.cube import Cube
 from pipelines.storage.atomic import check_manifest
 from pipelines.storage.checksum import verify_checksum
 

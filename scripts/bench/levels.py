@@ -29,9 +29,8 @@ from verbs import Fitted, fit_and_predict
 import dustmap
 from pipelines.base.measurement import Row
 from pipelines.catalog.schema import Stars, read_stars
+from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import read_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_density
 from pipelines.run.baseline import predict_baseline
 from pipelines.run.folder import read_run
 
@@ -169,7 +168,7 @@ def by_scale(
             offsets = side * ((np.arange(_POINTS) + 0.5) / _POINTS - 0.5)
             lattice = np.stack(np.meshgrid(offsets, offsets, offsets), axis=-1)
             points = centres[:, None, :] + lattice.reshape(-1, 3)
-            true = truth_density(truth, points).mean(axis=1)
+            true = truth.sample("density", points).mean(axis=1)
             x, y, z = u.Quantity(points.transpose(2, 0, 1), u.pc)
             where = SkyCoord(x, y, z, frame="galactic", representation_type="cartesian")
             drawn = fit.query(where, integrated=False, mode="samples")

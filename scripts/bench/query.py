@@ -23,9 +23,9 @@ from simulated import BOX, simulated
 from verbs import dustmap
 
 from pipelines.base.measurement import Row
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
 from pipelines.run.folder import read_run
 from pipelines.run.predict import predict_columns

@@ -17,8 +17,8 @@ from PIL import Image
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.schema import read_stars, read_table, write_stars
 from pipelines.config import FitConfig, SimulateConfig
+from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
-from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.query import open_map
 from pipelines.run.folder import read_run
 from pipelines.run.verdict import Grade, Verdict
@@ -321,7 +321,7 @@ def test_the_chain_finds_where_the_dust_is(chain):
     truth = read_zarr(chain.folder / "truth.zarr")
     cube = read_zarr(chain.folder / "map.zarr")
     z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-    true = truth_density(truth, np.stack([x, y, z], axis=-1))
+    true = truth.sample("density", np.stack([x, y, z], axis=-1))
     known = np.isfinite(true) & (cube.arrays["support"] > 0)
     assert np.corrcoef(true[known], cube.arrays["mean"][known])[0, 1] > 0.4
 

@@ -11,12 +11,12 @@ from ray_moments import cumulative
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.figures.cut_panels import compared_panels, cut_panels
 from pipelines.figures.cuts import Cut, cut_sky
 from pipelines.figures.rays import extinction_at
 from pipelines.figures.sources import MissingError, Source
-from pipelines.maps.cube import Cube, SkyMaps
-from pipelines.maps.integrated import Integrated
 
 L, B = np.array([90.0, 270.0, 30.0, 0.0]), np.array([0.0, 0.0, 60.0, 90.0])
 

@@ -9,13 +9,13 @@ import pytest
 
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.figures.cuts import Cut, cut_sky
 from pipelines.figures.registry import PlotOptions, draw
 from pipelines.figures.sources import Source, open_source
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
 
 RATIO = factor("A_V", "E(BP-RP)")
 L, B = np.array([20.0, 100.0]), np.array([-5.0, 5.0])

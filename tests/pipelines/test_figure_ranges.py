@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
 
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, near_the_sun
 from pipelines.figures import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import integral
-from pipelines.maps.columns import Columns, near_the_sun
-from pipelines.maps.cube import Cube
 
 X, Y, Z = (np.arange(-n, n + 1) * 250.0 for n in (12, 10, 6))
 

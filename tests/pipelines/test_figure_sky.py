@@ -6,11 +6,10 @@ import healpy
 import numpy as np
 import pytest
 
+from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.figures import sky
 from pipelines.figures.rays import informed_rays
 from pipelines.figures.skypanels import healpix_sky
-from pipelines.maps.cube import SkyMaps
-from pipelines.maps.integrated import Integrated
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps
 from pipelines.figures import (
     density_slice,
     edge_on,
@@ -14,8 +16,6 @@ from pipelines.figures import (
 )
 from pipelines.figures.projections import Mollweide
 from pipelines.figures.scales import colour_scale
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import Cube, LineOfSight, SkyMaps
 
 
 def make_cube(unit="mag pc-1", name="mean", scale=1.0):

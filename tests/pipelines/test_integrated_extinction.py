@@ -13,7 +13,7 @@ from dustmap.grid import Grid
 from dustmap.moments import Moments
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
-from pipelines.maps.integrated import Integrated
+from pipelines.cubes.sky import Integrated
 from pipelines.model.observations import rays
 from pipelines.products import cumulative as outwards
 from pipelines.products import integrated, segments

@@ -6,6 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pipelines.planning.learning import (
+    learn_plan,
+    open_names,
+    resolved_std,
+    spread_rows,
+)
 
 from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
@@ -13,12 +19,6 @@ from pipelines.config import FitConfig
 from pipelines.model.forward import build_model
 from pipelines.model.observations import Data, rays
 from pipelines.model.plan import MeanPlan, Plan
-from pipelines.planning.learning import (
-    learn_plan,
-    open_names,
-    resolved_std,
-    spread_rows,
-)
 
 CPU = torch.device("cpu")
 GRID = Grid(shape=(19, 19, 11), spacing=(10.0,) * 3, origin=(-90.0, -90.0, -50.0))

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns
 from pipelines.figures import (
     compare,
     density_slice,
@@ -31,8 +33,6 @@ from pipelines.figures.sources import MissingError, open_source
 from pipelines.figures.style import band_of, band_symbol
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.columns import Columns
-from pipelines.maps.cube import Cube
 from pipelines.products import columns
 from pipelines.products import lines_of_sight as find_lines
 

@@ -10,6 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pipelines.planning.spacing import (
+    dense_within,
+    finest_grids,
+    mean_log_cell,
+    nested_grids,
+    round_spacing,
+    svi_spacing,
+)
 from pydantic import ValidationError
 
 from dustmap.grid import Grid
@@ -28,14 +36,6 @@ from pipelines.model.plan import (
     memory_limit,
     resolution_notes,
     work_of,
-)
-from pipelines.planning.spacing import (
-    dense_within,
-    finest_grids,
-    mean_log_cell,
-    nested_grids,
-    round_spacing,
-    svi_spacing,
 )
 
 # A machine of round numbers, so that no clock is under test.

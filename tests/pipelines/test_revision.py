@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from pipelines.planning.revision import revised_plan
 
 from dustmap.grid import Grid
 from dustmap.inference.scales.band_power import BandPower
 from pipelines.config import FitConfig
 from pipelines.model.plan import MeanPlan, Plan
-from pipelines.planning.revision import revised_plan
 
 LEARNING = {"errors": {"lengthscale": 0.4, "variance": 0.4}}
 

@@ -14,9 +14,9 @@ from ray_moments import cumulative
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
+from pipelines.cubes.sky import ShellMaps
 from pipelines.figures.sources import open_source
 from pipelines.formats.healpix import read_shells, write_shells
-from pipelines.maps.integrated import ShellMaps
 from pipelines.model.observations import rays
 from pipelines.products.shells import rays_across, shell_maps
 

@@ -12,8 +12,8 @@ from pipelines import simulate as stage
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.config import SimulateConfig, load_config
+from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
-from pipelines.maps.truth import truth_density, truth_extinction
 from pipelines.simulate import mock, simulate
 from pipelines.simulate.galaxy import make_galaxy
 from pipelines.simulate.structures import (
@@ -361,7 +361,7 @@ def test_the_truth_of_every_star_follows_from_the_stored_density(made):
     )
     positions = stars.positions() * (true / stars.distance)[:, None]
     np.testing.assert_allclose(
-        truth_density(cube, positions), stars.extra["density_true"], rtol=1e-6
+        cube.sample("density", positions), stars.extra["density_true"], rtol=1e-6
     )
 
 

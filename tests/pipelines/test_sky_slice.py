@@ -10,12 +10,13 @@ from click.testing import CliRunner
 from matplotlib.image import imread
 
 from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.cuts import Cut, seen_sky
 from pipelines.figures.sources import Source, open_source
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.products.integrated import last_star
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/sky_slice.py"

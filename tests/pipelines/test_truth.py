@@ -9,8 +9,7 @@ import pytest
 from scipy.special import erf
 
 from pipelines.base.geometry import unit_vectors
-from pipelines.maps.cube import Cube
-from pipelines.maps.truth import truth_density, truth_extinction
+from pipelines.cubes.cube import Cube, truth_extinction
 
 SIGMA = 40.0
 CENTRE = np.array([60.0, -35.0, 20.0])
@@ -51,7 +50,7 @@ def test_a_trilinear_density_is_looked_up_and_integrated_exactly():
     ends, l, b, distance = draw_rays()  # noqa: E741
     x, y, z = ends.T
     np.testing.assert_allclose(
-        truth_density(cube, ends), 3.0 + x - 2 * y + 5 * z + 1e-2 * x * y * z
+        cube.sample("density", ends), 3.0 + x - 2 * y + 5 * z + 1e-2 * x * y * z
     )
     mean = 3.0 + (x - 2 * y + 5 * z) / 2 + 1e-2 * x * y * z / 4
     np.testing.assert_allclose(
@@ -71,7 +70,7 @@ def test_rays_are_integrated_through_nested_grids_in_the_cells_of_each():
     np.testing.assert_allclose(found, fine, rtol=2e-4, atol=1e-6)
     within = np.abs(ends).max(axis=1) < 50
     np.testing.assert_array_equal(
-        truth_density(nested, ends[within]), truth_density(inner, ends[within])
+        nested.sample("density", ends[within]), inner.sample("density", ends[within])
     )
     near = distance < 50
     assert near.any()
@@ -133,13 +132,15 @@ def test_axes_are_not_interchangeable():
     for axis, name in enumerate("xyz"):
         cube = make_cube(lambda *xyz, axis=axis: 1.0 + xyz[axis])
         point = np.array([[30.0, 50.0, 70.0]])
-        assert truth_density(cube, point)[0] == pytest.approx(1 + point[0, axis]), name
+        assert cube.sample("density", point)[0] == pytest.approx(1 + point[0, axis]), (
+            name
+        )
 
 
 def test_beyond_the_cube_there_is_no_truth():
     cube = make_cube(lambda x, y, z: 1.0)
     points = np.array([[200.0, 150.0, -100.0], [200.1, 0, 0], [0, 0, -100.1]])
-    np.testing.assert_array_equal(truth_density(cube, points), [1, np.nan, np.nan])
+    np.testing.assert_array_equal(cube.sample("density", points), [1, np.nan, np.nan])
     got = truth_extinction(
         cube, np.zeros(3), np.array([0.0, 0, 90]), np.array([200.0, 201, 101])
     )

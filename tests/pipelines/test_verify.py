@@ -9,10 +9,11 @@ import pytest
 
 from pipelines.base.errors import InputError
 from pipelines.catalog import tables as catalog_tables
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube, SkyMaps
 from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
 

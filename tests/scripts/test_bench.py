@@ -5,12 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.slow
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
-SCORES = ("RMSE [mag]", "A in 68%", "A in 95%", "r(ρ)", "r(ln ρ)", "ρ in 68%")
 
 
 def run(name, output, *arguments, figure=True):
@@ -64,38 +62,6 @@ def test_prior_roots(tmp_path):
     assert all("A ε [s]" in row or "graphgp" in row["note"] for row in rows)
 
 
-def dust_field(folder):
-    """A slab of constant density in the layout of the real file."""
-    rng = np.random.default_rng(0)
-    count = 65_000
-    b = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
-    distance = rng.uniform(0.1, 1.0, count)
-    height = distance * np.abs(np.sin(np.radians(b)))
-    inside = np.minimum(1.0, 0.2 / np.maximum(height, 1e-9))
-    av = 1.5 * distance * inside
-    plain = {
-        "l": rng.uniform(0, 360, count), "b": b, "dist_kpc": distance,
-        "av_true": av, "av_obs": av + 0.05 * rng.standard_normal(count),
-        "av_sigma": np.full(count, 0.05), "plx_obs_mas": 1 / distance,
-        "plx_sigma_mas": np.full(count, 0.02),
-        "rho_true_mag_per_kpc": np.where(height < 0.2, 1.5, 0.0),
-    }  # fmt: skip
-    np.savez(folder / "semi_synthetic_75k.npz", **plain)
-
-
-def test_semi_synthetic(tmp_path):
-    dust_field(tmp_path)
-    arguments = ["--data", tmp_path, "--spacing", 150, "--parallax"]
-    rows, _ = run("semi_synthetic", tmp_path / "out", *arguments).values()
-    own, other = rows
-    assert own["method"] == "dustmap" and all(name in own for name in SCORES)
-    assert own["RMSE [mag]"] < 0.15 and own["r(ρ)"] > 0.5
-    assert other["test stars"] == own["test stars"]
-    assert other["RMSE / dustmap"] == pytest.approx(
-        other["RMSE [mag]"] / own["RMSE [mag]"]
-    )
-
-
 @pytest.mark.data
 def test_development(tmp_path, data_dir):
     sets = "galaxy_dev_defects", "clusters_hunt2023"
@@ -120,24 +86,3 @@ def test_regress(tmp_path, data_dir):
     (row,) = rows
     assert row["method"] == "neighbours" and row["rows"] == 320
     assert 0 < row["RMSE"] < 1 and row["NLL"] < 1.5 and row["CPU [s]"] > 0
-
-
-def test_calibration(tmp_path):
-    coverage, ranks = run("calibration", tmp_path).values()
-    assert {row["model"] for row in coverage} == {"gaussian", "lognormal"}
-    assert {row["truth"] for row in coverage} == {"as assumed", "twice as fine"}
-    for row in coverage:
-        assert 0.2 < row["in 50%"] < row["in 68%"] < row["in 95%"] <= 1
-        assert row["catalogues"] == 2 and row["not converged"] == 0
-        assert row["r"] > 0.3
-    for row in ranks:
-        assert len(row["bins"]) == 16
-        assert sum(row["bins"]) == pytest.approx(1, abs=1e-3)
-        assert 0.3 < row["mean rank"] < 0.7
-
-
-def test_residual(tmp_path):
-    (rows,) = run("residual", tmp_path, figure=False).values()
-    (row,) = rows
-    assert row["stars"] == 2000 and row["learning, CPU [s]"] > 0
-    assert row["predicting [s]"] > 0 and row["memory [GiB]"] > 0

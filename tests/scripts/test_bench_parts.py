@@ -64,16 +64,6 @@ def test_a_logarithm_is_correlated_where_both_are_positive():
     assert found["density_negative"] == 0.2
 
 
-def test_catalogues_drawn_from_a_gaussian_prior_are_covered():
-    from calibration import LEVELS, Size, one_catalogue
-
-    size = Size(catalogues=1, stars=100, targets=200, shape=(8, 8, 4))
-    found = [one_catalogue("gaussian", "as assumed", size, seed) for seed in range(4)]
-    for column, level in enumerate(LEVELS):
-        inside = np.mean([o.inside["density"][column] for o in found])
-        assert inside == pytest.approx(level, abs=0.08)
-
-
 def test_a_report_is_strict_json_a_table_and_a_figure(tmp_path, capsys):
     from report import Report
 

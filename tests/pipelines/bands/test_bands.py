@@ -14,8 +14,8 @@ from pipelines.bands import (
     source_band,
 )
 from pipelines.base.errors import InputError
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.products.provenance import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.

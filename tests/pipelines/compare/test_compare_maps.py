@@ -14,7 +14,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_map
 from pipelines.compare.maps import seen_cells
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 from pipelines.others import (
     OtherMap,
     cube_map,

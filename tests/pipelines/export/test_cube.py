@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 
 AXIS = np.array([0.0, 1.0, 2.0])
 

@@ -9,11 +9,11 @@ import pytest
 import xarray
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.sky import near_the_sun
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.figures.sources import open_source
 from pipelines.formats.zarr import read_columns, read_zarr, write_zarr
-from pipelines.maps.columns import near_the_sun
 from pipelines.products import columns
 from pipelines.run.folder import Run
 

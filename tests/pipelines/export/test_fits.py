@@ -10,9 +10,9 @@ from hypothesis.extra import numpy as hnp
 
 from pipelines.bands import conversion
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_fits, write_fits
-from pipelines.maps.cube import Cube
 from pipelines.products.provenance import converted
 
 

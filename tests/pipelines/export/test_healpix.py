@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.healpix import read_healpix, write_healpix
-from pipelines.maps.cube import SkyMaps
 
 
 def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):

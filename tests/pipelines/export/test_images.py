@@ -13,11 +13,11 @@ from astropy.wcs import WCS
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
 from pipelines.formats.vtk import read_vti, write_vti
-from pipelines.maps.cube import Cube
 from pipelines.products import map_cube
 
 with warnings.catch_warnings():

@@ -11,9 +11,9 @@ import xarray
 import zarr
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import read_integrated, read_zarr, write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
 from pipelines.storage.atomic import write_manifest
 from pipelines.verify import verify
 

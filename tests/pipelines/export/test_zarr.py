@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.maps.cube import Cube
 
 META = {"version": "0.1.0", "configuration": {"engine": "é"}, "inputs": {"a": "ff"}}
 

@@ -6,9 +6,9 @@ import healpy
 import numpy as np
 
 from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
 
 HALF = np.array([500.0, 400.0, 200.0])
 STEP = 25.0

@@ -8,9 +8,9 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
 
 COORDS = SkyCoord(

@@ -12,12 +12,12 @@ from astropy.table import Table
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.vtk import read_vti
-from pipelines.maps.cube import Cube
 from pipelines.others import OtherMap, cube_map
 from pipelines.query.filling import FilledMap
 

@@ -12,9 +12,9 @@ from astropy.coordinates import SkyCoord
 from scipy.special import ndtri
 
 from pipelines.base.errors import InputError
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Integrated
 from pipelines.formats.zarr import write_zarr
-from pipelines.maps.cube import Cube
-from pipelines.maps.integrated import Integrated
 from pipelines.query import open_map
 
 TRUE = {

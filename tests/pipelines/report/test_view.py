@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipelines.maps.cube import Cube
+from pipelines.cubes.cube import Cube
 from pipelines.report.view import iso_levels, thinned, view
 
 

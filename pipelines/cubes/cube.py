@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.ndimage import map_coordinates
 
-from pipelines.maps.checks import (
-    check_arrays,
-    check_distances,
-    nside_of,
-    statistic_title,
-)
-from pipelines.maps.integrated import Integrated
+from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.sky import statistic_title
 
 AXES = ("x", "y", "z")
-Band = tuple[np.ndarray, np.ndarray]
+
 FRAME = {
     "name": "heliocentric Galactic Cartesian",
     "origin": "the observer (the Sun)",
@@ -34,6 +29,10 @@ _TITLES = {
     "filled": "1 where another map fills a hole, else 0",
 }
 _DIMENSIONLESS = ("support", "filled")
+# Nodes of the Gauss-Legendre rule on [0, 1].
+_GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
+# Nodes that are looked up at once.
+_NODES = 1_000_000
 # In cells: a point on a face may land a rounding error beyond it.
 _EDGE = 1e-6
 
@@ -178,97 +177,89 @@ class Cube:
         return index, inside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkyMaps:
-    """Cumulative extinction from the observer out to a list of distances.
+def truth_extinction(
+    cube: Cube,
+    l: np.ndarray,  # noqa: E741
+    b: np.ndarray,
+    distance: np.ndarray,
+    step: float | None = None,
+    *,
+    name: str = "density",
+) -> np.ndarray:
+    """Integrate a cube's trilinear interpolant from the observer to each distance.
+
+    Each ray is cut into equal steps of at most ``step`` with two Gauss-Legendre nodes
+    each: exact on every step that crosses no face of a cell, since there the
+    interpolant is a cubic. As far as a finer cube's corners the steps are its own.
 
     Parameters
     ----------
-    distances
-        Increasing distances [pc], shape ``(n,)``.
-    mean, std
-        Mean and standard deviation of the *integrated* extinction [mag], HEALPix
-        NESTED in Galactic coordinates, shape ``(n, npix)``; NaN where the ray leaves
-        the map before the distance.
-    meta
-        Provenance: JSON-serialisable.
-    quantiles
-        quantiles ``p2_5`` to ``p97_5`` of the integral, of a positive density.
-    last_star
-        How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
-    filled
-        Of a map that another one continues, by distance and pixel: 0 where a value is
-        its own, 1 the other's, 2 its own with what the other adds.
+    l, b
+        Galactic directions [deg], shape ``(N,)``.
+    distance
+        Where the rays end [pc], shape ``(N,)``.
+    step
+        Longest step [pc]; half the smallest size of the cells there unless given.
+    name
+        Which of the cube's arrays.
+
+    Returns
+    -------
+    Extinction [mag], shape ``(N,)``; NaN where the ray leaves the cube's points.
+
+    Raises
+    ------
+    ValueError
+        If the cube does not contain the observer, or ``step`` is not positive.
     """
-
-    distances: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    meta: dict[str, Any] = field(default_factory=dict)
-    quantiles: dict[str, np.ndarray] = field(default_factory=dict)
-    last_star: np.ndarray | None = None
-    filled: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:
-        """Integrated extinctions, distance by distance."""
-        maps = {name: array.T for name, array in rays.arrays.items()}
-        return cls(
-            distances=rays.distance,
-            mean=maps.pop("mean"),
-            std=maps.pop("std"),
-            quantiles=maps,
-            last_star=rays.last_star,
-            meta={**meta, **rays.regression},
-        )
-
-    @property
-    def median(self) -> np.ndarray | None:
-        """Median of the integral, of a positive density."""
-        return self.quantiles.get("p50")
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Mean, std and quantiles by name."""
-        return {"mean": self.mean, "std": self.std, **self.quantiles}
-
-    def __post_init__(self) -> None:
-        check_distances(self.distances)
-        check_arrays(self.arrays, (len(self.distances), self.mean.shape[-1]))
-        nside_of(self.mean.shape[-1])
+    for axis in (cube.x, cube.y, cube.z):
+        if not axis[0] <= 0 <= axis[-1]:
+            raise ValueError(
+                f"expected a cube around the observer at 0, got one that spans "
+                f"[{axis[0]:g}, {axis[-1]:g}] pc on an axis"
+            )
+    if step is not None and not step > 0:
+        raise ValueError(f"step must be positive, got {step}")
+    directions, distance = unit_vectors(l, b), np.asarray(distance, dtype=float)
+    total, start = np.zeros(len(distance)), np.zeros(len(distance))
+    for level in (*reversed(cube.finer), cube):
+        end = distance if level is cube else np.minimum(distance, _furthest(level))
+        longest = 0.5 * min(level.spacing) if step is None else step
+        total += _integrals(cube, name, directions, start, end, longest)
+        start = np.maximum(start, end)
+    # The last node lies before the end, which alone may be outside.
+    ends = cube.sample(name, distance[:, None] * directions)
+    return np.where(np.isnan(ends), np.nan, total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineOfSight:
-    """Cumulative extinction along one direction, and the stars near it.
+def _furthest(cube: Cube) -> float:
+    """Distance of the corner of a cube that is furthest from the observer [pc]."""
+    axes = (cube.x, cube.y, cube.z)
+    return float(np.linalg.norm([max(-axis[0], axis[-1]) for axis in axes]))
 
-    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
-    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
-    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
 
-    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
-    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
-    the end of the last stretch that any star looks through, where it is known.
-    """
-
-    l: float  # noqa: E741  the field's name for Galactic longitude
-    b: float
-    distance: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    star_distance: np.ndarray
-    star_extinction: np.ndarray
-    star_error: np.ndarray
-    radius: float
-    truth: np.ndarray | None = None
-    median: np.ndarray | None = None
-    inner: Band | None = None
-    outer: Band | None = None
-    last_star: float | None = None
-
-    def scaled(self, factor: float) -> LineOfSight:
-        """The same with all extinctions multiplied by a factor."""
-        names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
-        names += ("inner", "outer")
-        known = {n: v for n in names if (v := getattr(self, n)) is not None}
-        return replace(self, **{n: factor * np.asarray(v) for n, v in known.items()})
+def _integrals(
+    cube: Cube,
+    name: str,
+    directions: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    step: float,
+) -> np.ndarray:
+    """Integrate along rays between two distances each [pc], in equal steps [mag]."""
+    steps = np.ceil((end - start) / step).astype(int)
+    total = np.zeros(len(steps))
+    order = np.argsort(steps, kind="stable")
+    order = order[steps[order] > 0]
+    while len(order):
+        # The rays of a chunk share the number of steps of its longest.
+        nodes = np.arange(1, len(order) + 1) * steps[order] * 2
+        most = max(np.searchsorted(nodes, _NODES, side="right"), 1)
+        chunk, order = order[:most], order[most:]
+        count = int(steps[chunk[-1]])
+        fractions = np.concatenate([(np.arange(count) + g) / count for g in _GAUSS])
+        length = end[chunk] - start[chunk]
+        reach = start[chunk, None] + length[:, None] * fractions
+        density = cube.sample(name, reach[..., None] * directions[chunk, None, :])
+        total[chunk] = density.mean(axis=1) * length
+    return total

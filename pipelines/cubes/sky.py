@@ -1,0 +1,306 @@
+"""Maps of the sky, columns and lines of sight: extinctions that were integrated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pipelines.base.errors import InputError
+from pipelines.base.quantiles import KINDS
+
+Band = tuple[np.ndarray, np.ndarray]
+Ends = tuple[float, float]
+
+# Of boxes wider than this only what lies near the Sun is seen from the side [pc].
+_WIDE, _NEAR = 2000.0, 500.0
+_STATISTICS = {
+    "mean": "posterior mean",
+    "std": "posterior std",
+    "p2_5": "posterior 2.5% quantile",
+    "p16": "posterior 16% quantile",
+    "p50": "posterior median",
+    "p84": "posterior 84% quantile",
+    "p97_5": "posterior 97.5% quantile",
+}
+
+
+def statistic_title(name: str, quantity: str) -> str:
+    """One line that says which statistic of a quantity the array ``name`` holds."""
+    return f"{_STATISTICS[name]} of the {quantity}" if name in _STATISTICS else name
+
+
+def check_distances(distances: np.ndarray, *, edges: bool = False) -> None:
+    """Raise an `InputError` unless these are positive, increasing distances [pc].
+
+    Edges of shells are two or more and may begin at 0.
+    """
+    rising = distances.ndim == 1 and bool((np.diff(distances) > 0).all())
+    if edges:
+        sound = rising and len(distances) > 1 and distances[0] >= 0
+        expected = "shells lie between two or more distances that increase from 0 on"
+    else:
+        sound = rising and len(distances) > 0 and distances[0] > 0
+        expected = "distances must be positive and increasing"
+    if not sound:
+        raise InputError(f"{expected} [pc], got {distances.tolist()}")
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
+    """Raise an `InputError` unless mean, std and maybe quantiles have this shape."""
+    if not {"mean", "std"} <= set(arrays) <= set(KINDS):
+        raise InputError(
+            f"arrays must be mean, std and maybe {', '.join(KINDS[2:])}; got "
+            f"{', '.join(arrays) or 'none'}"
+        )
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise InputError(
+                f"array {name!r} has shape {array.shape}, expected {shape}"
+            )
+
+
+def nside_of(pixels: int) -> int:
+    """HEALPix resolution of a number of pixels.
+
+    Raises
+    ------
+    InputError
+        If no NESTED map has so many.
+    """
+    nside = math.isqrt(pixels // 12)
+    if not nside or 12 * nside**2 != pixels or nside & (nside - 1):
+        raise InputError(
+            f"got {pixels} pixels, expected 12 nside² with nside a power of two"
+        )
+    return nside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integrated:
+    """Extinction from the observer to each distance along each pixel's centre.
+
+    Parameters
+    ----------
+    distance
+        Increasing distances [pc], shape ``(n,)``; at 0 the extinction is 0.
+    arrays
+        Name to array of shape ``(npix, n)`` [unit]: ``mean`` and ``std`` of the
+        *integral*, and of a positive density ``p2_5`` to ``p97_5``. Pixels are
+        HEALPix, NESTED, Galactic; NaN where the ray has left the box.
+    last_star
+        Where the last stretch of a ray that any star looks through ends [pc], shape
+        ``(npix,)``; beyond it the map extrapolates. Zero where there is none.
+    unit
+        Of the arrays.
+    regression
+        What isotonic regression changed, for the provenance; see
+        `pipelines.products.integrated.integrals_along`.
+    """
+
+    distance: np.ndarray
+    arrays: dict[str, np.ndarray]
+    last_star: np.ndarray
+    unit: str = "mag"
+    regression: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_distances(self.distance)
+        check_arrays(self.arrays, (len(self.last_star), len(self.distance)))
+        nside_of(len(self.last_star))
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return nside_of(len(self.last_star))
+
+    def at(self, distances: np.ndarray) -> Integrated:
+        """The same at some of its distances."""
+        kept = np.searchsorted(self.distance, distances)
+        arrays = {name: values[:, kept] for name, values in self.arrays.items()}
+        return replace(self, distance=self.distance[kept], arrays=arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellMaps:
+    """Density averaged over the pixels of spherical shells around the observer.
+
+    Parameters
+    ----------
+    edges
+        Increasing distances [pc] between which the shells lie, shape ``(n + 1,)``.
+    arrays
+        Name to array of shape ``(n, npix)`` [unit], HEALPix NESTED in Galactic
+        coordinates: ``mean``, ``std`` of the average, and of a positive density its
+        quantiles ``p2_5`` to ``p97_5``; NaN where a pixel reaches out of the map.
+    unit
+        Of the arrays.
+    meta
+        Provenance: JSON-serialisable.
+    """
+
+    edges: np.ndarray
+    arrays: dict[str, np.ndarray]
+    unit: str = "mag pc-1"
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_distances(self.edges, edges=True)
+        check_arrays(self.arrays, (len(self.edges) - 1, self.arrays["mean"].shape[-1]))
+        nside_of(self.arrays["mean"].shape[-1])
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return nside_of(self.arrays["mean"].shape[1])
+
+
+def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
+    """Which part of the sky a map leaves out at each distance [pc], where it does.
+
+    ``maps``, shape ``(n, npix)``, are NaN there.
+    """
+    parts = zip(np.isnan(maps).mean(axis=1), distances, strict=True)
+    return [f"{100 * part:.2g}% of the sky at {at:g} pc" for part, at in parts if part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkyMaps:
+    """Cumulative extinction from the observer out to a list of distances.
+
+    Parameters
+    ----------
+    distances
+        Increasing distances [pc], shape ``(n,)``.
+    mean, std
+        Mean and standard deviation of the *integrated* extinction [mag], HEALPix
+        NESTED in Galactic coordinates, shape ``(n, npix)``; NaN where the ray leaves
+        the map before the distance.
+    meta
+        Provenance: JSON-serialisable.
+    quantiles
+        quantiles ``p2_5`` to ``p97_5`` of the integral, of a positive density.
+    last_star
+        How far out stars look by pixel [pc], shape ``(npix,)``, where it is known.
+    filled
+        Of a map that another one continues, by distance and pixel: 0 where a value is
+        its own, 1 the other's, 2 its own with what the other adds.
+    """
+
+    distances: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    meta: dict[str, Any] = field(default_factory=dict)
+    quantiles: dict[str, np.ndarray] = field(default_factory=dict)
+    last_star: np.ndarray | None = None
+    filled: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, rays: Integrated, meta: dict[str, Any]) -> SkyMaps:
+        """Integrated extinctions, distance by distance."""
+        maps = {name: array.T for name, array in rays.arrays.items()}
+        return cls(
+            distances=rays.distance,
+            mean=maps.pop("mean"),
+            std=maps.pop("std"),
+            quantiles=maps,
+            last_star=rays.last_star,
+            meta={**meta, **rays.regression},
+        )
+
+    @property
+    def median(self) -> np.ndarray | None:
+        """Median of the integral, of a positive density."""
+        return self.quantiles.get("p50")
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Mean, std and quantiles by name."""
+        return {"mean": self.mean, "std": self.std, **self.quantiles}
+
+    def __post_init__(self) -> None:
+        check_distances(self.distances)
+        check_arrays(self.arrays, (len(self.distances), self.mean.shape[-1]))
+        nside_of(self.mean.shape[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineOfSight:
+    """Cumulative extinction along one direction, and the stars near it.
+
+    ``l, b`` [deg]; ``distance`` [pc], ``mean``, ``std`` [mag] along the ray;
+    ``star_distance`` [pc], ``star_extinction``, ``star_error`` [mag] of the stars
+    within ``radius`` [deg]; ``truth`` [mag] along the ray where it is known.
+
+    ``median`` [mag], ``inner`` and ``outer``, each the lower and the upper curve [mag]
+    that hold 68% and 95%, are there if the posterior has samples; ``last_star`` [pc],
+    the end of the last stretch that any star looks through, where it is known.
+    """
+
+    l: float  # noqa: E741  the field's name for Galactic longitude
+    b: float
+    distance: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    star_distance: np.ndarray
+    star_extinction: np.ndarray
+    star_error: np.ndarray
+    radius: float
+    truth: np.ndarray | None = None
+    median: np.ndarray | None = None
+    inner: Band | None = None
+    outer: Band | None = None
+    last_star: float | None = None
+
+    def scaled(self, factor: float) -> LineOfSight:
+        """The same with all extinctions multiplied by a factor."""
+        names = ("mean", "std", "star_extinction", "star_error", "truth", "median")
+        names += ("inner", "outer")
+        known = {n: v for n in names if (v := getattr(self, n)) is not None}
+        return replace(self, **{n: factor * np.asarray(v) for n, v in known.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The *integral* of the density along one axis of the box, with its own error.
+
+    Parameters
+    ----------
+    along
+        ``x``, ``y`` or ``z``: the axis that is integrated over.
+    low, high
+        Where the columns begin and end [pc].
+    arrays
+        ``mean``, ``std`` and, of a positive density, ``p2_5`` to ``p97_5`` [mag]:
+        of the integral, in which errors of neighbouring cells that cancel do cancel.
+        Of shape (up, across): (y, x) along z, (z, x) along y, (z, y) along x.
+    """
+
+    along: str
+    low: float
+    high: float
+    arrays: dict[str, np.ndarray]
+
+
+def near_the_sun(centres: np.ndarray, within: float | None = None) -> Ends:
+    """Ends of columns along x or y [pc]: a wide box is cut to 500 pc on either side.
+
+    Through kiloparsecs every column meets some star's sight line, and the plane's
+    dust: such a picture tells little. ``within`` is another distance from the Sun.
+    """
+    low, high = float(centres[0]), float(centres[-1])
+    if within is None:
+        within = _NEAR if high - low > _WIDE else np.inf
+    ends = max(low, -within), min(high, within)
+    return ends if ends[0] < ends[1] else (low, high)
+
+
+def usual_ends(y: np.ndarray) -> dict[str, Ends | None]:
+    """Ends of the columns that are shown unless told otherwise, by axis.
+
+    ``None`` is the whole box; ``y`` are the centres of its cells.
+    """
+    return {"z": None, "y": near_the_sun(y)}

@@ -1,1 +1,0 @@
-"""The nouns that travel: cubes, integrals along rays, columns, shells."""
