@@ -172,11 +172,10 @@ class InferenceConfig(Settings):
     group share out the stars"""
     seed: Seed = 0
     """seed of every random draw"""
-    search: bool = True
-    """search coarsely for hyperparameters that are auto"""
     learn: bool = True
-    """learn hyperparameters that are auto from 4,000 stars, after the search: by a
-    likelihood given neighbouring stars, corrected by simulations"""
+    """learn hyperparameters that are auto from up to 4,000 stars (and no fewer than 40)
+    by a likelihood given neighbouring stars, corrected by simulations; moments of the
+    extinctions stand for them otherwise"""
     anisotropic: bool = False
     """learn one lengthscale per axis"""
 

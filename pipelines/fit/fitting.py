@@ -147,7 +147,7 @@ def _planned(session: Session, sample: Sample) -> tuple[FitState, Sample]:
         box, notes = choose_box(train.positions(), config, source)
         train = train.select(box.contains(train.positions()))
         speed = measure(session.place["dtype"], session.place["device"])
-        scales, more = start_scales(train, config, generator)
+        scales, more = start_scales(train, config)
         plan = make_plan(
             scales,
             box,

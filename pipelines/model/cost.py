@@ -51,9 +51,9 @@ _PROGRAM, _PER_STAR, _OF_DISTANCES = 1.1e9, 750.0, 1.2
 # For how long each speed is measured [s].
 _TESTED = 0.1
 # What takes about as long for any catalogue [s], on two idle cores: the scales from
-# 4,000 stars, what neighbours share, held-out stars, and predictions of them without a
+# 4,000 stars, what neighbours share, held-out stars, and kriging of them without a
 # map. Measured for 6,000 and 57,000 stars: 6 and 9, 4 and 7, 4 and 6, 5 and 9.
-_BESIDE = {"scales": 7.5, "residual": 6.5, "tests": 5.0, "baselines": 8.0}
+_BESIDE = {"scales": 7.5, "residual": 6.5, "tests": 5.0, "baselines": 6.0}
 # Vectors of a log-normal fit's preconditioner, and how many for every star per point.
 _FEWEST_VECTORS, _MOST_VECTORS, _PER_UNKNOWN = 16, 100, 700
 # Fraction of a CUDA device's memory for a fit: the rest is torch's and cuFFT's.

@@ -55,9 +55,7 @@ NOT_SETTLED = (
 OnStep = Callable[[str, int, float], None]
 
 
-def start_scales(
-    stars: Stars, config: FitConfig, generator: torch.Generator
-) -> tuple[PriorScales, list[str]]:
+def start_scales(stars: Stars, config: FitConfig) -> tuple[PriorScales, list[str]]:
     r"""Return scales from moments of the extinctions, and notes; keep what is given.
 
     The mean density's shape :math:`\hat\mu` and amplitude β are those of the largest
@@ -72,8 +70,8 @@ def start_scales(
     the variance :math:`c / 2\ell`, and the logarithm of a lognormal one that of the
     same relative variance.
     """
-    rows = torch.randperm(len(stars), generator=generator)[:_STARS]
-    some = stars.select(np.sort(rows.numpy()))
+    count = min(len(stars), _STARS)
+    some = stars.select(np.linspace(0, len(stars) - 1, count).astype(np.int64))
     prior, observed, distance = config.prior, some.extinction, some.distance
     assert observed is not None
     even = mean_density(some)
@@ -190,7 +188,7 @@ def learn_prior(
     names, lognormal = open_names(start.mean, config), config.density == "lognormal"
     if not config.inference.learn or not set(names) - {"common_noise"}:
         return None
-    if len(stars) <= FEWEST:
+    if len(stars) < FEWEST:
         return None
     ends = torch.as_tensor(stars.positions())
     rows = spread_rows(ends, _STARS, generator)

@@ -45,9 +45,9 @@ def fit_residual(
 
     The map has not seen the last stars, ``validation`` in number: the covariance is
     learnt on them, and then they are neighbours like the fitted ones. The generator
-    puts them in a random order: catalogues are ordered on the sky. The form of the covariance and
-    the outliers are those of a ``known`` residual of the same stars. Without samples
-    the residuals are those of the posterior's mean.
+    puts them in a random order: catalogues are ordered on the sky. The form of the
+    covariance and the outliers are those of a ``known`` residual of the same stars.
+    Without samples the residuals are those of the posterior's mean.
 
     Raises
     ------

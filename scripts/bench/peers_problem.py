@@ -131,7 +131,9 @@ def make_problem(
         started = now()
         arrays |= learnt_prior(mock.train, test, rule)
         facts["search_cpu_seconds"] = (now() - started).cpu
-    path_length = float(mock.train.distance.sum())
+    extinction, sigma = mock.train.extinction, mock.train.extinction_error
+    assert extinction is not None
+    assert sigma is not None
     np.savez(
         folder / PROBLEM,
         **arrays,
@@ -140,9 +142,9 @@ def make_problem(
         lower=lower,
         upper=-lower,
         heights=np.abs(lower[2] + np.arange(size[2]) * grid.spacing[2]),
-        mean_density=np.sum(mock.train.extinction) / path_length,
-        extinction=mock.train.extinction,
-        sigma=mock.train.extinction_error,
+        mean_density=extinction.sum() / mock.train.distance.sum(),
+        extinction=extinction,
+        sigma=sigma,
         ends=train,
         test_ends=test,
     )
@@ -188,7 +190,7 @@ def learnt_prior(
     """
     config = load_config(FitConfig, overrides=["model.density=gaussian"])
     generator = torch.Generator().manual_seed(0)
-    chosen, _ = start_scales(stars, config, generator)
+    chosen, _ = start_scales(stars, config)
     learnt = learn_prior(
         chosen, stars, config, generator=generator, on_step=lambda *_: None
     )

@@ -49,10 +49,7 @@ ARGUMENTS = {
     "verify": "PATH",
     "status": "RUN",
 }
-QUICK = (
-    "--set inference.search=false --set inference.learn=false "
-    "--set box.spacing=200 --set inference.samples=2"
-)
+QUICK = "--set inference.learn=false --set box.spacing=200 --set inference.samples=2"
 
 
 @pytest.fixture
@@ -163,9 +160,7 @@ MISTAKES = {
         "only 0 of 3000 stars lie in the box"
     ),
     "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
-    "fit stars.parquet -o x --set inference.search=false --set box.spacing=0.1": (
-        "in a box of"
-    ),
+    "fit stars.parquet -o x --set box.spacing=0.1": ("in a box of"),
     "fit stars.parquet": "Missing option '-o'",
     "fit stars.parquet -o x --colour red": "No such option",
     "fot stars.parquet -o x": "No such command 'fot'",
