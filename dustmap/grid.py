@@ -1,13 +1,19 @@
-"""Regular grids of inducing points."""
+"""Regular grids of inducing points.
+
+Torch is imported where tensors are made: maps are read without it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,8 @@ class Grid:
 
     def axis(self, axis: int) -> Float[Tensor, " n"]:
         """Coordinates of the points along one axis (float64)."""
+        import torch
+
         steps = torch.arange(self.shape[axis], dtype=torch.float64)
         return self.origin[axis] + steps * self.spacing[axis]
 
@@ -92,8 +100,10 @@ class Grid:
 
     def contains(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
         """Whether points lie in the closed box between first and last point."""
-        lower, upper = x.new_tensor(self.lower), x.new_tensor(self.upper)
-        return ((x >= lower) & (x <= upper)).all(dim=-1)
+        inside: Any = True
+        for axis, (lower, upper) in enumerate(zip(self.lower, self.upper, strict=True)):
+            inside = inside & (x[..., axis] >= lower) & (x[..., axis] <= upper)
+        return inside
 
     def refined(self, factor: int) -> Grid:
         """The grid with ``factor`` times finer spacing on the same box."""
@@ -123,6 +133,8 @@ def _is_smooth(n: int) -> bool:
 
 
 def _mesh(axes: list[Float[Tensor, " _"]]) -> Float[Tensor, "*n d"]:
+    import torch
+
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
 
@@ -156,6 +168,8 @@ class Torus:
 
         ``refinement`` asks for the torus with that many times finer spacing.
         """
+        import torch
+
         axes = []
         for n, h in zip(self.shape, self.grid.spacing, strict=True):
             total = n * refinement
@@ -168,6 +182,8 @@ class Torus:
         self, refinement: int = 1, device: torch.device | str = "cpu"
     ) -> list[Float[Tensor, " _"]]:
         """The non-negative displacements of :meth:`lags` along every axis (float64)."""
+        import torch
+
         return [
             torch.arange(n * refinement // 2 + 1, dtype=torch.float64, device=device)
             * (h / refinement)
@@ -180,6 +196,8 @@ def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
 
     The padding is never looked at: what stands there need only be finite and smooth.
     """
+    import torch
+
     axes = []
     for axis, n in enumerate(torus.shape):
         last = (torus.grid.shape[axis] - 1) * refinement

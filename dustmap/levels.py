@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.grid import Grid, Torus, torus_positions
+from dustmap.nested_grids import NestedGrids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,15 @@ class Levels:
     def __post_init__(self) -> None:
         if not self.tori:
             raise ValueError("levels need at least one torus")
-        for coarse, fine in itertools.pairwise(t.grid for t in self.tori):
-            _require_nested(coarse, fine)
+        self.grids.require_shared_points()
 
     def __len__(self) -> int:
         return len(self.tori)
 
     @property
-    def grids(self) -> tuple[Grid, ...]:
+    def grids(self) -> NestedGrids:
         """The boxes' grids."""
-        return tuple(torus.grid for torus in self.tori)
+        return NestedGrids(grids=tuple(torus.grid for torus in self.tori))
 
     @property
     def dimension(self) -> int:
@@ -66,13 +65,6 @@ class Levels:
         """A vector's parts, one for each level."""
         return field.split([torus.size for torus in self.tori], dim=-1)
 
-    def level_of(self, x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
-        """The finest level whose box holds each point (0 outside of all)."""
-        level = torch.zeros(len(x), dtype=torch.int64)
-        for number, grid in enumerate(self.grids):
-            level[grid.contains(x)] = number
-        return level
-
     def positions(self, refinement: int = 1) -> Float[Tensor, "f d"]:
         """Positions of all points, those of paddings at the nearest of their box."""
         return torch.cat([torus_positions(t, refinement) for t in self.tori])
@@ -81,27 +73,3 @@ class Levels:
         """A vector with one value for each level."""
         sizes = torch.tensor([torus.size for torus in self.tori])
         return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
-
-
-def _require_nested(coarse: Grid, fine: Grid) -> None:
-    if fine.dimension != coarse.dimension:
-        raise ValueError(
-            f"levels have {coarse.dimension} and {fine.dimension} axes: they need as "
-            "many"
-        )
-    for h, finer in zip(coarse.spacing, fine.spacing, strict=True):
-        if abs(finer - h / 2) > 1e-9 * h:
-            raise ValueError(
-                f"spacing must be halved from level to level, got {coarse.spacing} "
-                f"and {fine.spacing}"
-            )
-    for corner in (fine.lower, fine.upper):
-        index = coarse.index_of(corner)
-        place = [o + i * h for o, i, h in zip(coarse.origin, index, coarse.spacing)]
-        inside = all(0 <= i < n for i, n in zip(index, coarse.shape, strict=True))
-        gaps = zip(place, corner, coarse.spacing, strict=True)
-        if not inside or any(abs(a - b) > 1e-6 * h for a, b, h in gaps):
-            raise ValueError(
-                f"the corner {corner} of a level's box is no point of the coarser grid "
-                f"from {coarse.lower} to {coarse.upper} every {coarse.spacing}"
-            )

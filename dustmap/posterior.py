@@ -14,7 +14,6 @@ from dustmap.functionals import Functionals, LineIntegrals, PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.moments import Moments, degrees_of, moments_over_samples
 from dustmap.residual.field import ResidualField
-from dustmap.residual.joint_draws import draw_extinctions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +158,8 @@ class Posterior:
                 values[:, rows], variance = correct(kind.points, values[:, rows])
                 unresolved[:, rows] = variance.sqrt() * white[:, rows]
             else:
-                values[:, rows] = draw_extinctions(
-                    self.residual, kind.end, values[:, rows], white[:, rows]
+                values[:, rows] = self.residual.draw(
+                    kind.end, values[:, rows], white[:, rows]
                 )
                 unresolved[:, rows] = 0.0
         return values + unresolved

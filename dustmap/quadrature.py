@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dustmap.grid import Grid
+from dustmap.nested_grids import NestedGrids
 
 Fractions = tuple[Int[Tensor, " p"], Float[Tensor, " p"], Float[Tensor, " p"]]
 
@@ -67,13 +68,13 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
-    """Steps of at most ``step``, half as long in each next of nested ``finer`` boxes.
+    """Steps of at most ``step``, half as long in each next finer one of the ``grids``.
 
-    Rays are cut where they pass a face of a box.
+    Rays are cut where they pass a face of a finer grid's box.
     """
 
     step: float
-    finer: tuple[Grid, ...] = ()
+    grids: NestedGrids | None = None
 
     def __post_init__(self) -> None:
         if not self.step > 0:
@@ -84,7 +85,8 @@ class _Stepped:
         count, direction = len(start), end - start
         lengths = torch.linalg.vector_norm(direction, dim=-1)
         edges = [torch.zeros(count, 1), torch.ones(count, 1)]
-        edges += [_crossings(start, direction, grid) for grid in self.finer]
+        if self.grids is not None:
+            edges += [_crossings(start, direction, grid) for grid in self.grids.finer]
         cuts = torch.cat([e.to(torch.float64) for e in edges], dim=1).sort(dim=1).values
         # A part of rounding's length would be a node more in the next box.
         kept = cuts[:, 1:] - cuts[:, :-1] > 1e-12
@@ -93,8 +95,9 @@ class _Stepped:
         low, high = cuts[rows, number], cuts[rows, number + 1]
         middle = start[rows] + ((low + high) / 2)[:, None] * direction[rows]
         step = torch.full_like(low, self.step)
-        for level, grid in enumerate(self.finer, start=1):
-            step[grid.contains(middle)] = self.step / 2**level
+        if self.grids is not None:
+            level = torch.from_numpy(self.grids.level_of(middle.numpy())).clamp(min=0)
+            step /= 2**level
         return Pieces(rows, low, high, (high - low) * lengths[rows], step)
 
 

@@ -51,10 +51,9 @@ folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
 # minutes (`checkpoint.minutes`), here also after every Gauss–Newton step.
 
 # %%
-box = {"truth.half_x": 600, "truth.half_y": 600, "truth.half_z": 200}
-mock = dustmap.simulate(
-    folder / "mock.parquet", settings={"stars": 1500, "seed": 8, **box}
-)
+box = {"half_x": 600, "half_y": 600, "half_z": 200}
+mock = folder / "mock.parquet"
+dustmap.simulate(stars=1500, seed=8, truth=box).write(mock)
 print(dustmap.ingest(mock, folder / "stars.parquet", preset="mock"))
 
 (folder / "fit.toml").write_text(
@@ -88,7 +87,7 @@ iterations = 1
 
 # %%
 command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-command += ["--nproc-per-node", "2", "-m", "pipelines.fit"]
+command += ["--nproc-per-node", "2", "-m", "pipelines.cli", "fit"]
 command += ["stars.parquet", "-o", "run", "-c", "fit.toml", "--resume"]
 print(" ".join(["torchrun", *command[4:]]))
 
@@ -117,7 +116,7 @@ job = start("first.log")
 
 
 def is_inferring(found):
-    return found["checkpoint"] and found["checkpoint"]["stage"] == "inferring"
+    return found["checkpoint"] and "under way" in found["checkpoint"]["stage"]
 
 
 seen = wait_for(job, is_inferring)
@@ -147,7 +146,7 @@ print(describe(stopped))
 assert stopped["state"] == "stopped"
 
 # %% [markdown]
-# `run.unfinished` holds the newest checkpoints, each with hashes of its files. `run` appears
+# `run.unfinished` holds the newest two checkpoints, each one file with its own hash. `run` appears
 # by one rename when it is complete, so that no program reads half of a run. A node that
 # dies without a signal leaves the last checkpoint.
 

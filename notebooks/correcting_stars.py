@@ -56,12 +56,10 @@ rng = np.random.default_rng(5)
 # From 2,500 mock stars within 600 pc, on a coarse grid with given scales, in seconds.
 
 # %%
-box = {"truth.half_x": 600, "truth.half_y": 600, "truth.half_z": 200}
-mock = dustmap.simulate(
-    folder / "mock.parquet",
-    truth=folder / "truth.zarr",
-    settings={"stars": 2500, "seed": 6, **box},
-)
+box = {"half_x": 600, "half_y": 600, "half_z": 200}
+mock = folder / "mock.parquet"
+made = dustmap.simulate(stars=2500, seed=6, truth=box)
+made.write(mock, truth=folder / "truth.zarr")
 dustmap.ingest(mock, folder / "stars.parquet", preset="mock")
 settings = {
     "box.x": [-600, 600],

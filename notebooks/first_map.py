@@ -57,16 +57,10 @@ folder = Path(tempfile.mkdtemp(prefix="first-map-"))
 # setting and its default.
 
 # %%
-galaxy = {
-    "stars": 3000,
-    "seed": 3,
-    "truth.half_x": 800,
-    "truth.half_y": 800,
-    "truth.half_z": 200,
-}
-mock = dustmap.simulate(
-    folder / "mock.parquet", truth=folder / "truth.zarr", settings=galaxy
-)
+box = {"half_x": 800, "half_y": 800, "half_z": 200}
+galaxy = {"stars": 3000, "seed": 3, "truth": box}
+mock = folder / "mock.parquet"
+dustmap.simulate(**galaxy).write(mock, truth=folder / "truth.zarr")
 
 # %% [markdown]
 # ## Ingest

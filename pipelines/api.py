@@ -29,8 +29,10 @@ from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
+    from pipelines.config import SimulateConfig
     from pipelines.query.filling import FilledMap
     from pipelines.regress import Report
+    from pipelines.simulate import Simulation
 
 __all__ = [
     "Beam",
@@ -193,24 +195,36 @@ def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
     return run_ingest([Path(source) for source in each], Path(output), **options)
 
 
-def simulate(
-    output: PathLike,
-    *,
-    truth: PathLike | None = None,
-    settings: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Write a mock catalogue, and its true density where ``truth`` says.
+def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulation:
+    """Make a mock catalogue, in memory, and the true density behind it.
 
-    ``settings`` are keys of ``dustmap config --simulate``; returns the catalogue.
+    Parameters
+    ----------
+    config
+        All settings, instead of ``settings``.
+    settings
+        Those of ``dustmap config --simulate`` that differ from their defaults, sections
+        as mappings: ``simulate(stars=3000, seed=1, dust={"clouds": 0})``, or by their
+        whole names, ``**{"dust.clouds": 0}``.
+
+    Returns
+    -------
+    ``stars`` and ``truth``, and ``write(output, truth=None)``, which makes the files of
+    the verb.
+
+    Raises
+    ------
+    InputError
+        If a setting is unknown, or next to no star can be seen.
     """
     from pipelines.config import SimulateConfig, load_config
     from pipelines.simulate import simulate as run_simulate
 
-    config = load_config(SimulateConfig, overrides=_overrides(settings))
-    place = None if truth is None else Path(truth)
-    run_simulate(config, Path(output), truth=place, overwrite=overwrite)
-    return Path(output)
+    if config is None:
+        config = load_config(SimulateConfig, overrides=_overrides(settings))
+    elif settings:
+        raise InputError(f"give a config, or {', '.join(settings)}, not both")
+    return run_simulate(config)
 
 
 def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTable:
@@ -276,8 +290,14 @@ def _kept_until_exit() -> Path:
 
 
 def _overrides(settings: Mapping[str, Any] | None) -> list[str]:
-    """As the command line has them: JSON's values are TOML's."""
-    return [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+    """Return settings as the command line has them: JSON's values are TOML's."""
+    found = []
+    for key, value in (settings or {}).items():
+        if isinstance(value, Mapping):
+            found += [f"{key}.{each}" for each in _overrides(value)]
+        else:
+            found.append(f"{key}={json.dumps(value)}")
+    return found
 
 
 def _places(coords: SkyCoord) -> Stars:

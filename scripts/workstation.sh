@@ -27,7 +27,7 @@ stopped=no
 trap 'stopped=yes; pkill -USR1 -P "$fit" || true' USR1 TERM INT
 setsid bash -c "trap '' USR1; exec \"\$@\"" ranks \
   "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" \
-  -m pipelines.fit "$catalogue" -o "$run" --resume "$@" &
+  -m pipelines.cli fit "$catalogue" -o "$run" --resume "$@" &
 fit=$!
 status=0
 while true; do

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ from torch import Tensor
 TIMEOUT = 60.0
 # What the others wait while one rank works alone (it is watched by its connection).
 _PATIENT = timedelta(days=7)
+
+T = TypeVar("T")
 
 
 class PeerError(RuntimeError):
@@ -166,27 +168,30 @@ class Group:
             with self._collective("waiting"):
                 dist.barrier(group=self._patient)
 
-    def from_first(self, text: Callable[[], str]) -> str:
-        """What rank 0 makes, on all ranks; the others wait, however long it takes.
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what rank 0 makes, on all ranks; the others wait, however long.
+
+        It is sent pickled, from one process of this program to the others.
 
         Raises
         ------
         Exception
-            What ``text`` raises, on rank 0; PeerError then on the others.
+            What ``make`` raises, on rank 0; PeerError then on the others.
         """
         if self.size == 1:
-            return text()
-        made: list[str | None] = [None]
+            return make()
+        # A list that is empty says that it failed.
+        made: list[list[T]] = [[]]
         try:
             if self.first:
-                made = [text()]
+                made = [[make()]]
         finally:
             # Also if it failed: the others would wait for ever.
             with self._collective("waiting"):
                 dist.broadcast_object_list(made, group=self._patient, group_src=0)
-        if made[0] is None:
+        if not made[0]:
             raise PeerError(f"{self._name}: rank 0 failed, see its message")
-        return made[0]
+        return made[0][0]
 
     @contextmanager
     def _collective(self, kind: str) -> Iterator[None]:

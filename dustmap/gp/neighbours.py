@@ -40,7 +40,7 @@ from torch import Tensor
 from dustmap.functionals import Functionals, PointValues
 from dustmap.gp.regression import Regression, gradients_of, leaves_of
 from dustmap.kernels import Radial
-from dustmap.residual.kriging import cholesky_factors
+from dustmap.residual.kriging import solve_neighbourhoods
 from dustmap.residual.neighbours import RowIndex, without_self
 
 # Covariances of neighbours in one block: larger arrays leave the processor's cache.
@@ -191,9 +191,9 @@ class NeighbourGP(Regression):
         return _blocks(self.scored, self.near)
 
     def _solve(self, near: Tensor, block: _Block) -> _Solved:
-        factor = cholesky_factors(block.among, self.noise_variance[near])
-        right = torch.stack([block.across, self.residual[near]], dim=-1)
-        alpha, beta = torch.cholesky_solve(right, factor).unbind(-1)
+        right = torch.stack([block.across, self.residual[near]], dim=1)
+        noise = self.noise_variance[near]
+        alpha, beta = solve_neighbourhoods(block.among, noise, right).unbind(1)
         return _Solved(
             alpha=alpha,
             beta=beta,

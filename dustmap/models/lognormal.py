@@ -253,7 +253,8 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
     def _point_variance(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """``c`` of each point, on the level that it has."""
         levels = self.whitening.levels
-        level, variance = levels.level_of(points), points.new_zeros(len(points))
+        level = torch.from_numpy(levels.grids.level_of(points.numpy()))
+        variance = points.new_zeros(len(points))
         for number, (local, grid) in enumerate(
             zip(self.local, levels.grids, strict=True)
         ):

@@ -48,7 +48,7 @@ class _Rays(NamedTuple):
     def of(cls, rays: LineIntegrals, rule: FixedStep) -> _Rays:
         pieces = rule.pieces(rays.start, rays.end)
         start, end = rays.start[pieces.rows], rays.end[pieces.rows]
-        if rule.finer:
+        if rule.grids is not None:
             way = end - start
             end = start + pieces.high[:, None] * way
             start = start + pieces.low[:, None] * way

@@ -9,6 +9,14 @@ sample s has
    v = C_{**} - c^\top (C + D)^{-1} c ,
 
 over the nearest stars, so that map and residual vary together.
+
+Joint draws go from one place to the next: in a random order every place is kriged from
+its nearest stars, with their residuals from one posterior sample, and from the nearest
+places before it, with their drawn values :math:`f` (Vecchia 1988, JRSS B 50, 297):
+
+.. math:: f_m = B_m (r, f_{\text{before}}) + \sqrt{v_m}\, z_m .
+
+So neighbouring places share what no star tells of either.
 """
 
 from __future__ import annotations
@@ -21,25 +29,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.along_ray import AlongRay
-from dustmap.residual.compiled_kriging import krige_rays, predict_rays
-from dustmap.residual.corrections import calibrated, corrected
-from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.kriging import Kriging
-from dustmap.residual.learning import OUTLYING
-from dustmap.residual.neighbours import RowIndex, nearest, without_self
-from dustmap.residual.rays import DensityCube, Rays
+from dustmap.residual.corrections import calibrated, corrected, spread
+from dustmap.residual.covariance import RayCovariance, Rays, rays_to
+from dustmap.residual.cube import DensityCube
+from dustmap.residual.kriging import Kriging, krige_rays, predict_rays, walk
+from dustmap.residual.neighbours import RowIndex, nearest, nearest_earlier, without_self
 
 # Neighbours of a place.
 COUNT = 64
 # Neighbours of every star when outliers are weighed.
 _FEW = 20
+# How much wider outliers scatter than other stars.
+OUTLYING = 10.0
 # The power of the factor on variances that densities have. No star tells theirs: in
 # three simulated skies 68% intervals held 72%, 74% and 68% of densities with this,
 # 66%, 69% and 63% with one.
 _OF_DENSITIES = 0.5
 # Densities of rays are raised to at least this fraction of the mean.
 _DARKEST = 0.02
+# Neighbours of a drawn place among the stars, and among the places before it.
+_STARS, _PLACES = 40, 24
+# Noise of a drawn place [mag²]: at the observer its extinction does not vary.
+_EXACT = 1e-12
+# Seed of the order, which draws hardly depend on.
+_ORDER = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +69,8 @@ class ResidualField:
         Variance of each star's extinction, and the same with that of outliers raised
         [mag²].
     weights, nugget, outliers
-        Of the covariance; see `Learnt`.
+        Variances of the relative density on every scale, the variance of what no
+        neighbour shares [mag²], and the fraction of stars that are outliers.
     scales
         The factors on predicted variances, those of samples included, with which 68% of
         the stars that the map had not seen lie within one standard deviation: one for
@@ -87,23 +101,25 @@ class ResidualField:
     gain: float = math.nan
     tails: float = math.inf
 
-    @property
-    def form(self) -> FreeSpectrum | AlongRay:
-        """That of the covariance."""
+    @cached_property
+    def covariance(self) -> RayCovariance:
+        """The covariance of rays: along them, or without a cube by a free spectrum."""
         if self.cube is None:
-            return FreeSpectrum()
-        cube = self.cube
-        return AlongRay(
-            edges=cube.edges(), cells=cube.cells(), lengthscales=cube.scales
+            return RayCovariance(weights=self.weights)
+        return RayCovariance(
+            weights=self.weights,
+            lengthscales=self.cube.scales,
+            edges=self.cube.edges(),
+            cells=self.cube.cells(),
         )
 
     @property
     def darkest(self) -> float:
-        """The least density of a ray [mag/pc]; the same whatever places are asked."""
+        """The least density of a ray [mag/pc], whatever places are predicted."""
         return least_density(self.rays.density * self.rays.lengths, self.rays.lengths)
 
     def with_outliers_weighed(self, outliers: float) -> ResidualField:
-        r"""The noise of outliers raised, by what their neighbours predict.
+        r"""Raise the noise of outliers, by what their neighbours predict.
 
         A star's deviation z from the prediction without itself is a standard normal or,
         in this part of the stars, ten times as wide. Its precision is the mean over
@@ -129,7 +145,7 @@ class ResidualField:
         extinctions: Float[Tensor, "s m"],
         count: int = COUNT,
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Every sample's extinctions to places [pc], corrected, and ``v`` [mag²].
+        """Correct every sample's extinctions to places [pc]; also return ``v`` [mag²].
 
         From the ``count`` stars nearest to the star nearest to each place.
         """
@@ -139,7 +155,7 @@ class ResidualField:
         return corrected(extinctions, mean, scale), scale * variance
 
     def scale_at(self, distance: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """The factor of the finest grid that reaches so far [pc]."""
+        """Return the factor of the finest grid that reaches so far [pc]."""
         if self.cube is None or len(self.scales) == 1:
             return self.scales[0].expand(len(distance))
         return self.scales[self.cube.level_at(distance)]
@@ -147,20 +163,20 @@ class ResidualField:
     def places(
         self, ends: Float[Tensor, "m 3"], extinction: Float[Tensor, " m"]
     ) -> Rays:
-        """Rays to places [pc] as the covariance needs them."""
+        """Return rays to places [pc] as the covariance needs them."""
         rays = rays_to(ends, extinction, self.darkest)
         return rays if self.cube is None else self.cube.along(rays)
 
     def correct_density(
         self, points: Float[Tensor, "m 3"], densities: Float[Tensor, "s m"]
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, "s m"]]:
-        r"""Every sample's densities at points [pc], corrected, and their variances.
+        r"""Correct every sample's densities at points [pc]; return them and variances.
 
         The residual of the density is :math:`\rho_s(x) (a / \bar\rho)(x) \delta(x)`
         with the amplitude a of `DensityCube` over the mean map's density. The relative
         density :math:`\delta` has the variance :math:`\sum_j w_j`; its covariance with
         the extinction of a star is that of
-        :mod:`dustmap.residual.compiled_covariance`.
+        :mod:`dustmap.residual.covariance`.
         """
         assert self.cube is not None
         nowhere = torch.zeros(len(points), dtype=torch.float64)
@@ -175,22 +191,23 @@ class ResidualField:
         return found, scale * left**2 * variance
 
     def correlation_length(self, points: Float[Tensor, "m 3"]) -> Float[Tensor, " m"]:
-        r"""The length [pc] over which the relative density adds up along any line.
+        r"""Return the length [pc] over which the relative density adds up along a line.
 
         :math:`\int \mathrm{corr}(t)\,dt = 2 \sum_j w_j \ell_j / \sum_j w_j` with the
         scales :math:`\ell_j` at these points.
         """
-        assert isinstance(self.form, AlongRay)
-        form, distance = self.form, torch.linalg.vector_norm(points, dim=1)
-        scales = self.weights.new_tensor(form.lengthscales)
+        edges, cells = self.covariance.edges, self.covariance.cells
+        assert edges is not None
+        assert cells is not None
+        scales = self.weights.new_tensor(self.covariance.lengthscales)
         length = 2 * (self.weights @ scales) / self.weights.sum()
-        shells = torch.bucketize(distance, form.edges[1:-1], right=True)
-        return length * form.cells[shells]
+        distance = torch.linalg.vector_norm(points, dim=1)
+        return length * cells[torch.bucketize(distance, edges[1:-1], right=True)]
 
     def _predict(
         self, places: Rays, count: int, *, points: bool = False
     ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
-        """Places from the neighbours of the star nearest to each, by every sample.
+        """Predict places from the neighbours of the star nearest to each.
 
         Cubes and maps of the sky have many places of one star.
         """
@@ -199,38 +216,76 @@ class ResidualField:
         found, blocks = own.unique(return_inverse=True)
         near = index.nearest(self.rays[found].coordinates(self.stretch), count)
         return predict_rays(
-            *(self.form, self.weights, self.rays, self.noise + self.nugget),
-            *(self.residuals, places, near, blocks),
+            self.covariance,
+            self.rays,
+            self.noise + self.nugget,
+            self.residuals,
+            places,
+            near,
+            blocks,
             points=points,
         )
 
     @cached_property
     def _index(self) -> RowIndex:
-        """The stars' places; queries ask for them again and again."""
+        """The stars' places, which every query needs."""
         stars = self.rays.coordinates(self.stretch)
         return RowIndex.of(stars, stars.new_ones(1))
 
     def krige(self, places: Rays, neighbours: Int[Tensor, "m k"]) -> Kriging:
-        """Places from their neighbours among the stars."""
+        """Krige places from their neighbours among the stars."""
         noise = self.noise + self.nugget
-        return krige_rays(self.form, self.weights, self.rays, noise, places, neighbours)
+        return krige_rays(self.covariance, self.rays, noise, places, neighbours)
+
+    def draw(
+        self,
+        ends: Float[Tensor, "m 3"],
+        extinctions: Float[Tensor, "s m"],
+        white: Float[Tensor, "s m"],
+    ) -> Float[Tensor, "s m"]:
+        """Draw every sample's extinctions to places [pc] with a residual of their own.
+
+        ``white`` are independent standard normals.
+        """
+        places = self.places(ends, extinctions.mean(dim=0))
+        generator = torch.Generator().manual_seed(_ORDER)
+        order = torch.randperm(len(places), generator=generator)
+        residual = torch.empty(white.shape, dtype=torch.float64)
+        residual[:, order] = self._drawn(places[order], white[:, order])
+        scale = self.scale_at(places.lengths)
+        return corrected(extinctions, residual, scale, drawn=True)
+
+    def _drawn(self, places: Rays, white: Float[Tensor, "s m"]) -> Float[Tensor, "s m"]:
+        """Draw the residuals of places in this order."""
+        stars, points = (x.coordinates(self.stretch) for x in (self.rays, places))
+        near, first = nearest(stars, points, _STARS), len(stars)
+        # The first have all before them for neighbours.
+        blocks = [
+            torch.cat([near[m : m + 1], first + torch.arange(m)[None]], dim=1)
+            for m in range(min(_PLACES, len(places)))
+        ]
+        if len(places) > _PLACES:
+            before = first + nearest_earlier(points, _PLACES)
+            blocks.append(torch.cat([near[_PLACES:], before], dim=1))
+        given = spread(self.residuals, self.scale_at(self.rays.lengths))
+        values = torch.cat([given, torch.zeros_like(white)], dim=1).numpy()
+        known = self.noise + self.nugget
+        noise = torch.cat([known, known.new_full((len(places),), _EXACT)])
+        rays, row = self.rays.followed_by(places), first
+        for neighbours in blocks:
+            rows = slice(row, row + len(neighbours))
+            found = krige_rays(self.covariance, rays, noise, rays[rows], neighbours)
+            scale = self.scale_at(rays.lengths[rows])
+            std = (scale * found.variance).sqrt()
+            own = slice(row - first, row - first + len(neighbours))
+            innovations = (std * white[:, own]).numpy()
+            walk(values, row, neighbours.numpy(), found.weights.numpy(), innovations)
+            row += len(neighbours)
+        return torch.from_numpy(values[:, first:])
 
 
 def least_density(
     extinction: Float[Tensor, " n"], lengths: Float[Tensor, " n"]
 ) -> float:
-    """The density [mag/pc] below which rays count as no darker, of the stars' rays."""
+    """Return the density [mag/pc] below which rays count as no darker."""
     return _DARKEST * float(extinction.clamp_min(0.0).sum() / lengths.sum())
-
-
-def rays_to(
-    ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
-) -> Rays:
-    """Rays from the observer to places [pc] where the map has these extinctions."""
-    lengths = torch.linalg.vector_norm(ends, dim=-1)
-    safe = lengths.clamp_min(1e-9)
-    return Rays(
-        directions=ends / safe[:, None],
-        lengths=lengths,
-        density=(extinction / safe).clamp_min(least),
-    )

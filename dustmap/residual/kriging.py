@@ -1,4 +1,4 @@
-r"""Prediction of a place from its nearest rows.
+r"""Prediction of places from their nearest rows.
 
 With the covariance ``C`` of the rows, their noise ``D`` and residuals ``r``, from the
 neighbours :math:`N` of a place,
@@ -8,55 +8,466 @@ neighbours :math:`N` of a place,
    v = C_{**} - c^\top (C_{NN} + D_N)^{-1} c .
 
 With all rows for neighbours this is the exact Gaussian process (nearest-neighbour
-Gaussian processes: Datta et al. 2016, JASA 111, 800).
+Gaussian processes: Datta et al. 2016, JASA 111, 800). Loops over neighbourhoods are
+compiled, some of them on each thread, by one factorisation :math:`U^\top U`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dustmap.linalg.compiled_tasks import compiled, in_parallel, thread_count
+from dustmap.residual.covariance import (
+    RayCovariance,
+    Rays,
+    covariances,
+    point_covariance,
+)
+
 # Rows' own variances are raised by this part: covariances are from a table that is good
 # to as much, and of rays close to one another would not be positive definite.
 JITTER = 5e-3
+# Places of a block that are solved for at once.
+_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kriging:
     """Weights of the neighbours' residuals, and the variance that is left.
 
-    ``variance`` is that of the noise-free value.
+    ``variance`` is that of the noise-free value, ``prior`` without neighbours.
     """
 
     neighbours: Int[Tensor, "m k"]
     weights: Float[Tensor, "m k"]
     variance: Float[Tensor, " m"]
+    prior: Float[Tensor, " m"]
 
     def mean(self, residuals: Float[Tensor, "*s n"]) -> Float[Tensor, "*s m"]:
-        """The prediction from residuals of all rows."""
+        """Predict from residuals of all rows."""
         rows = residuals.reshape(-1, residuals.shape[-1])
         # One set of residuals at a time: all neighbours' are k times as many numbers.
         found = [(row[self.neighbours] * self.weights).sum(-1) for row in rows]
         return torch.stack(found).reshape(*residuals.shape[:-1], -1)
 
 
-def cholesky_factors(
-    covariance: Float[Tensor, "m k k"], noise: Float[Tensor, "m k"]
-) -> Float[Tensor, "m k k"]:
-    """Lower factors of every neighbourhood's covariance and noise.
+def krige_rays(
+    covariance: RayCovariance,
+    rays: Rays,
+    noise: Float[Tensor, " n"],
+    places: Rays,
+    neighbours: Int[Tensor, "m k"],
+) -> Kriging:
+    """Find the weights of the neighbours' residuals for every place.
+
+    The variance that is left is never below `JITTER` times the prior variance: the
+    tables are no more accurate.
+
+    Raises
+    ------
+    FloatingPointError
+        If a neighbourhood's covariance is not positive definite.
+    """
+    given, _ = _prepared(covariance, rays, noise, places, neighbours)
+    weights = np.zeros(tuple(neighbours.shape))
+    variance, prior = np.full((2, len(places)), np.nan)
+    _in_parts(_krige, neighbours, *given, weights, variance, prior)
+    _require_solved(variance, "places have neighbours")
+    weights, variance, prior = map(torch.from_numpy, (weights, variance, prior))
+    return Kriging(
+        neighbours=neighbours, weights=weights, variance=variance, prior=prior
+    )
+
+
+def predict_rays(
+    covariance: RayCovariance,
+    rays: Rays,
+    noise: Float[Tensor, " n"],
+    residuals: Float[Tensor, "s n"],
+    places: Rays,
+    neighbours: Int[Tensor, "b k"],
+    blocks: Int[Tensor, " m"],
+    *,
+    points: bool = False,
+) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"]]:
+    r"""Predict every place from every set of residuals, with its variance.
+
+    It is that of the extinction to the places; with ``points``, that of the relative
+    density there. Places of one of the ``blocks`` have the same neighbours, whose
+    covariance :math:`U^\top U` is factorised once: with :math:`z = U^{-\top} c` the
+    mean is :math:`z^\top U^{-\top} r` and the variance :math:`C_{**} - z^\top z`, at
+    least as in `krige_rays`.
+
+    Raises
+    ------
+    FloatingPointError
+        If a neighbourhood's covariance is not positive definite.
+    """
+    given, used = _prepared(covariance, rays, noise, places, neighbours, points=points)
+    order = blocks.argsort(stable=True)
+    starts = torch.searchsorted(blocks[order], torch.arange(len(neighbours) + 1))
+    # Those of one row beside each other.
+    known = residuals.T[used].contiguous().numpy()
+    prior = float(covariance.weights.sum()) if points else math.nan
+    mean = np.zeros((len(places), known.shape[1]))
+    variance = np.full(len(places), np.nan)
+    own = known, order.numpy(), starts.numpy(), prior
+    _in_parts(_predict, neighbours, *given, *own, mean, variance)
+    _require_solved(variance, "places have neighbours")
+    return torch.from_numpy(mean).T, torch.from_numpy(variance)
+
+
+def _prepared(
+    covariance: RayCovariance,
+    rays: Rays,
+    noise: Float[Tensor, " n"],
+    places: Rays,
+    neighbours: Int[Tensor, "b k"],
+    *,
+    points: bool = False,
+) -> tuple[tuple[Any, ...], Int[Tensor, " u"]]:
+    """Return the first arguments of the loops, and the numbers of the rays in them."""
+    used = torch.arange(len(rays))
+    if neighbours.numel() < len(rays):
+        # Few places do not pay for the columns of all rays.
+        used, neighbours = neighbours.unique(return_inverse=True)
+        rays, noise = rays[used], noise[used]
+    columns = covariance.columns(rays), covariance.columns(places)
+    tables = covariance.tables(points=points)
+    return (*columns, noise.numpy(), neighbours.numpy(), tables), used
+
+
+def _in_parts(loop: Callable, neighbours: Int[Tensor, "b k"], *given: Any) -> None:
+    """Run a loop over neighbourhoods, a part of them on each thread."""
+    count, size = neighbours.shape
+    threads = thread_count(count * size**3)
+    edges = np.linspace(0, count, threads + 1).astype(int)
+    in_parallel(lambda n: loop(edges[n], edges[n + 1], *given), threads)
+
+
+def _require_solved(values: Float[np.ndarray, " m"], whose: str) -> None:
+    """Refuse solutions that the loops left out."""
+    failed = int(np.isnan(values).sum())
+    if failed:
+        raise FloatingPointError(
+            f"{failed} of {len(values)} {whose} with a covariance that is not positive "
+            "definite"
+        )
+
+
+def solve_neighbourhoods(
+    covariance: Float[Tensor, "m k k"],
+    noise: Float[Tensor, "m k"],
+    right: Float[Tensor, "m r k"],
+) -> Float[Tensor, "m r k"]:
+    """Return ``(C + D)⁻¹ b`` of every neighbourhood and right-hand side.
 
     Raises
     ------
     FloatingPointError
         If one is not positive definite.
     """
-    factor, failed = torch.linalg.cholesky_ex(covariance + torch.diag_embed(noise))
-    if bool(failed.any()):
-        raise FloatingPointError(
-            f"{int((failed > 0).sum())} of {len(failed)} neighbourhoods have a "
-            "covariance that is not positive definite"
+    found = np.full(tuple(right.shape), np.nan)
+    given = (each.detach().numpy() for each in (covariance, noise, right))
+    _in_parts(_solve_each, noise, *given, found)
+    _require_solved(found[:, 0, 0], "neighbourhoods are")
+    return torch.from_numpy(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhoods:
+    """Places with their neighbours, and the components of all their covariances.
+
+    Components do not depend on their weights, which may be varied without making them
+    again. Memory: ``8 m k² j`` bytes. Compiled, a prediction of 1,200 places with 30
+    neighbours and three components takes 10 ms, by batches of torch 160 ms.
+    """
+
+    neighbours: Int[Tensor, "m k"]
+    among: Float[Tensor, "m j k k"]
+    across: Float[Tensor, "m j k"]
+    prior: Float[Tensor, "m j"]
+
+    @classmethod
+    def of(
+        cls,
+        covariance: RayCovariance,
+        rays: Rays,
+        places: Rays,
+        neighbours: Int[Tensor, "m k"],
+    ) -> Neighbourhoods:
+        """Tabulate the components, whatever their weights in the covariance."""
+        used, near = neighbours.unique(return_inverse=True)
+        (count, size), scales = neighbours.shape, len(covariance.lengthscales)
+        among = np.empty((count, scales, size, size))
+        across, prior = np.empty((count, scales, size)), np.empty((count, scales))
+        for j, unit in enumerate(torch.eye(scales, dtype=torch.float64)):
+            one = replace(covariance, weights=unit)
+            columns = one.columns(rays[used]), one.columns(places)
+            found = among[:, j], across[:, j], prior[:, j]
+            _in_parts(_tabulate, near, *columns, near.numpy(), one.tables(), *found)
+        return cls(
+            neighbours=neighbours,
+            among=torch.from_numpy(among),
+            across=torch.from_numpy(across),
+            prior=torch.from_numpy(prior),
         )
-    return factor
+
+    def predict(
+        self,
+        weights: Float[Tensor, " j"],
+        noise: Float[Tensor, " n"],
+        residuals: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        r"""Return every place's mean and variance, with gradients in weights and noise.
+
+        With :math:`a = K^{-1} c` and :math:`b = K^{-1} r` held fixed,
+        :math:`c^\top b + a^\top r - a^\top K b` and
+        :math:`C_{**} - 2 c^\top a + a^\top K a` have the values and the gradients of
+        the prediction, and are linear in the weights: factors are not differentiated.
+
+        Raises
+        ------
+        FloatingPointError
+            If a neighbourhood's covariance is not positive definite.
+        """
+        near, own = residuals[self.neighbours], noise[self.neighbours]
+        (count, size), scales = self.neighbours.shape, len(weights)
+        solved = np.empty((2, count, size)), np.full((count, 2, scales), np.nan)
+        given = (self.among, self.across, weights, own, near)
+        arrays = [part.detach().numpy() for part in given]
+        _in_parts(_solve_weighed, self.neighbours, *arrays, *solved)
+        _require_solved(solved[1][:, 0, 0], "neighbourhoods are")
+        (a, b), products = map(torch.from_numpy, solved)
+        across = (self.across * weights[:, None]).sum(1)
+        inner = products @ weights
+        mean = (across * b).sum(1) + (a * near).sum(1)
+        mean = mean - inner[:, 0] - (a * b * own).sum(1)
+        known = 2 * (across * a).sum(1) - inner[:, 1] - (a * a * own).sum(1)
+        # At least the tables' accuracy.
+        prior = self.prior @ weights
+        return mean, torch.maximum(prior - known, JITTER * prior)
+
+
+@compiled
+def _factorise(matrix):
+    """Set the upper triangle to U of ``UᵀU``; return whether there is one.
+
+    Loops run along rows, so that they are vectors.
+    """
+    n = len(matrix)
+    for k in range(n):
+        pivot = matrix[k]
+        if not pivot[k] > 0:
+            return False
+        scaling = 1 / math.sqrt(pivot[k])
+        for j in range(k, n):
+            pivot[j] *= scaling
+        for i in range(k + 1, n):
+            row, factor = matrix[i], pivot[i]
+            for j in range(i, n):
+                row[j] -= factor * pivot[j]
+    return True
+
+
+@compiled
+def _solve(factor, x):
+    """Set x to ``(UᵀU)⁻¹ x``."""
+    n = len(x)
+    for i in range(n):
+        row = factor[i]
+        x[i] /= row[i]
+        for k in range(i + 1, n):
+            x[k] -= row[k] * x[i]
+    for i in range(n - 1, -1, -1):
+        row, rest = factor[i], x[i]
+        for k in range(i + 1, n):
+            rest -= row[k] * x[k]
+        x[i] = rest / row[i]
+
+
+@compiled
+def _solve_transposed(factor, columns, count):
+    """Set the first ``count`` columns to ``U⁻ᵀ`` of themselves."""
+    for i in range(len(columns)):
+        row, scaling = columns[i], 1 / factor[i, i]
+        for p in range(count):
+            row[p] *= scaling
+        for k in range(i + 1, len(columns)):
+            other, entry = columns[k], factor[i, k]
+            for p in range(count):
+                other[p] -= entry * row[p]
+
+
+@compiled
+def _solve_each(first, last, covariance, noise, right, found):
+    """Fill in `solve_neighbourhoods` from ``first`` to ``last``."""
+    for m in range(first, last):
+        matrix = covariance[m].copy()
+        for i in range(len(matrix)):
+            matrix[i, i] += noise[m, i]
+        if _factorise(matrix):
+            for r in range(len(right[m])):
+                found[m, r] = right[m, r]
+                _solve(matrix, found[m, r])
+
+
+@compiled
+def _factor(rows, columns, noise, tables, matrix, found):
+    """Factorise the covariance and noise of neighbours; return whether it was done."""
+    for i in range(len(rows)):
+        # What follows the diagonal is the upper triangle's transpose.
+        covariances(rows[i], rows, columns, i + 1, tables, found)
+        for j in range(i + 1):
+            matrix[j, i] = found[j]
+        matrix[i, i] += JITTER * matrix[i, i] + noise[i]
+    return _factorise(matrix)
+
+
+@compiled
+def _krige(first, last, rays, places, noise, neighbours, tables, solved, left, prior):
+    """Fill in the weights and variances of the places from ``first`` to ``last``."""
+    size = neighbours.shape[1]
+    matrix, found = np.empty((size, size)), np.empty(size)
+    for m in range(first, last):
+        near = neighbours[m]
+        rows = rays[near]
+        columns = rows.T.copy()
+        if not _factor(rows, columns, noise[near], tables, matrix, found):
+            continue
+        place = places[m : m + 1]
+        covariances(place[0], rows, columns, size, tables, found)
+        covariances(place[0], place, place.T.copy(), 1, tables, prior[m : m + 1])
+        solved[m] = found
+        _solve(matrix, solved[m])
+        # The tables cannot resolve a smaller variance.
+        left[m] = max(prior[m] - (solved[m] * found).sum(), JITTER * prior[m])
+
+
+@compiled
+def _predict(
+    first,
+    last,
+    rays,
+    places,
+    noise,
+    neighbours,
+    tables,
+    residuals,
+    order,
+    starts,
+    prior,
+    mean,
+    variance,
+):
+    """Fill in the means and variances of the blocks from ``first`` to ``last``.
+
+    The ``prior`` variance is that of points; NaN where places are rays.
+    """
+    size, points = neighbours.shape[1], not math.isnan(prior)
+    matrix, found, own = np.empty((size, size)), np.empty(size), np.empty(1)
+    across = np.empty((size, _TOGETHER))
+    for block in range(first, last):
+        near = neighbours[block]
+        rows = rays[near]
+        columns = rows.T.copy()
+        if not _factor(rows, columns, noise[near], tables, matrix, found):
+            continue
+        known = residuals[near]
+        _solve_transposed(matrix, known, known.shape[1])
+        for begin in range(starts[block], starts[block + 1], _TOGETHER):
+            some = order[begin : min(begin + _TOGETHER, starts[block + 1])]
+            for p in range(len(some)):
+                place = places[some[p] : some[p] + 1]
+                if points:
+                    for i in range(size):
+                        across[i, p] = point_covariance(place[0], rows[i], tables)
+                    own[0] = prior
+                else:
+                    covariances(place[0], rows, columns, size, tables, found)
+                    across[:, p] = found
+                    covariances(place[0], place, place.T.copy(), 1, tables, own)
+                variance[some[p]] = own[0]
+            _solve_transposed(matrix, across, len(some))
+            for p in range(len(some)):
+                result, explained = mean[some[p]], 0.0
+                for i in range(size):
+                    entry, values = across[i, p], known[i]
+                    explained += entry * entry
+                    for s in range(len(values)):
+                        result[s] += entry * values[s]
+                # The tables cannot resolve a smaller variance.
+                left = variance[some[p]]
+                variance[some[p]] = max(left - explained, JITTER * left)
+
+
+@compiled
+def _tabulate(first, last, rays, places, neighbours, tables, among, across, prior):
+    """Fill in a component of `Neighbourhoods` from ``first`` to ``last``."""
+    size = neighbours.shape[1]
+    found = np.empty(size)
+    for m in range(first, last):
+        rows = rays[neighbours[m]]
+        columns = rows.T.copy()
+        for i in range(size):
+            covariances(rows[i], rows, columns, i + 1, tables, found)
+            for j in range(i + 1):
+                among[m, i, j] = among[m, j, i] = found[j]
+        place = places[m : m + 1]
+        covariances(place[0], rows, columns, size, tables, found)
+        across[m] = found
+        covariances(place[0], place, place.T.copy(), 1, tables, prior[m : m + 1])
+
+
+@compiled
+def _solve_weighed(first, last, among, across, weights, noise, near, solved, products):
+    """Fill in a and b of `Neighbourhoods.predict`, and aᵀ K_j b and aᵀ K_j a."""
+    scales, size = across.shape[1:]
+    matrix, product = np.empty((size, size)), np.empty(size)
+    for m in range(first, last):
+        a, b = solved[0, m], solved[1, m]
+        matrix[:], a[:], b[:] = 0.0, 0.0, near[m]
+        for s in range(scales):
+            weight = weights[s]
+            for i in range(size):
+                a[i] += weight * across[m, s, i]
+                row, component = matrix[i], among[m, s, i]
+                for j in range(i, size):
+                    row[j] += weight * component[j]
+        for i in range(size):
+            matrix[i, i] += JITTER * matrix[i, i] + noise[m, i]
+        if not _factorise(matrix):
+            continue
+        _solve(matrix, a)
+        _solve(matrix, b)
+        for s in range(scales):
+            for i in range(size):
+                product[i] = JITTER * among[m, s, i, i] * a[i]
+            for i in range(size):
+                entry, component = a[i], among[m, s, i]
+                for j in range(size):
+                    product[j] += entry * component[j]
+            products[m, 0, s] = (product * b).sum()
+            products[m, 1, s] = (product * a).sum()
+
+
+@compiled
+def walk(values, first, neighbours, weights, innovations):
+    """Set the values from column ``first`` on, in order, from those before them.
+
+    Each is the weighed sum of its neighbours' values and its innovation.
+    """
+    for m in range(len(neighbours)):
+        for s in range(len(values)):
+            total = innovations[s, m]
+            for k in range(neighbours.shape[1]):
+                total += weights[m, k] * values[s, neighbours[m, k]]
+            values[s, first + m] = total

@@ -1,206 +1,373 @@
-"""Weights of a residual's covariance, by the log score of rows that were held out."""
+r"""The residual's covariance, as rows that the map has not seen teach it.
+
+Form, neighbours, outliers and weights are those with the best log score; the errors of
+all held-out rows then calibrate its variances and tails.
+
+Without a grid (`GridFree`) the map is the local mean density of a place's nearest
+stars, :math:`g = \sum_n y_n / \sum_n d_n`, times the distance; what neighbours share
+beyond it is a `ResidualField`. The number of stars of the mean, and the stretch of
+angles in which neighbours are sought, are those with the best log score of some
+held-out rows.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from scipy.special import ndtri, stdtrit
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.residual.neighbourhoods import Neighbourhoods
+from dustmap.residual.covariance import Rays
+from dustmap.residual.cube import DensityCube
+from dustmap.residual.field import COUNT, ResidualField, least_density
+from dustmap.residual.kriging import Neighbourhoods
+from dustmap.residual.neighbours import nearest, without_self
+from dustmap.residual.scoring import learn_weights, tail_degrees, variance_scale
 
-# Degrees of freedom of the score: rows far off count less than in a normal's.
-_DEGREES = 5.0
-# How much wider outliers scatter than other rows.
-OUTLYING = 10.0
-_STEPS = 60
-# Of the logarithms that are searched, about their start: the score is flat in weights
-# that do not matter. Steps of a line search that go too far end at the range's bounds.
-_PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
-_OUTLIER_LOGIT = -4.0
-# How far apart weights start [their logarithm], and a change of the mean score that is
-# none [nats].
-_APART, _FLAT = 6.0, 1e-7
-# Parts of a normal within one standard deviation and within 1.96 of them, and how well
-# noise tells the first: noise of a slightly other shape has another core. The factor on
-# variances was 0.53 to 0.66 where true extinctions are known; the doubt is about its
-# logarithm.
-_WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
-_SCALE, _SCALE_STD = 0.65, 0.15
-# One over the degrees of freedom of errors, its doubt, and the range that is tried.
-_TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
+# Neighbours of a row while the covariance is learnt, and in trials.
+_LEARNING_COUNT, _FEW = 30, 20
+# Stretches of angles and powers of `DensityCube` that are tried.
+_STRETCHES, _POWERS = (5.0, 10.0, 20.0), (1.0, 0.5)
+# Held-out rows that teach the covariance, and that find the first outliers; all of them
+# calibrate its errors.
+_LEARNING, _FIRST = 1200, 400
+# Held-out rows within a grid that calibrate it by themselves.
+_OF_A_GRID = 200
+# The part of outlying rows that calls for weighing them.
+_FEW_OUTLIERS = 2e-3
+# Without a grid: stars of a local mean that are tried, the stretch in which they are
+# found, and neighbours of a place.
+_MEANS, _STRETCH, _NEIGHBOURS = (100, 300), 10.0, 100
+# Further stretches that are tried for kriging, and the held-out rows of a trial.
+_MORE_STRETCHES, _TRIED = (5.0, 20.0, 40.0), 300
+# Places whose means are computed at once.
+_ROWS = 32_768
+
+
+def learn_residual(
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Float[Tensor, " n"],
+    held: Int[Tensor, " m"],
+    *,
+    placing: Float[Tensor, " n"] | None = None,
+    stretches: tuple[float, ...] = _STRETCHES,
+    cube: DensityCube | None = None,
+) -> ResidualField:
+    r"""Learn the residual whose covariance predicts held-out rows best.
+
+    ``held`` are the rows that the map has not seen, in random order: the first of them
+    teach. The others are their neighbours while the covariance is learnt. Errors of
+    distances make noise of the density at the star: ``placing`` [mag²] is their
+    variance for the map's density :math:`\bar\rho`, and
+    :math:`\langle\rho^2\rangle = \bar\rho^2 + a^2 \sum_j w_j`. With the mean map's
+    ``cube`` the covariance is that along rays, by the amplitude of the best log score.
+    Where more than two rows in a thousand are outliers, these count less if held-out
+    rows are then predicted better: fewer cannot be told from rays through compact
+    clouds. Outliers and errors of distances call for the covariance to be learnt anew.
+
+    Raises
+    ------
+    FloatingPointError
+        If no covariance is positive definite.
+    """
+    placing = torch.zeros_like(noise) if placing is None else placing
+    start = _unlearnt(rays, residuals, noise + placing, stretches[len(stretches) // 2])
+    if cube is not None:
+        start = replace(start, cube=cube, rays=cube.along(rays))
+    known = held[:_LEARNING]
+    # First without trials, which outliers would decide.
+    field = _best([start], held[:_FIRST])
+    weighed = _weighed(field, noise, placing)
+    tells = bool((weighed.noise > weighed.stated).any())
+    if tells:
+        # Where the density has spikes, rays through them look like outliers.
+        plain = replace(weighed, noise=weighed.stated)
+        field = _best([plain, weighed], known, _FEW)
+        tells = bool((field.noise > field.stated).any())
+    if len(stretches) > 1:
+        tried = [replace(field, stretch=stretch) for stretch in stretches]
+        field = _best(tried, known, _FEW)
+    field = _weighed(_best(_forms(field), known), noise, placing, outliers=tells)
+    if tells or bool(placing.any()):
+        field = _best([field], known)
+        field = _weighed(field, noise, placing, outliers=tells)
+    # Without any weight it does not matter which neighbours there are.
+    alone = _learnt(field, known, 1, shared=False)
+    return _calibrated(replace(field, gain=field.gain - alone.gain), held)
+
+
+def relearn_residual(
+    known: ResidualField,
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Float[Tensor, " n"],
+    held: Int[Tensor, " m"],
+    *,
+    placing: Float[Tensor, " n"],
+    cube: DensityCube,
+) -> ResidualField:
+    """Learn the residual of the same stars about another map.
+
+    Form, neighbours and outliers are those of `learn_residual` on the map before.
+
+    Raises
+    ------
+    FloatingPointError
+        If the covariance is not positive definite.
+    """
+    assert known.cube is not None
+    about = replace(cube, power=known.cube.power)
+    raised = known.noise / known.stated
+    field = replace(
+        known,
+        rays=about.along(rays),
+        residuals=residuals,
+        stated=noise + placing,
+        noise=raised * (noise + placing),
+        cube=about,
+    )
+    field = _learnt(field, held[:_LEARNING], _LEARNING_COUNT)
+    field = _weighed(field, noise, placing, outliers=bool((raised > 1).any()))
+    return _calibrated(replace(field, gain=known.gain), held)
+
+
+def _unlearnt(
+    rays: Rays,
+    residuals: Float[Tensor, "s n"],
+    noise: Float[Tensor, " n"],
+    stretch: float,
+) -> ResidualField:
+    """Return the residual without a covariance."""
+    return ResidualField(
+        rays=rays,
+        residuals=residuals,
+        stated=noise,
+        noise=noise,
+        weights=noise.new_zeros(0),
+        nugget=0.0,
+        scales=noise.new_ones(1),
+        outliers=0.0,
+        stretch=stretch,
+    )
+
+
+def _forms(field: ResidualField) -> list[ResidualField]:
+    """Return the residual with both amplitudes along rays; without a cube itself.
+
+    Beside a map the free spectrum is not tried. As noise of a real field's stars it
+    made errors 5% larger than the covariance along rays did with the same prior, though
+    held-out residuals of the first map preferred it by little.
+    """
+    if field.cube is None:
+        return [field]
+    cubes = [replace(field.cube, power=power) for power in _POWERS]
+    return [replace(field, cube=c, rays=c.along(field.rays)) for c in cubes]
+
+
+def _weighed(
+    field: ResidualField, noise: Tensor, placing: Tensor, *, outliers: bool = True
+) -> ResidualField:
+    """Set the noise to this variance, and weigh outliers if more than a few."""
+    second = torch.ones_like(noise)
+    if field.cube is not None:
+        second = field.cube.relative_amplitude(field.rays) ** 2
+    stated = noise + placing * (1 + float(field.weights.sum()) * second)
+    raised = (field.noise / field.stated).clamp_min(1.0)
+    if not outliers or field.outliers < _FEW_OUTLIERS:
+        return replace(field, stated=stated, noise=stated)
+    first = bool((raised == 1).all())
+    field = replace(field, stated=stated, noise=raised * stated)
+    for _ in range(1 + first):
+        field = field.with_outliers_weighed(field.outliers)
+    return field
+
+
+def _best(
+    fields: list[ResidualField], held: Tensor, count: int = _LEARNING_COUNT
+) -> ResidualField:
+    """Learn the covariance of each from held-out rows; return that of the best score.
+
+    A covariance that is not positive definite has no score.
+
+    Raises
+    ------
+    FloatingPointError
+        If none has a covariance that is positive definite.
+    """
+    learnt, failed = [], None
+    for field in fields:
+        try:
+            learnt.append(_learnt(field, held, count))
+        except FloatingPointError as error:
+            failed = error
+    if failed is not None and not learnt:
+        raise failed
+    return max(learnt, key=lambda found: found.gain)
+
+
+def _learnt(
+    field: ResidualField, held: Tensor, count: int, *, shared: bool = True
+) -> ResidualField:
+    """Learn the covariance from held-out rows; ``gain`` is its whole score.
+
+    Unless rows share something it is nothing but the nugget.
+    """
+    near = _near_unseen(field.rays, held, field.stretch, count)
+    hoods = Neighbourhoods.of(field.covariance, field.rays, field.rays[held], near)
+    mean = field.residuals.mean(dim=0)
+    learnt = learn_weights(
+        hoods,
+        mean,
+        field.noise,
+        mean[held],
+        field.stated[held],
+        shared=shared,
+        known=field.weights,
+    )
+    return replace(
+        field,
+        weights=learnt.weights,
+        nugget=learnt.nugget,
+        outliers=learnt.outliers,
+        gain=learnt.score * len(held),
+    )
+
+
+def _near_unseen(rays: Rays, held: Tensor, stretch: float, count: int) -> Tensor:
+    """Return the nearest rows to held-out ones among the others."""
+    seen = torch.ones(len(rays), dtype=torch.bool)
+    seen[held] = False
+    known, points = torch.nonzero(seen)[:, 0], rays.coordinates(stretch)
+    return known[nearest(points[known], points[held], count)]
+
+
+def _calibrated(field: ResidualField, held: Tensor) -> ResidualField:
+    """Set the scales and the tails to those of the errors of held-out rows."""
+    near = _near_unseen(field.rays, held, field.stretch, COUNT)
+    found = field.krige(field.rays[held], near)
+    errors = field.residuals[:, held] - found.mean(field.residuals)
+    # A single prediction has no spread.
+    spread = errors.var(dim=0, correction=min(1, len(errors) - 1))
+    mean, variance = errors.mean(dim=0), found.variance + spread
+    # The nugget is no part of the variances, and the scale covers it.
+    stated, outliers = field.stated[held], field.outliers
+    scales = field.scales.new_full(
+        (1 if field.cube is None else len(field.cube.grids),),
+        variance_scale(mean, variance, stated, outliers),
+    )
+    field = replace(field, scales=scales.clone())
+    if field.cube is not None and len(scales) > 1:
+        level = field.cube.level_at(field.rays.lengths[held])
+        for number in range(len(scales)):
+            own = level == number
+            if int(own.sum()) >= _OF_A_GRID:
+                rows = (mean[own], variance[own], stated[own])
+                field.scales[number] = variance_scale(*rows, outliers)
+    calibrated = field.scale_at(field.rays.lengths[held]) * variance
+    tails = tail_degrees(mean, calibrated, stated, outliers)
+    return replace(field, tails=tails)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
-    """Weights of the components, and the variance of what no neighbour shares.
+class GridFree:
+    """Kriging about a local mean density.
 
-    ``outliers`` is the fraction of rows that are outliers, ``score`` the mean log
-    density of the held-out rows.
+    Parameters
+    ----------
+    observed
+        Rays of the stars with extinction over distance for density [mag/pc].
+    field
+        The residual about the local mean.
+    count
+        Stars of a local mean.
+    floored
+        Stars whose local mean was raised to `least_density`.
     """
 
-    weights: Float[Tensor, " j"]
-    nugget: float
-    outliers: float
-    score: float
+    observed: Rays
+    field: ResidualField
+    count: int
+    floored: int
+
+    def predict(self, places: Rays) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Return noise-free extinctions of places [mag] and their variances [mag²].
+
+        The places' densities count for nothing.
+        """
+        mean = local_means(self.observed, places, (self.count,))[:, 0]
+        extinction = mean.clamp_min(self.field.darkest) * places.lengths
+        ends = places.directions * places.lengths[:, None]
+        found, variance = self.field.correct(ends, extinction[None], _NEIGHBOURS)
+        return found[0], variance
 
 
-def learn_weights(
-    hoods: Neighbourhoods,
-    residuals: Float[Tensor, " n"],
+def learn_grid_free(
+    observed: Rays,
     noise: Float[Tensor, " n"],
-    observed: Float[Tensor, " m"],
-    observed_noise: Float[Tensor, " m"],
-    *,
-    shared: bool = True,
-    known: Float[Tensor, " j"] | None = None,
-) -> Learnt:
-    r"""Maximise the log score of held-out residuals by L-BFGS.
+    placing: Float[Tensor, " n"],
+    held: Int[Tensor, " m"],
+) -> GridFree:
+    """Learn the kriging whose covariance predicts the rows ``held`` best.
 
-    Components have no weight if nothing is ``shared``. The search starts from weights
-    that are ``known``; else from several, as the score may have a maximum for each of
-    two lengthscales that explain the same.
-
-    The score is a mixture of two Student-T densities, five degrees of freedom, one with
-    the predicted variance and one of outliers, ten times as wide. Weights and the
-    nugget :math:`\tau^2`, which is added to every row's noise, are positive: their
-    logarithms are searched, and the logit of the part of outliers.
+    Parameters
+    ----------
+    observed
+        Rays with extinction over distance for density [mag/pc].
+    noise
+        Variances of the extinctions [mag²].
+    placing
+        Standard deviations of the distances [pc]; local mean densities make noise of
+        them.
     """
-    # In units of the residuals' own variance, by their median.
-    spread = 1.5 * observed.abs().median() ** 2
-    unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
-    largest = unit / hoods.prior.mean(dim=0) * shared
-    scale = torch.cat([largest, unit[None]])
-    origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
-    origin[-1] = _OUTLIER_LOGIT
-
-    def place(steps: Tensor) -> Tensor:
-        return origin + _RANGE * (steps / _RANGE).tanh()
-
-    def score(place: Tensor) -> Tensor:
-        values = scale * place[:-1].exp()
-        mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
-        error = observed - mean
-        whole = variance + observed_noise + values[-1]
-        inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
-        outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
-            error, OUTLYING**2 * whole
-        )
-        return torch.logaddexp(inlying, outlying).mean()
-
-    def loss(steps: Tensor) -> Tensor:
-        prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
-        return prior - score(place(steps))
-
-    j, starts = len(largest), [torch.zeros_like(origin)]
-    if shared and known is not None and len(known):
-        steps = (known / largest).log() - origin[:j]
-        starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
-    elif shared:
-        # Each component above the others.
-        above = _APART * (torch.eye(j) - 0.5)
-        starts += torch.nn.functional.pad(above, (0, 2)).to(origin)
-    with torch.no_grad():
-        found = [_minimum(loss, start) for start in starts]
-        steps = min(found, key=lambda steps: float(loss(steps)))
-        best = place(steps)
-        values = scale * best[:-1].exp()
-        return Learnt(
-            weights=values[:-1],
-            nugget=float(values[-1]),
-            outliers=float(best[-1].sigmoid()),
-            score=float(score(best)),
-        )
-
-
-@torch.enable_grad()
-def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Where L-BFGS ends."""
-    steps = start.clone().requires_grad_(True)
-    search = torch.optim.LBFGS(
-        [steps], max_iter=_STEPS, line_search_fn="strong_wolfe", tolerance_change=_FLAT
+    extinction = observed.density * observed.lengths
+    least = least_density(extinction, observed.lengths)
+    means = local_means(observed, None, _MEANS)
+    trials = []
+    for mean in means.T.clamp_min(least):
+        rays = replace(observed, density=mean)
+        residuals = (observed.density - mean) * observed.lengths
+        variance = noise + (mean * placing) ** 2
+        trials.append(_unlearnt(rays, residuals[None], variance, _STRETCH))
+    tried = held[:_TRIED]
+    first = _learnt(trials[0], tried, _FEW)
+    # Other searches begin at the first one's weights.
+    trials = [replace(trial, weights=first.weights) for trial in trials]
+    learnt = [first, *(_learnt(trial, tried, _FEW) for trial in trials[1:])]
+    best = max(range(len(learnt)), key=lambda number: learnt[number].gain)
+    stretched = [replace(trials[best], stretch=each) for each in _MORE_STRETCHES]
+    found = [learnt[best], *(_learnt(trial, tried, _FEW) for trial in stretched)]
+    chosen = max(found, key=lambda trial: trial.gain)
+    field = learn_residual(
+        chosen.rays,
+        chosen.residuals,
+        noise,
+        held,
+        placing=(means[:, best].clamp_min(least) * placing) ** 2,
+        stretches=(chosen.stretch,),
     )
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = loss(steps)
-        value.backward()
-        return value
-
-    search.step(closure)
-    return steps.detach()
+    floored = int((means[:, best] < least).sum())
+    return GridFree(observed=observed, field=field, count=_MEANS[best], floored=floored)
 
 
-def log_score(
-    error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: float = _DEGREES
-) -> Float[Tensor, " m"]:
-    """Log density of a Student-T with this variance (``degrees > 2``)."""
-    spread = (degrees - 2) * variance
-    constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    return (
-        constant
-        - 0.5 * (math.pi * spread).log()
-        - (degrees + 1) / 2 * torch.log1p(error**2 / spread)
-    )
+def local_means(
+    observed: Rays, places: Rays | None, counts: tuple[int, ...]
+) -> Float[Tensor, "m c"]:
+    """Return mean densities [mag/pc] of the nearest stars, of all if there are fewer.
 
-
-def variance_scale(
-    error: Float[Tensor, " m"],
-    variance: Float[Tensor, " m"],
-    noise: Float[Tensor, " m"],
-    outliers: float = 0.0,
-) -> float:
-    """The factor on ``variance`` with which 68.27% of errors are within one std.
-
-    Those of ``outliers``, a part of the rows, are `OUTLYING` times as wide.
-
-    Residuals have heavier tails than a normal of their variance, whose central
-    interval would be too wide. Tried between 1/4 and 4; where noise hides the variance
-    the factor is about 0.65.
+    They are those about each of ``places``, or about every star without its own.
     """
-    factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
-    std = (factors[:, None] * variance + noise).sqrt()
-    doubt = (factors / _SCALE).log() / _SCALE_STD
-    return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
-
-
-def tail_degrees(
-    error: Float[Tensor, " m"],
-    variance: Float[Tensor, " m"],
-    noise: Float[Tensor, " m"],
-    outliers: float = 0.0,
-) -> float:
-    """Degrees of freedom of a Student-T whose central 95% interval holds 95% of errors.
-
-    ``variance`` is that of the normal with the same central 68% interval. Where noise
-    hides the variance there are about ten.
-    """
-    inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
-    degrees = 1 / inverse.numpy()
-    wide = stdtrit(degrees, (1 + _MOST) / 2) / stdtrit(degrees, (1 + _WITHIN) / 2)
-    normal = float(ndtri((1 + _MOST) / 2))
-    widths = torch.from_numpy(wide)[:, None] ** 2 * variance + normal**2 * noise
-    doubt = (inverse - _TAILS) / _TAILS_STD
-    misfit = _misfit(error, widths.sqrt(), _MOST, outliers, doubt)
-    return float(1 / inverse[misfit.argmin()])
-
-
-def _misfit(
-    error: Float[Tensor, " m"],
-    widths: Float[Tensor, "t m"],
-    part: float,
-    outliers: float,
-    doubt: Float[Tensor, " t"],
-) -> Float[Tensor, " t"]:
-    """Of the part of errors within these half widths, beside what is likely [χ²]."""
-    held = (error.abs() < widths).to(torch.float64).mean(dim=1)
-    normal = float(ndtri((1 + part) / 2))
-    within = part + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - part)
-    # Noise of another shape has another tail, too.
-    shape = _SHAPE * (1 - part) / (1 - _WITHIN)
-    chance = (within * (1 - within) / len(error) + shape**2) ** 0.5
-    return ((held - within) / chance) ** 2 + doubt**2
+    points = observed.coordinates(_STRETCH)
+    extinction = observed.density * observed.lengths
+    around = points if places is None else places.coordinates(_STRETCH)
+    most = max(counts) + (places is None)
+    found = []
+    for rows in torch.arange(len(around)).split(_ROWS):
+        near = nearest(points, around[rows], most)
+        if places is None:
+            near = without_self(near, rows)
+        sums = [part[near].cumsum(1) for part in (extinction, observed.lengths)]
+        last = [min(count, near.shape[1]) - 1 for count in counts]
+        found.append(sums[0][:, last] / sums[1][:, last])
+    return torch.cat(found)

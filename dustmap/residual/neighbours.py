@@ -1,4 +1,4 @@
-"""Nearest rows of any place."""
+"""Nearest rows of any place, and nearest earlier rows of an ordering."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class RowIndex:
 
     @classmethod
     def of(cls, rows: Float[Tensor, "n d"], unit: Float[Tensor, " d"]) -> RowIndex:
-        """The index of these rows."""
+        """Build the index of these rows."""
         unit = unit.detach().expand(rows.shape[1])
         return cls(tree=KDTree((rows / unit).cpu().numpy()), unit=unit)
 
     def nearest(self, places: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
-        """Indices of the ``count`` rows nearest to each place, or of all rows."""
+        """Return the ``count`` rows nearest to each place, or all rows."""
         count = min(count, self.tree.n)
         scaled = (places / self.unit).cpu().numpy()
         found = np.asarray(
@@ -34,7 +34,7 @@ class RowIndex:
         return torch.from_numpy(found.reshape(len(places), count)).to(places.device)
 
     def distortion(self, unit: Float[Tensor, " d"]) -> float:
-        """How much one axis is stretched against another in these units, at least 1."""
+        """Return the largest stretch of one axis against another in these units."""
         ratio = unit.detach() / self.unit
         return float(ratio.max() / ratio.min())
 
@@ -42,14 +42,14 @@ class RowIndex:
 def nearest(
     rows: Float[Tensor, "n d"], places: Float[Tensor, "m d"], count: int
 ) -> Int[Tensor, "m k"]:
-    """Indices of the ``count`` rows nearest to each place, or of all rows."""
+    """Return the ``count`` rows nearest to each place, or all rows."""
     return RowIndex.of(rows, rows.new_ones(1)).nearest(places, count)
 
 
 def without_self(
     near: Int[Tensor, "n k"], own: Int[Tensor, " n"] | None = None
 ) -> Int[Tensor, "n k-1"]:
-    """Every row's neighbours without the row, the last one dropped if it is absent.
+    """Return every row's neighbours without the row, or without the last one.
 
     ``own`` are the rows' numbers, 0 to n − 1 unless given.
     """
@@ -58,3 +58,42 @@ def without_self(
     # Among rows at one place a row need not be the first that is found.
     itself[~itself.any(dim=1), -1] = True
     return near[~itself].reshape(len(near), near.shape[1] - 1)
+
+
+def nearest_earlier(points: Float[Tensor, "n d"], count: int) -> Int[Tensor, "m k"]:
+    """Return the ``count`` nearest earlier rows of each row from number ``count`` on.
+
+    They are the neighbours of Vecchia (1988, JRSS B 50, 297).
+
+    A tree of the rows up to the block's end serves each block of rows, and blocks
+    double in size: in random order half of a row's neighbours there are earlier.
+
+    Raises
+    ------
+    ValueError
+        If there are no more rows than ``count``.
+    """
+    rows = points.cpu().numpy()
+    if not 0 < count < len(rows):
+        raise ValueError(
+            f"expected more rows than the {count} neighbours of each, got {len(rows)}"
+        )
+    found, start = [], count
+    while start < len(rows):
+        end = min(2 * start, len(rows))
+        tree = KDTree(rows[:end])
+        block = np.empty((end - start, count), dtype=np.int64)
+        missing, reach = np.arange(start, end), 3 * count
+        while len(missing):
+            reach = min(reach, end)
+            near = np.asarray(tree.query(rows[missing], k=reach)[1])
+            is_earlier = near < missing[:, None]
+            enough = is_earlier.sum(axis=1) >= count
+            # A stable sort keeps the order by distance among those that are earlier.
+            first = np.argsort(~is_earlier, axis=1, kind="stable")[:, :count]
+            nearest_of = np.take_along_axis(near, first, axis=1)
+            block[missing[enough] - start] = nearest_of[enough]
+            missing, reach = missing[~enough], 2 * reach
+        found.append(block)
+        start = end
+    return torch.from_numpy(np.concatenate(found))

@@ -20,13 +20,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dustmap.linalg.compiled_tasks import compiled
 from dustmap.linalg.operator import LinearOperator
 from dustmap.linalg.sparse import SparseMatrix
-from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.earlier_rows import nearest_earlier
 from dustmap.residual.field import ResidualField
-from dustmap.residual.kriging import JITTER, Kriging
+from dustmap.residual.kriging import JITTER, Kriging, krige_rays, walk
+from dustmap.residual.neighbours import nearest_earlier
 
 # Earlier neighbours of a row: with 20 to 40 extinctions do not change by more than 1%.
 _COUNT = 30
@@ -68,7 +66,7 @@ class VecchiaPrecision:
         generator: torch.Generator,
         count: int = _COUNT,
     ) -> VecchiaPrecision:
-        """Of these rows of a field, in a random order.
+        """Make that of some rows of a field, in a random order.
 
         Raises
         ------
@@ -82,21 +80,22 @@ class VecchiaPrecision:
 
         def krige(first: int, near: Tensor) -> Kriging:
             places = rays[slice(first, first + len(near))]
-            return krige_rays(field.form, field.weights, rays, noise, places, near)
+            return krige_rays(field.covariance, rays, noise, places, near)
 
         # The first have all before them for neighbours.
         neighbours = torch.zeros(len(rows), count, dtype=torch.int64)
         weights = torch.zeros(len(rows), count, dtype=torch.float64)
-        left = torch.zeros(len(rows), dtype=torch.float64)
+        left, prior = torch.zeros(2, len(rows), dtype=torch.float64)
         for row in range(count):
             found = krige(row, torch.arange(row)[None])
             neighbours[row, :row] = torch.arange(row)
             weights[row, :row], left[row] = found.weights[0], found.variance[0]
+            prior[row] = found.prior[0]
         if count:
             neighbours[count:] = nearest_earlier(rays.coordinates(field.stretch), count)
         found = krige(count, neighbours[count:])
         weights[count:], left[count:] = found.weights, found.variance
-        prior = field.form.components(rays, rays) @ field.weights
+        prior[count:] = found.prior
         variance = torch.empty_like(noise)
         variance[order] = prior + noise
         std = (left + JITTER * prior + noise).sqrt()
@@ -148,14 +147,3 @@ class VecchiaPrecision:
         # The first rows name the first of all in place of neighbours they do not have.
         root.sum_duplicates()
         return root
-
-
-@compiled
-def walk(values, first, neighbours, weights, innovations):
-    """Set the values from column ``first`` on, in order, from those before them."""
-    for m in range(len(neighbours)):
-        for s in range(len(values)):
-            total = innovations[s, m]
-            for k in range(neighbours.shape[1]):
-                total += weights[m, k] * values[s, neighbours[m, k]]
-            values[s, first + m] = total

@@ -1,6 +1,6 @@
-"""``python -m pipelines.cli``: the same as the command ``dustmap``."""
+"""``python -m pipelines.cli``: ``dustmap``, also for torchrun."""
 
 from pipelines.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="dustmap")

@@ -47,12 +47,18 @@ def simulate(
 ) -> None:
     """Make a mock galaxy: dust, stars, realistic errors; the truth is kept."""
     from pipelines.config import SimulateConfig, load_config
+    from pipelines.simulate import check_outputs
     from pipelines.simulate import simulate as run
 
     flags = [f"stars={stars}"] if stars is not None else []
     flags += [f"seed={seed}"] if seed is not None else []
     settings = load_config(SimulateConfig, config, [*overrides, *flags])
-    click.echo(str(run(settings, output, truth=truth, overwrite=overwrite)))
+    check_outputs(output, truth, overwrite=overwrite)
+    made = run(settings)
+    made.write(output, truth=truth, overwrite=overwrite)
+    click.echo(f"{made}\nstars in {output}")
+    if truth is not None:
+        click.echo(f"true density in {truth}")
 
 
 class _NamingPresets(click.Command):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--resume-anyway",
     "anyway",
     is_flag=True,
-    help="Resume even if the configuration, catalogue or code has changed.",
+    help="Resume even if the configuration, catalogue or version has changed.",
 )
 @click.option(
     "--quick",
@@ -62,6 +62,7 @@ def fit(
     the same command with --resume goes on. With --quick no map is made: the figures
     of held-out stars that any map has to beat, in seconds.
     """
+    from pipelines.base.allocation import keep_freed_memory
     from pipelines.config import FitConfig, load_config
     from pipelines.fit import fit as run
     from pipelines.fit.launch import processes
@@ -78,6 +79,7 @@ def fit(
     if is_quick:
         click.echo(str(_quick(stars, output, settings, require=require, **options)))
         return
+    keep_freed_memory()
     with processes() as group:
         report = run(stars, output, settings, group=group, **options)
         if not group.first:

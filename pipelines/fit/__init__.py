@@ -1,4 +1,4 @@
-"""The stage that fits a map: ``fit`` is the verb, what is beside it are its parts."""
+"""The fit of a map: a list of stages, and where it stands between them."""
 
 from pipelines.fit.fitting import fit
 from pipelines.fit.writing import FitReport

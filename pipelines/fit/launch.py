@@ -1,4 +1,4 @@
-"""One fit by many processes: ``torchrun --nproc-per-node K -m pipelines.fit …``.
+"""One fit by many processes: ``torchrun --nproc-per-node K -m pipelines.cli fit …``.
 
 Every process runs the same program. torchrun tells each its place by environment
 variables; where there are none, there is one process.

@@ -19,6 +19,7 @@ volume, pages, doi, note, each only where it is known.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import dustmap
@@ -33,35 +34,32 @@ SOFTWARE = {
     "license": "BSD-3-Clause",
     "authors": ["The dustmap developers"],
 }
-_AUTHORS = (
-    "Wu, Luhuan; Miller, Andrew; Anderson, Lauren; Pleiss, Geoff; Blei, David; "
-    "Cunningham, John"
-)
 METHOD = {
     "type": "conference-paper",
     "title": "Hierarchical Inducing Point Gaussian Process for Inter-domain "
     "Observations",
     "authors": [
-        dict(zip(("family-names", "given-names"), name.split(", "), strict=True))
-        for name in _AUTHORS.split("; ")
+        {"family-names": "Wu", "given-names": "Luhuan"},
+        {"family-names": "Miller", "given-names": "Andrew"},
+        {"family-names": "Anderson", "given-names": "Lauren"},
+        {"family-names": "Pleiss", "given-names": "Geoff"},
+        {"family-names": "Blei", "given-names": "David"},
+        {"family-names": "Cunningham", "given-names": "John"},
     ],
     "collection-title": "Proceedings of the 24th International Conference on "
     "Artificial Intelligence and Statistics",
     "conference": {"name": "AISTATS 2021"},
     "year": 2021,
 }
-_MESSAGE = (
-    "If you use this map, please cite the software, the method's paper and the "
-    "catalogues that it was made from."
-)
 
 
 def citation_block(
     catalogues: list[dict[str, Any]], band: str, inputs: list[dict[str, str]]
 ) -> dict[str, Any]:
-    """The block of a map that was made from these catalogues."""
+    """Return the block of a map that was made from these catalogues."""
     return {
-        "message": _MESSAGE,
+        "message": "If you use this map, please cite the software, the method's paper "
+        "and the catalogues that it was made from.",
         "software": SOFTWARE,
         "references": [METHOD],
         "catalogues": catalogues,
@@ -72,6 +70,20 @@ def citation_block(
 
 
 def cited_papers(block: dict[str, Any]) -> list[tuple[dict[str, Any], Reference]]:
-    """Every catalogue and curve of a block with each of its papers."""
+    """Return every catalogue and curve of a block with each of its papers."""
     works = [*block.get("catalogues", []), *block.get("extinction_curve", [])]
     return [(work, paper) for work in works for paper in references_of(work)]
+
+
+def provenance_text(meta: dict[str, Any]) -> str:
+    """Write provenance as JSON.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON.
+    """
+    try:
+        return json.dumps(meta, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"provenance must be plain JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""What all FITS files here share: provenance in HISTORY, checksums on reading."""
+"""The frame of every FITS file here: provenance in HISTORY, checksums on reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astropy.io import fits
 from astropy.io.fits.verify import VerifyError
 
 from pipelines.base.errors import InputError
-from pipelines.formats.citation import cited_papers
+from pipelines.formats.citation import cited_papers, provenance_text
 from pipelines.storage.atomic import atomic_file
 
 _OPENING = "PROVENANCE AS JSON, LINES TO BE JOINED:"
@@ -26,20 +26,6 @@ _CARD = 72
 _INPUTS = 99
 _SPACE = "\\u0020"
 _WHOLE = 0xFFFFFFFF
-
-
-def provenance_text(meta: dict[str, Any]) -> str:
-    """Provenance as JSON.
-
-    Raises
-    ------
-    ValueError
-        If it is not JSON.
-    """
-    try:
-        return json.dumps(meta, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"provenance must be plain JSON: {error}") from error
 
 
 def write_hdus(
@@ -64,10 +50,17 @@ def write_hdus(
     """
     primary = fits.PrimaryHDU()
     for keyword, value, comment in _cards(meta):
+        if isinstance(value, str):
+            decomposed = unicodedata.normalize("NFKD", value)
+            value = "".join(c for c in decomposed if " " <= c <= "~")
         if value != "":
-            primary.header[keyword] = (_ascii(value), comment)
-    text = provenance_text(meta)
-    for line in (summary, _OPENING, *_split(text), _CLOSING):
+            primary.header[keyword] = (value, comment)
+    # FITS drops trailing blanks of a card: there, a blank is spelt as JSON's escape
+    # (blanks occur only inside strings here).
+    text, width = provenance_text(meta), _CARD - len(_SPACE) + 1
+    pieces = [text[start : start + width] for start in range(0, len(text), width)]
+    pieces = [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]
+    for line in (summary, _OPENING, *pieces, _CLOSING):
         primary.header.add_history(line)
     # Without the count, a file cut between two units would look whole.
     primary.header["NEXTEND"] = (len(units), "number of extensions")
@@ -77,7 +70,7 @@ def write_hdus(
 
 
 def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
-    """Cards on origin, band and whom to cite, where they are known."""
+    """Yield cards on origin, band and whom to cite, where they are known."""
     yield "CREATOR", meta.get("program", ""), "program that made this map"
     yield "EXTBAND", meta.get("extinction_band", ""), "band of the extinction"
     change = meta.get("band_conversion")
@@ -98,14 +91,6 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
     for number, item in enumerate(meta.get("inputs", [])[:_INPUTS], start=1):
         yield f"INPUT{number}", item["name"], "table that was fitted"
         yield f"SHA{number}", item["sha256"], ""
-
-
-def _ascii(value: str | float) -> str | float:
-    """Text as the standard wants it."""
-    if not isinstance(value, str):
-        return value
-    decomposed = unicodedata.normalize("NFKD", value)
-    return "".join(c for c in decomposed if " " <= c <= "~")
 
 
 def read_provenance(header: fits.Header, source: Path) -> dict[str, Any]:
@@ -153,7 +138,7 @@ def open_checked(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _load(stream: BinaryIO) -> Any:
-    """All units; a ValueError says which fails its checks."""
+    """Read all units; a ValueError says which fails its checks."""
     with warnings.catch_warnings():
         # astropy only warns of a truncated file.
         warnings.simplefilter("error")
@@ -178,12 +163,3 @@ def _load(stream: BinaryIO) -> Any:
             f"it has {len(hdus) - 1} extensions where its NEXTEND says {expected}"
         )
     return hdus
-
-
-def _split(text: str) -> list[str]:
-    """Pieces for one card each."""
-    # FITS drops trailing blanks of a card: there, a blank is spelt as JSON's escape
-    # (blanks occur only inside strings here).
-    width = _CARD - len(_SPACE) + 1
-    pieces = [text[start : start + width] for start in range(0, len(text), width)]
-    return [p[:-1] + _SPACE if p.endswith(" ") else p for p in pieces]

@@ -25,14 +25,15 @@ from pipelines.base.quantiles import KINDS, OLDER_KINDS
 from pipelines.cubes.sky import ShellMaps, SkyMaps
 from pipelines.formats.hdus import open_checked, read_provenance, write_hdus
 
+ORDERINGS = ("nested", "ring")
 SHELLS = "SHELLS"
+_LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
 _UNSEEN = np.float32(healpy.UNSEEN)
+# healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
 _ROW = 1024
-# Of one FITS table.
+# The FITS standard allows no more in one table.
 _MOST_COLUMNS = 999
 _CONVENTION = {"PIXTYPE": "HEALPIX", "COORDSYS": "G"}
-ORDERINGS = ("nested", "ring")
-_LAST_STAR, _FILLED = "LAST_STAR", "FILLED_"
 
 
 class _Layout(NamedTuple):
@@ -72,17 +73,15 @@ def write_healpix(
     ValueError
         If the provenance is not JSON.
     """
-    columns = _columns(skymaps.arrays, list(map(_label, skymaps.distances)), "mag")
+    labels = [_label(distance) for distance in skymaps.distances]
+    columns = _named(skymaps.arrays, labels, "mag")
     if skymaps.last_star is not None:
         columns[_LAST_STAR] = (skymaps.last_star, "pc")
     if skymaps.filled is not None:
-        labels = map(_label, skymaps.distances)
-        columns |= {
-            f"{_FILLED}{label}PC": (values, "")
-            for label, values in zip(labels, skymaps.filled, strict=True)
-        }
-    about = (skymaps.distances, skymaps.meta)
-    _write(path, _SKY, columns, *about, ordering=ordering, overwrite=overwrite)
+        for label, values in zip(labels, skymaps.filled, strict=True):
+            columns[f"{_FILLED}{label}PC"] = (values, "")
+    table = _table(_SKY, columns, skymaps.distances, ordering)
+    write_hdus(path, [table], skymaps.meta, _SKY.summary, overwrite=overwrite)
 
 
 def write_shells(
@@ -97,9 +96,9 @@ def write_shells(
     The header holds the edges as ``EDGE0 EDGE1 ...`` [pc]. Raises as `write_healpix`.
     """
     labels = [f"{_label(low)}_{_label(high)}" for low, high in pairwise(shells.edges)]
-    columns = _columns(shells.arrays, labels, shells.unit)
-    about = (shells.edges, shells.meta)
-    _write(path, _SHELLS, columns, *about, ordering=ordering, overwrite=overwrite)
+    columns = _named(shells.arrays, labels, shells.unit)
+    table = _table(_SHELLS, columns, shells.edges, ordering)
+    write_hdus(path, [table], shells.meta, _SHELLS.summary, overwrite=overwrite)
 
 
 def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
@@ -111,69 +110,64 @@ def read_healpix(path: str | os.PathLike[str]) -> SkyMaps:
         If the file is absent, truncated, altered, not Galactic or not from this
         program.
     """
-    found = _read(Path(path), _SKY)
-    arrays = found.arrays
+    distances, columns, meta, _ = _read(Path(path), _SKY)
+    last_star = columns.pop(_LAST_STAR, None)
+    filled = [columns.pop(name) for name in [*columns] if name.startswith(_FILLED)]
+    arrays = _stacked(Path(path), columns, len(distances))
     return SkyMaps(
-        distances=found.distances,
+        distances=distances,
         mean=arrays.pop("mean"),
         std=arrays.pop("std"),
         quantiles=arrays,
-        last_star=found.last_star,
-        filled=found.filled,
-        meta=found.meta,
+        last_star=None if last_star is None else last_star.astype(np.float64),
+        filled=np.stack(filled) if filled else None,
+        meta=meta,
     )
 
 
 def read_shells(path: str | os.PathLike[str]) -> ShellMaps:
     """Read shells that :func:`write_shells` wrote; raises as `read_healpix`."""
-    found = _read(Path(path), _SHELLS)
-    arrays, unit = found.arrays, found.unit
-    return ShellMaps(edges=found.distances, arrays=arrays, unit=unit, meta=found.meta)
+    edges, columns, meta, unit = _read(Path(path), _SHELLS)
+    arrays = _stacked(Path(path), columns, len(edges) - 1)
+    return ShellMaps(edges=edges, arrays=arrays, unit=unit, meta=meta)
 
 
-def _columns(
+def _named(
     arrays: dict[str, np.ndarray], labels: list[str], unit: str
 ) -> dict[str, tuple[np.ndarray, str]]:
+    """Name every map of arrays ``(n, npix)``, statistic by statistic."""
     if len(arrays) * len(labels) > _MOST_COLUMNS:
         raise InputError(
             f"a FITS table has room for {_MOST_COLUMNS // len(arrays)} maps of "
             f"{', '.join(arrays)}, got {len(labels)}"
         )
     return {
-        f"{_written(kind)}_{label}PC": (values, unit)
+        f"{_head(kind)}_{label}PC": (values, unit)
         for kind, maps in arrays.items()
         for label, values in zip(labels, maps, strict=True)
     }
 
 
-def _column(name: str, values: np.ndarray, unit: str, ordering: str) -> fits.Column:
-    pixels = np.asarray(values, dtype=np.float32)
-    if ordering == "ring":
-        pixels = healpy.reorder(pixels, n2r=True)
-    pixels = np.where(np.isnan(pixels), _UNSEEN, pixels)
-    # healpy's own layout: rows of 1024 pixels, or of one pixel in small maps.
-    width = _ROW if pixels.size % _ROW == 0 else 1
-    return fits.Column(
-        name=name, format=f"{width}E", unit=unit, array=pixels.reshape(-1, width)
-    )
-
-
-def _write(
-    path: str | os.PathLike[str],
+def _table(
     layout: _Layout,
     columns: dict[str, tuple[np.ndarray, str]],
     distances: np.ndarray,
-    meta: dict[str, Any],
-    *,
     ordering: str,
-    overwrite: bool,
-) -> None:
+) -> fits.BinTableHDU:
+    """Lay out columns of NESTED pixels, with their units, in the order of the file."""
     if ordering not in ORDERINGS:
         raise InputError(
             f"pixels are in {' or '.join(ORDERINGS)} order, got {ordering!r}"
         )
-    written = [_column(n, values, u, ordering) for n, (values, u) in columns.items()]
     pixels = next(iter(columns.values()))[0].size
+    width = _ROW if pixels % _ROW == 0 else 1
+    written = []
+    for name, (values, unit) in columns.items():
+        stored = np.asarray(values, dtype=np.float32)
+        if ordering == "ring":
+            stored = healpy.reorder(stored, n2r=True)
+        rows = np.where(np.isnan(stored), _UNSEEN, stored).reshape(-1, width)
+        written.append(fits.Column(name, format=f"{width}E", unit=unit, array=rows))
     table = fits.BinTableHDU.from_columns(written, name=layout.table)
     cards = {
         **_CONVENTION,
@@ -187,24 +181,14 @@ def _write(
     }
     for number, distance in enumerate(distances, start=layout.first):
         cards[f"{layout.keyword}{number}"] = (float(distance), "[pc]")
-    for keyword, card in cards.items():
-        table.header[keyword] = card
-    write_hdus(path, [table], meta, layout.summary, overwrite=overwrite)
+    table.header.update(cards)
+    return table
 
 
-class _Found(NamedTuple):
-    """Distances [pc], arrays ``(n, npix)`` by name, unit, provenance, and more."""
-
-    distances: np.ndarray
-    arrays: dict[str, np.ndarray]
-    unit: str
-    meta: dict[str, Any]
-    last_star: np.ndarray | None
-    filled: np.ndarray | None
-
-
-def _read(source: Path, layout: _Layout) -> _Found:
-    """What a file of this layout holds, in NESTED order."""
+def _read(
+    source: Path, layout: _Layout
+) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, Any], str]:
+    """Distances [pc], columns in NESTED order, provenance, and the maps' unit."""
     with open_checked(source) as hdus:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != layout.table:
@@ -212,60 +196,59 @@ def _read(source: Path, layout: _Layout) -> _Found:
                 f"{source}: expected one HEALPix table named {layout.table}"
             )
         table = hdus[1]
-        for keyword, expected in _CONVENTION.items():
-            found = table.header.get(keyword)
-            if found != expected:
-                raise InputError(
-                    f"{source}: {keyword} is {found!r}, expected {expected!r}"
-                )
-        distances = _numbered_cards(table.header, layout)
         ordering = str(table.header.get("ORDERING"))
+        found = {key: table.header.get(key) for key in _CONVENTION}
+        for keyword, expected in _CONVENTION.items():
+            if found[keyword] != expected:
+                raise InputError(
+                    f"{source}: {keyword} is {found[keyword]!r}, expected {expected!r}"
+                )
         if ordering.lower() not in ORDERINGS:
             raise InputError(
                 f"{source}: ORDERING is {ordering!r}, expected {' or '.join(ORDERINGS)}"
             )
-        kind_of = {_written(kind): kind for kind in KINDS}
-        every = [str(name) for name in table.columns.names]
-        beside = [n for n in every if n == _LAST_STAR or n.startswith(_FILLED)]
-        fields = [name for name in every if name not in beside]
-        heads = [name.split("_")[0] for name in fields]
-        names = [kind_of.get(head, head) for head in heads]
-        units = {table.columns[name].unit for name in fields}
-        columns = np.stack([np.ravel(table.data.field(name)) for name in fields])
-        more = [np.ravel(table.data.field(name)) for name in beside]
+        distances: list[float] = []
+        while (
+            card := f"{layout.keyword}{len(distances) + layout.first}"
+        ) in table.header:
+            distances.append(float(table.header[card]))
+        columns = {}
+        for column in table.columns:
+            values = np.ravel(table.data.field(column.name)).astype(np.float32)
+            values = np.where(values == _UNSEEN, np.float32(np.nan), values)
+            if ordering.lower() == "ring":
+                values = np.asarray(healpy.reorder(values, r2n=True))
+            columns[str(column.name)] = values
+        beside = (_LAST_STAR, _FILLED)
+        units = {str(c.unit) for c in table.columns if not c.name.startswith(beside)}
+        if len(units) != 1:
+            raise InputError(f"{source}: expected maps in one unit, got {units}")
+        return np.array(distances), columns, meta, units.pop()
+
+
+def _stacked(
+    source: Path, columns: dict[str, np.ndarray], maps: int
+) -> dict[str, np.ndarray]:
+    """Stack the columns of each statistic, in the standard order: ``(n, npix)``."""
+    kind_of = {_head(kind): kind for kind in KINDS}
+    heads = [name.split("_")[0] for name in columns]
+    names = [kind_of.get(head, head) for head in heads]
     kinds = tuple(dict.fromkeys(names))
-    count = len(distances) - 1 + layout.first
-    ordered = names == [kind for kind in kinds for _ in range(count)]
-    if kinds not in (KINDS[:2], KINDS, OLDER_KINDS) or not ordered or len(units) != 1:
+    ordered = names == [kind for kind in kinds for _ in range(maps)]
+    if kinds not in (KINDS[:2], KINDS, OLDER_KINDS) or not ordered:
         raise InputError(
-            f"{source}: {len(names)} columns of {', '.join(kinds)} in {len(units)} "
-            f"units for {count} maps; expected a mean and a std for each, and maybe "
-            "quantiles"
+            f"{source}: {len(names)} columns of {', '.join(kinds)} for {maps} maps; "
+            "expected a mean and a std for each, and maybe quantiles"
         )
-    maps = np.where(columns == _UNSEEN, np.float32(np.nan), columns.astype(np.float32))
-    if ordering.lower() == "ring":
-        maps = np.stack([np.asarray(healpy.reorder(m, r2n=True)) for m in maps])
-        more = [np.asarray(healpy.reorder(one, r2n=True)) for one in more]
-    own = dict(zip(beside, (one.astype(np.float64) for one in more)))
-    last_star = own.pop(_LAST_STAR, None)
-    filled = np.stack(list(own.values())) if own else None
-    arrays = dict(zip(kinds, maps.reshape(len(kinds), count, -1)))
-    return _Found(distances, arrays, units.pop(), meta, last_star, filled)
+    values = np.stack(list(columns.values())).reshape(len(kinds), maps, -1)
+    return dict(zip(kinds, values))
 
 
-def _written(kind: str) -> str:
-    """A statistic as part of a column's name."""
+def _head(kind: str) -> str:
+    """Return a statistic as a column's name begins with it."""
     return kind.upper().replace("_", "P")
 
 
 def _label(distance: float) -> str:
-    """A distance [pc] as part of a column's name."""
+    """Return a distance [pc] as part of a column's name."""
     return np.format_float_positional(distance, trim="-").replace(".", "P")
-
-
-def _numbered_cards(header: Any, layout: _Layout) -> np.ndarray:
-    """The numbers in the cards of a layout, as far as they go."""
-    values: list[float] = []
-    while (keyword := f"{layout.keyword}{len(values) + layout.first}") in header:
-        values.append(float(header[keyword]))
-    return np.array(values)

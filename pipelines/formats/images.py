@@ -71,8 +71,11 @@ class Field:
             )
 
     def wcs(self) -> Any:
-        """The projection as `astropy.wcs.WCS`, with ``array_shape`` (rows, columns)."""
-        found = self._built() if self.header is None else _wcs_of(self.header)
+        """Return the projection as `astropy.wcs.WCS`, with its ``array_shape``.
+
+        That is (rows, columns).
+        """
+        found = self._made() if self.header is None else _read_wcs(self.header)
         if np.prod(found.array_shape) > _MOST_PIXELS:
             raise InputError(
                 f"an image of {found.array_shape[1]} x {found.array_shape[0]} pixels "
@@ -81,11 +84,10 @@ class Field:
             )
         return found
 
-    def _built(self) -> Any:
+    def _made(self) -> Any:
         whole = self.projection in _WHOLE
         usual = (360.0, 180.0) if whole else (20.0, 20.0)
-        width, height = usual if self.size is None else self.size
-        columns, rows = (max(round(s / self.pixel), 1) for s in (width, height))
+        columns, rows = (max(round(s / self.pixel), 1) for s in (self.size or usual))
         longitude, latitude = self.centre
         wcs: Any = WCS(naxis=2)
         wcs.wcs.ctype = [f"{axis}-{self.projection}" for axis in ("GLON", "GLAT")]
@@ -101,7 +103,7 @@ class Field:
 
 
 def pixel_vectors(wcs: Any) -> np.ndarray:
-    """Galactic unit vectors of the pixels' centres ``(rows, columns, 3)``.
+    """Return Galactic unit vectors of the pixels' centres ``(rows, columns, 3)``.
 
     NaN where a pixel is not on the sky.
     """
@@ -151,9 +153,24 @@ def write_images(
     write_hdus(path, units, meta, _SUMMARY, overwrite=overwrite)
 
 
-def _wcs_of(path: Path) -> Any:
-    """The celestial axes of the first header that has any, and its size."""
-    for header in _headers(path):
+def _read_wcs(path: Path) -> Any:
+    """Read the celestial axes of the first header that has any, and its size."""
+    if not path.is_file():
+        raise InputError(f"{path} is no file: expected a FITS file, or header cards")
+    with path.open("rb") as stream:
+        start = stream.read(81)
+    headers: list[Any]
+    try:
+        # A text file of cards, too, begins with SIMPLE, but has lines.
+        if start.startswith(b"SIMPLE  =") and b"\n" not in start[80:]:
+            with fits.open(path) as hdus:
+                units: Any = hdus
+                headers = [unit.header for unit in units]
+        else:
+            headers = [fits.Header.fromtextfile(str(path))]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no FITS header: {error}") from error
+    for header in headers:
         try:
             wcs: Any = WCS(header, naxis=2)
         except ValueError:
@@ -165,20 +182,3 @@ def _wcs_of(path: Path) -> Any:
         f"{path} has no header with a celestial WCS and a size: expected CTYPE1, "
         "CTYPE2, CRVAL, CRPIX, CDELT (or CD, PC) and NAXIS1, NAXIS2"
     )
-
-
-def _headers(path: Path) -> list[Any]:
-    if not path.is_file():
-        raise InputError(f"{path} is no file: expected a FITS file, or header cards")
-    with path.open("rb") as stream:
-        is_fits = stream.read(80).startswith(b"SIMPLE  =") and b"\n" not in stream.read(
-            1
-        )
-    try:
-        if is_fits and path.stat().st_size % 2880 == 0:
-            with fits.open(path) as hdus:
-                units: Any = hdus
-                return [hdu.header for hdu in units]
-        return [fits.Header.fromtextfile(str(path))]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} holds no FITS header: {error}") from error

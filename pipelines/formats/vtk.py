@@ -19,7 +19,7 @@ import numpy as np
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, Cube
-from pipelines.formats.hdus import provenance_text
+from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_file
 
 _DATA, _END = b'<AppendedData encoding="raw">\n_', b"\n</AppendedData>\n</VTKFile>\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,30 +17,19 @@ import zarr
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import Columns, Integrated, statistic_title
-from pipelines.formats.hdus import provenance_text
-from pipelines.formats.zarr_arrays import (
-    consolidate,
-    level_groups,
-    level_name,
-    read_array,
-    write_array,
-)
-from pipelines.formats.zarr_columns import (
-    PREFIX,
-    columns_of,
-    describe_columns,
-    write_columns,
-)
+from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
 
 _KIND = "dustmap cube"
-_VERSION, _NESTED = 2, 3
 # Version 1 had no integrated extinctions, version 3 has levels in groups.
+_VERSION, _NESTED = 2, 3
 _READABLE = (1, 2, 3)
-_PREFIX = "extinction_"
-_TAKEN = ("distance", "pixel", "last_star", "sample", "density_samples")
-_DISTANCE = "distance from the observer"
-_INTEGRAL = "extinction integrated from the observer"
+_RAYS, _COLUMNS = "extinction_", "column_"
+_TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
+# What the columns along an axis lie on: up and across.
+_PLANES = {"x": ("z", "y"), "y": ("z", "x"), "z": ("y", "x")}
+# Cells along each side of a chunk.
+_CHUNK = 64
 # Numbers in a chunk of rays: 1 MiB of float32, all distances of a patch of the sky.
 _RAY_CHUNK = 2**18
 
@@ -77,32 +67,41 @@ def write_zarr(
     target = Path(path)
     if target.is_dir() and any(target.iterdir()) and not is_zarr(target):
         raise InputError(f"{target} is a folder and no zarr store: choose another path")
-    attributes = _group_attributes(cube, integrated)
-    if len(samples):
-        attributes["samples"] = len(samples[0])
-    if columns:
-        attributes["columns"] = describe_columns(columns)
     for name in cube.arrays:
-        taken = name in (*AXES, *_TAKEN) or name.startswith((_PREFIX, PREFIX))
+        taken = name in _TAKEN or name.startswith((_RAYS, _COLUMNS))
         if taken or not name.isidentifier():
             raise ValueError(
                 f"array name {name!r} must be an identifier other than "
-                f"{', '.join((*AXES, *_TAKEN))}, {_PREFIX}... and {PREFIX}..."
+                f"{', '.join(_TAKEN)}, {_RAYS}... and {_COLUMNS}..."
             )
+    attributes = _description(cube, integrated, columns, samples)
     with atomic_directory(target, overwrite=overwrite) as temporary:
         group = zarr.create_group(
             store=temporary, zarr_format=3, attributes=cast(Any, attributes)
         )
-        cubes = cube.levels
-        parts = level_groups(group, len(cubes))
-        for part, level in zip(parts, cubes, strict=True):
+        # Levels lie beside each other: in xarray's trees a group inherits coordinates.
+        names = [place.rstrip("/") for place in level_prefixes(attributes)]
+        parts = [group.create_group(name) if name else group for name in names]
+        for part, level in zip(parts, cube.levels, strict=True):
             _write_cube(part, level)
         for part, draws in zip(parts, samples):
             _write_samples(part, draws, cube.unit)
-        write_columns(parts[0], columns)
+        for one in columns:
+            integral = (
+                f"extinction along {one.along}, from {one.low:g} to {one.high:g} pc"
+            )
+            for name, values in one.arrays.items():
+                title = statistic_title(name, integral)
+                plane = _PLANES[one.along]
+                full = f"{_COLUMNS}{one.along}_{name}"
+                _write(parts[0], full, values, plane, units="mag", title=title)
         if integrated is not None:
             _write_rays(group, integrated)
-        consolidate(temporary)
+        # xarray then need not list the members, which warns about the manifest. zarr in
+        # turn warns that the v3 specification has no consolidated metadata yet.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
+            zarr.consolidate_metadata(temporary, zarr_format=3)
         write_manifest(temporary)
 
 
@@ -120,36 +119,14 @@ def read_zarr(path: str | os.PathLike[str], *, verify: bool = True) -> Cube:
     InputError
         If the store is absent, incomplete, altered, or not one of this program's.
     """
-    with _opened(Path(path), verify=verify) as (group, attributes):
-        cubes = [
-            _read_cube(group, place, attributes) for place in level_prefixes(attributes)
-        ]
+    with _opened(Path(path), verify=verify) as (group, about):
+        cubes = []
+        for place in level_prefixes(about):
+            x, y, z = (_read(group, place + axis) for axis in AXES)
+            arrays = {name: _read(group, place + name) for name in about["arrays"]}
+            unit, meta = str(about["unit"]), about["provenance"]
+            cubes.append(Cube(x=x, y=y, z=z, arrays=arrays, unit=unit, meta=meta))
         return replace(cubes[0], finer=tuple(cubes[1:]))
-
-
-def _read_cube(group: zarr.Group, place: str, attributes: dict[str, Any]) -> Cube:
-    """The cube of one level, whose arrays' names begin with ``place``."""
-    x, y, z = (read_array(group, place + axis) for axis in AXES)
-    return Cube(
-        x=x,
-        y=y,
-        z=z,
-        arrays={name: read_array(group, place + name) for name in attributes["arrays"]},
-        unit=str(attributes["unit"]),
-        meta=attributes["provenance"],
-    )
-
-
-def level_prefixes(attributes: dict[str, Any]) -> list[str]:
-    """What the names of arrays begin with on every level, the coarsest first."""
-    levels = int(attributes.get("levels", 1))
-    names = (level_name(level, levels) for level in range(levels))
-    return [f"{name}/" if name else "" for name in names]
-
-
-def holds_integrated(path: str | os.PathLike[str]) -> bool:
-    """Whether a store has integrated extinctions, by its description alone."""
-    return "integrated" in open_cube(Path(path))[1]
 
 
 def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Integrated:
@@ -161,18 +138,18 @@ def read_integrated(path: str | os.PathLike[str], *, verify: bool = True) -> Int
         As :func:`read_zarr`, and if the store has none.
     """
     source = Path(path)
-    with _opened(source, verify=verify) as (group, attributes):
-        if "integrated" not in attributes:
+    with _opened(source, verify=verify) as (group, about):
+        if "integrated" not in about:
             raise InputError(
                 f"{source} has no integrated extinctions: it is a simulation's truth "
                 "or was written by an earlier version. Export the run again "
                 f"(`dustmap export RUN --zarr {source.name}`)"
             )
-        names = [str(name) for name in attributes["integrated"]["arrays"]]
+        names = [str(name) for name in about["integrated"]["arrays"]]
         return Integrated(
-            distance=read_array(group, "distance"),
-            arrays={n.removeprefix(_PREFIX): read_array(group, n) for n in names},
-            last_star=read_array(group, "last_star"),
+            distance=_read(group, "distance"),
+            arrays={name.removeprefix(_RAYS): _read(group, name) for name in names},
+            last_star=_read(group, "last_star"),
             unit=str(group[names[0]].attrs["units"]),
         )
 
@@ -187,12 +164,35 @@ def read_columns(
     InputError
         As :func:`read_zarr`.
     """
-    with _opened(Path(path), verify=verify) as (group, attributes):
-        return columns_of(group, level_prefixes(attributes)[0], attributes)
+    with _opened(Path(path), verify=verify) as (group, about):
+        place = level_prefixes(about)[0]
+        return {
+            along: Columns(
+                along=along,
+                low=float(one["low"]),
+                high=float(one["high"]),
+                arrays={
+                    name: _read(group, f"{place}{_COLUMNS}{along}_{name}")
+                    for name in one["arrays"]
+                },
+            )
+            for along, one in about.get("columns", {}).items()
+        }
+
+
+def holds_integrated(path: str | os.PathLike[str]) -> bool:
+    """Look into a store's description for integrated extinctions."""
+    return "integrated" in open_cube(Path(path))[1]
+
+
+def level_prefixes(attributes: dict[str, Any]) -> list[str]:
+    """Return what names of arrays begin with on every level, the coarsest first."""
+    levels = int(attributes.get("levels", 1))
+    return [""] if levels == 1 else [f"level_{level}/" for level in range(levels)]
 
 
 def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
-    """The group of a store and its attributes, without reading arrays or hashes.
+    """Open the group of a store, and its attributes, without reading arrays or hashes.
 
     Raises
     ------
@@ -215,13 +215,13 @@ def open_cube(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder is a zarr group."""
+    """Tell whether a folder is a zarr group."""
     return (path / "zarr.json").is_file()
 
 
 @contextmanager
 def _opened(path: Path, *, verify: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The group of a whole store of this program, and its attributes."""
+    """Open the group of a whole store of this program, and its attributes."""
     if is_zarr(path):
         check_manifest(path, hashes=verify)
     opened = open_cube(path)
@@ -239,11 +239,17 @@ def _input_errors(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is no cube of this program: {error}") from error
 
 
-def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, Any]:
+def _description(
+    cube: Cube,
+    integrated: Integrated | None,
+    columns: Sequence[Columns],
+    samples: Sequence[np.ndarray],
+) -> dict[str, Any]:
+    """Return the attributes of the group."""
     provenance = json.loads(provenance_text(cube.meta))
     attributes = {
         "kind": _KIND,
-        "version": _VERSION,
+        "version": _NESTED if cube.finer else _VERSION,
         "title": "Three-dimensional map of interstellar dust",
         "unit": cube.unit,
         "arrays": list(cube.arrays),
@@ -251,7 +257,7 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
         "provenance": provenance,
     }
     if cube.finer:
-        attributes |= {"levels": len(cube.levels), "version": _NESTED}
+        attributes["levels"] = len(cube.levels)
     for name, key in (("band", "extinction_band"), ("citation", "citation")):
         if key in provenance:
             attributes[name] = provenance[key]
@@ -260,38 +266,39 @@ def _group_attributes(cube: Cube, integrated: Integrated | None) -> dict[str, An
             "nside": integrated.nside,
             "ordering": "NESTED",
             "frame": "galactic",
-            "arrays": [_PREFIX + name for name in integrated.arrays],
+            "arrays": [_RAYS + name for name in integrated.arrays],
             **integrated.regression,
         }
+    if columns:
+        attributes["columns"] = {
+            one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
+            for one in columns
+        }
+    if len(samples):
+        attributes["samples"] = len(samples[0])
     return attributes
 
 
 def _write_cube(group: zarr.Group, cube: Cube) -> None:
     for axis in AXES:
         centres = np.asarray(getattr(cube, axis), dtype=np.float64)
-        about = {"units": "pc", "long_name": FRAME["axes"][axis]}
-        write_array(group, axis, centres, dimensions=(axis,), attributes=about)
+        title = FRAME["axes"][axis]
+        _write(group, axis, centres, (axis,), units="pc", title=title)
     for name, array in cube.arrays.items():
-        units = field_unit(name, cube.unit) or "1"
-        about = {"units": units, "long_name": field_title(name)}
-        values = np.asarray(array)
-        write_array(group, name, values, dimensions=AXES[::-1], attributes=about)
+        units, title = field_unit(name, cube.unit) or "1", field_title(name)
+        _write(group, name, np.asarray(array), AXES[::-1], units=units, title=title)
 
 
 def _write_samples(group: zarr.Group, draws: np.ndarray, unit: str) -> None:
-    write_array(
-        group,
-        "sample",
-        np.arange(len(draws)),
-        dimensions=("sample",),
-        attributes={"long_name": "posterior sample"},
-    )
-    write_array(
+    numbers = np.arange(len(draws))
+    _write(group, "sample", numbers, ("sample",), units="1", title="posterior sample")
+    _write(
         group,
         "density_samples",
         draws,
-        dimensions=("sample", *AXES[::-1]),
-        attributes={"units": unit, "long_name": "posterior samples of the density"},
+        ("sample", *AXES[::-1]),
+        units=unit,
+        title="posterior samples of the density",
         chunks=(1, *draws.shape[1:]),
     )
 
@@ -302,30 +309,54 @@ def _write_rays(group: zarr.Group, rays: Integrated) -> None:
     room = max(_RAY_CHUNK // distances, 1)
     patch = 4 ** ((room.bit_length() - 1) // 2)
     long = (min(_RAY_CHUNK, pixels),)
-    far = "end of the last stretch that a sight line crosses"
-    healpix = "HEALPix pixel (NESTED, Galactic)"
-    last = rays.last_star.astype(np.float32)
-    for name, values, dimensions, units, title, chunks in (
-        ("distance", rays.distance, ("distance",), "pc", _DISTANCE, (distances,)),
-        ("pixel", np.arange(pixels), ("pixel",), "1", healpix, long),
-        ("last_star", last, ("pixel",), "pc", far, long),
-        *(
-            (
-                _PREFIX + name,
-                np.asarray(array, dtype=np.float32),
-                ("pixel", "distance"),
-                rays.unit,
-                statistic_title(name, _INTEGRAL),
-                (min(patch, pixels), distances),
-            )
-            for name, array in rays.arrays.items()
-        ),
+    for name, values, units, title, chunks in (
+        ("distance", rays.distance, "pc", "distance from the observer", (distances,)),
+        ("pixel", np.arange(pixels), "1", "HEALPix pixel (NESTED, Galactic)", long),
     ):
-        write_array(
+        _write(group, name, values, (name,), units=units, title=title, chunks=chunks)
+    _write(
+        group,
+        "last_star",
+        rays.last_star.astype(np.float32),
+        ("pixel",),
+        units="pc",
+        title="end of the last stretch that a sight line crosses",
+        chunks=long,
+    )
+    for name, array in rays.arrays.items():
+        _write(
             group,
-            name,
-            values,
-            dimensions=dimensions,
-            attributes={"units": units, "long_name": title},
-            chunks=chunks,
+            _RAYS + name,
+            np.asarray(array, dtype=np.float32),
+            ("pixel", "distance"),
+            units=rays.unit,
+            title=statistic_title(name, "extinction integrated from the observer"),
+            chunks=(min(patch, pixels), distances),
         )
+
+
+def _write(
+    group: zarr.Group,
+    name: str,
+    data: np.ndarray,
+    dimensions: tuple[str, ...],
+    *,
+    units: str,
+    title: str,
+    chunks: tuple[int, ...] | None = None,
+) -> None:
+    """Write one array with named dimensions; chunks of 64 along each unless given."""
+    # Empty chunks are written too: every chunk is then a file the manifest lists.
+    group.create_array(
+        name,
+        data=np.ascontiguousarray(data),
+        chunks=chunks or tuple(min(_CHUNK, size) for size in data.shape),
+        dimension_names=dimensions,
+        attributes={"units": units, "long_name": title},
+        fill_value=np.nan if data.dtype.kind == "f" else 0,
+        config={"write_empty_chunks": True},
+    )
+
+
+def _read(group: zarr.Group, name: str) -> np.ndarray:
+    return np.asarray(cast(zarr.Array, group[name])[...])

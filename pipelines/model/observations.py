@@ -28,7 +28,7 @@ def rays(plan: Plan, end: Tensor, start: Tensor | None = None) -> LineIntegrals:
     """Line integrals [pc] by the quadrature of the plan's engine."""
     rule: Rule
     if plan.is_full_batch:
-        rule = FixedStep(step=_step(plan), finer=plan.finer_grids)
+        rule = FixedStep(step=_step(plan), grids=plan.nested_grids)
     elif plan.embedding.quadrature == "gauss-legendre":
         rule = GaussLegendre(count=plan.embedding.nodes)
     else:
@@ -45,7 +45,7 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
     """
     if not plan.is_full_batch:
         return rays(plan, end)
-    rule = StepsOutwards(step=_step(plan) / 2, finer=plan.finer_grids)
+    rule = StepsOutwards(step=_step(plan) / 2, grids=plan.nested_grids)
     return LineIntegrals(end, rule)
 
 

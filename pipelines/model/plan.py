@@ -13,6 +13,7 @@ from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
 from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc
+from dustmap.nested_grids import NestedGrids
 from pipelines.config.fitting import (
     DensityKind,
     EngineName,
@@ -136,6 +137,11 @@ class Plan:
     def grids(self) -> tuple[Grid, ...]:
         """The grid and the finer ones inside it, the coarsest first."""
         return (self.grid, *self.finer_grids)
+
+    @property
+    def nested_grids(self) -> NestedGrids:
+        """All grids."""
+        return NestedGrids(grids=self.grids)
 
     @property
     def finer_grids(self) -> tuple[Grid, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import healpy
 import numpy as np
@@ -50,19 +49,6 @@ def usable_stars(
             f"{source}: {len(stars)} usable stars, a map needs at least {_FEWEST}"
         )
     return stars, counts
-
-
-class Sample(NamedTuple):
-    """The usable stars of a catalogue, their split, and counts by reason."""
-
-    stars: Stars
-    split: Split
-    counts: dict[str, int]
-
-    @property
-    def train(self) -> Stars:
-        """The stars to fit."""
-        return self.stars.select(self.split.train)
 
 
 def inside_box(stars: Stars, split: Split, box: Box) -> tuple[Split, dict[str, int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pipelines.base.progress import say
-from pipelines.base.timing import Countdown, in_words
+from pipelines.base.timing import in_words
 from pipelines.regress.dense import fit_exact, fit_sgpr
 from pipelines.regress.fitted import FittedModel, Problem
 from pipelines.regress.neighbours import fit_neighbours
@@ -56,8 +56,7 @@ def choose(problem: Problem, options: Options) -> Choice:
         return Choice(method=names[0], why=why, model=_METHODS[names[0]](problem))
     times = {name: seconds(name, rows, axes) for name in names}
     able = _affordable(times, options.time_budget)
-    countdown = Countdown({name: times[name] for name in able})
-    tried, models = _compare(problem, able, countdown)
+    tried, models = _compare(problem, {name: times[name] for name in able})
     best = max(tried, key=lambda name: tried[name])
     refit = models[best].refit
     say(f"{best} predicts held-out rows best: fitting it to all rows")
@@ -98,7 +97,7 @@ def _affordable(times: dict[str, float], budget: float) -> list[str]:
 
 
 def _compare(
-    problem: Problem, names: list[str], countdown: Countdown
+    problem: Problem, times: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, FittedModel]]:
     """Mean log density of held-out rows by method, and the fits to the others."""
     rows = len(problem.x)
@@ -107,9 +106,10 @@ def _compare(
     held, kept = order[:count], order[count:]
     part = replace(problem, x=problem.x[kept], y=problem.y[kept])
     scores, models = {}, {}
-    for name in names:
-        countdown.enter(name)
-        say(f"trying {name}; about {in_words(countdown.left())} left")
+    left = sum(times.values())
+    for name, seconds in times.items():
+        say(f"trying {name}; about {in_words(left)} left")
+        left -= seconds
         models[name] = _METHODS[name](part)
     for name, model in models.items():
         latent = model.latent(problem.x[held])

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from dustmap.residual.free_spectrum import Rays
-from dustmap.residual.grid_free import learn_grid_free
+from dustmap.residual.covariance import Rays
+from dustmap.residual.learning import learn_grid_free
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
 from dustmap.posterior import Posterior
-from dustmap.residual.field import ResidualField, least_density, rays_to
-from dustmap.residual.field_learning import learn_residual, relearn_residual
-from dustmap.residual.rays import DensityCube, Rays
+from dustmap.residual.covariance import Rays, rays_to
+from dustmap.residual.cube import DensityCube
+from dustmap.residual.field import ResidualField, least_density
+from dustmap.residual.learning import learn_residual, relearn_residual
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import FEWEST_VALIDATION, Stars
 from pipelines.model.observations import outward_rays
@@ -111,7 +112,7 @@ def residual_in_words(field: ResidualField) -> str:
     amplitude = "density" if field.cube.power == 1 else "√(density × mean density)"
     std = field.weights.sqrt()
     least = _TOLD * float(std.max())
-    parts = zip(field.form.lengthscales, std.tolist(), strict=True)
+    parts = zip(field.covariance.lengthscales, std.tolist(), strict=True)
     stds = ", ".join(f"{s:.2g} over {scale:.2g} pc" for scale, s in parts if s >= least)
     weighed = bool((field.noise > field.stated).any())
     outliers = f"; {100 * field.outliers:.2g}% outliers" if weighed else ""

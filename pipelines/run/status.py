@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.base.timing import in_words
-from pipelines.saving.checkpoint import RECORD, checkpoints, size_of
-from pipelines.saving.lock import is_held
-from pipelines.saving.workspace import Workspace, unfinished
+from pipelines.saving.state_file import read_state, state_files
+from pipelines.saving.workspace import Workspace, is_held, read_json, unfinished
 from pipelines.storage.atomic import MARKER
 from pipelines.storage.metrics import read_metrics
 
@@ -24,11 +22,11 @@ _KEYS = (
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """What is known of the fit into a run, as plain JSON.
+    """Return what is known of the fit into a run, as plain JSON; ``None`` if unknown.
 
     ``state`` is ``planning``, ``learning``, ``running`` or ``writing`` while a process
     works on it, ``stopped`` by a signal, ``failed``, ``dead`` if it ended without a
-    word, or ``finished``. ``None`` stands for what is not known.
+    word, or ``finished``.
 
     Raises
     ------
@@ -41,66 +39,87 @@ def status_of(path: Path) -> dict[str, Any]:
             f"{path} is neither a run nor a fit under way (begin one with `dustmap fit "
             "stars.parquet -o RUN`)"
         )
-    last = _last_record(path / "metrics.jsonl" if work is None else work.metrics)
+    try:
+        records = read_metrics(path / "metrics.jsonl" if work is None else work.metrics)
+    except (OSError, ValueError):
+        records = []
+    last = records[-1] if records else {}
+    known = ("stage", "iteration", "seconds", "tolerance")
+    numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
     found = {
         **dict.fromkeys(_KEYS),
         "stage": last.get("stage"),
         "iteration": last.get("iteration"),
-        "value": _value(last),
+        "value": numbers or None,
     }
     return found | (_of_run(path) if work is None else _of_unfinished(work))
 
 
 def describe(found: dict[str, Any]) -> str:
-    """The same in words, one fact per line."""
-    told = [f"{found['run']}: {found['state']}"]
+    """Return the same in words, one fact per line."""
+    lines = [f"{found['run']}: {found['state']}"]
     if found["message"]:
-        told.append(found["message"])
+        lines.append(found["message"])
     if found["stage"]:
         value = "".join(f", {k} {v:.3g}" for k, v in (found["value"] or {}).items())
-        told.append(f"stage: {found['stage']}, iteration {found['iteration']}{value}")
+        lines.append(f"stage: {found['stage']}, iteration {found['iteration']}{value}")
     if found["left"]:
-        told.append(f"time left: {found['left']}")
+        lines.append(f"left of budget.minutes: {found['left']}")
     if found["seconds"]:
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in found["seconds"].items())
-        told.append(f"time: {spent}")
+        lines.append(f"time: {spent}")
     saved = found["checkpoint"]
     if saved:
-        told.append(
-            f"last checkpoint: {saved['name']} ({saved['stage']}), "
+        lines.append(
+            f"last checkpoint: {saved['number']} ({saved['stage']}), "
             f"{saved['age_seconds']:.0f} s old, {saved['bytes'] / 2**20:.1f} MiB"
         )
     if found["peak_memory_bytes"]:
-        told.append(f"peak memory: {found['peak_memory_bytes'] / 2**30:.2f} GiB")
+        lines.append(f"peak memory: {found['peak_memory_bytes'] / 2**30:.2f} GiB")
     if found["pid"]:
-        told.append(f"process: {found['pid']} on {found['host']}")
+        lines.append(f"process: {found['pid']} on {found['host']}")
     if found["state"] in (*_ENDED, "dead"):
         other = "the command it was begun with and --resume"
-        told.append(f"go on with: {found['command'] or other}")
-    return "\n".join(told)
+        lines.append(f"go on with: {found['command'] or other}")
+    return "\n".join(lines)
 
 
 def _of_unfinished(work: Workspace) -> dict[str, Any]:
-    told, holder = _read(work.status), _read(work.lock)
-    checkpoint = _last_checkpoint(work)
-    state = _state(work, told.get("state"))
-    ended = state in (*_ENDED, "dead")
-    left = told.get("ends", 0.0) - time.time()
+    facts, holder, checkpoint, seconds = work.facts, read_json(work.lock), None, None
+    state, is_alive = facts.get("state"), is_held(work.lock)
+    if is_alive and (state is None or state in _ENDED):
+        state = "planning"
+    elif not is_alive and state not in _ENDED:
+        state = "dead"
+    for path in state_files(work.folder):
+        try:
+            saved = read_state(path, tensors=False)
+        except InputError:
+            continue
+        seconds = saved.content["seconds"]
+        checkpoint = {
+            "number": saved.number,
+            "stage": saved.content["stage"],
+            "age_seconds": max(time.time() - saved.written, 0.0),
+            "bytes": path.stat().st_size,
+        }
+        break
+    left = facts.get("ends", 0.0) - time.time()
     return {
         "run": str(work.output),
         "state": state,
-        "message": told.get("message") if state in _ENDED else None,
-        "left": in_words(left) if left > 0 and not ended else None,
-        "seconds": None if checkpoint is None else checkpoint.pop("spent"),
+        "message": facts.get("message") if state in _ENDED else None,
+        "left": in_words(left) if left > 0 and is_alive else None,
+        "seconds": seconds,
         "checkpoint": checkpoint,
         "pid": holder.get("pid"),
         "host": holder.get("host"),
-        "command": told.get("command"),
+        "command": facts.get("command"),
     }
 
 
 def _of_run(path: Path) -> dict[str, Any]:
-    summary = _read(path / "run.json").get("summary", {})
+    summary = read_json(path / "run.json").get("summary", {})
     whole = (path / MARKER).is_file() and bool(summary)
     return {
         "run": str(path),
@@ -109,50 +128,3 @@ def _of_run(path: Path) -> dict[str, Any]:
         "seconds": summary.get("seconds"),
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
     }
-
-
-def _state(work: Workspace, told: str | None) -> str:
-    if not is_held(work.lock):
-        return told if told in _ENDED else "dead"
-    return told if told and told not in _ENDED else "planning"
-
-
-def _last_checkpoint(work: Workspace) -> dict[str, Any] | None:
-    """The newest that can be told from; `dustmap verify` reads them in full."""
-    for path in reversed(checkpoints(work.checkpoints)):
-        record = _read(path / RECORD)
-        if "written" in record and "stage" in record:
-            return {
-                "name": path.name,
-                "stage": record["stage"],
-                "age_seconds": max(time.time() - record["written"], 0.0),
-                "bytes": size_of(path),
-                "spent": record.get("seconds"),
-            }
-    return None
-
-
-def _last_record(path: Path) -> dict[str, Any]:
-    try:
-        return (read_metrics(path) or [{}])[-1]
-    except (OSError, ValueError):
-        return {}
-
-
-def _value(record: dict[str, Any]) -> dict[str, float] | None:
-    known = ("stage", "iteration", "seconds", "tolerance")
-    value = {
-        name: number
-        for name, number in record.items()
-        if name not in known and math.isfinite(number)
-    }
-    return value or None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file that may be absent, or in the middle of going."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -10,7 +10,8 @@ import numpy as np
 from scipy import fft
 from scipy.ndimage import map_coordinates
 
-from pipelines.simulate.structures import Axes
+Axes = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Coordinates ``x, y, z`` [pc] of a grid's points."""
 
 # Correlation lengths between opposite faces: the correlation left is under 1%.
 _PADDING = 5

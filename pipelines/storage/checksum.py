@@ -1,4 +1,4 @@
-"""A parquet file's own SHA-256, kept in its footer.
+"""A file's own SHA-256, kept in a parquet footer or a safetensors header.
 
 Parquet's page checksums leave out page headers and the footer, in which names, units,
 statistics and provenance are: of flipped bits there about half are read without an
@@ -17,8 +17,10 @@ from pipelines.base.errors import InputError
 CHECKSUM_KEY = "dustmap.sha256"
 PLACEHOLDER = "0" * 64
 """What stands in the checksum's place until all else is written."""
-# In the footer a text follows its field's mark and its length.
-_BEFORE = CHECKSUM_KEY.encode() + b"\x18\x40"
+# In a parquet footer a text follows its field's mark and its length, in the header of
+# a safetensors file a colon.
+_IN_PARQUET = CHECKSUM_KEY.encode() + b"\x18\x40"
+_IN_SAFETENSORS = b'"' + CHECKSUM_KEY.encode() + b'":"'
 
 
 def insert_checksum(path: Path) -> None:
@@ -46,7 +48,7 @@ def verify_checksum(path: Path) -> None:
     _, found, expected = _checksum(path)
     if found != expected:
         raise InputError(
-            f"{path} is damaged: it does not match the SHA-256 in its footer. Restore "
+            f"{path} is damaged: it does not match the SHA-256 that it holds. Restore "
             "it from a copy or write it again"
         )
 
@@ -57,13 +59,18 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        place = content.rfind(_BEFORE) + len(_BEFORE)
+        if content[:4] == b"PAR1":
+            before = content.rfind(_IN_PARQUET)
+            place = before + len(_IN_PARQUET)
+        else:
+            before = content.find(_IN_SAFETENSORS)
+            place = before + len(_IN_SAFETENSORS)
         end = place + len(PLACEHOLDER)
         found = content[place:end]
-        if place < len(_BEFORE) or not re.fullmatch(rb"[0-9a-f]{64}", found):
+        if before < 0 or not re.fullmatch(rb"[0-9a-f]{64}", found):
             raise InputError(
-                f"{path} is damaged or was not written by this version: its footer "
-                "holds no checksum. Restore it from a copy or write it again"
+                f"{path} is damaged or was not written by this version: it holds "
+                "no checksum. Restore it from a copy or write it again"
             )
         with memoryview(content) as view, view[:place] as head, view[end:] as tail:
             state = hashlib.sha256(head)

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.base.errors import InputError
-from pipelines.saving.checkpoint import (
-    check_checkpoint,
-    check_checkpoints,
-    is_checkpoint,
-)
+from pipelines.saving.state_file import check_state, check_states, is_state
 from pipelines.saving.workspace import SUFFIX, Workspace, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 from pipelines.storage.metrics import read_metrics
@@ -77,8 +73,6 @@ def _kind_by_content(path: Path) -> str | None:
     if path.is_dir():
         if (path / "zarr.json").exists():
             return "zarr"
-        if is_checkpoint(path):
-            return "checkpoint"
         # Any file that a run has: without its record, what is left of a run must not
         # pass for plain tables.
         records = ("run.json", "summary.json", MANIFEST, MARKER)
@@ -86,6 +80,8 @@ def _kind_by_content(path: Path) -> str | None:
         if is_run and path.suffix not in (".zarr", ".samples"):
             return "run"
         return "partitions" if any(path.glob("*.parquet")) else None
+    if is_state(path):
+        return "checkpoint"
     with path.open("rb") as stream:
         magic = stream.read(16)
     if magic.startswith(b"PAR1"):
@@ -106,7 +102,7 @@ def _verify_run(path: Path) -> str:
 
 def _verify_unfinished(work: Workspace) -> str:
     lines = [f"{work.output}: a fit that is not finished, in {work.folder}"]
-    lines += check_checkpoints(work.checkpoints)
+    lines += check_states(work.folder)
     if work.metrics.is_file():
         try:
             count = len(read_metrics(work.metrics))
@@ -127,7 +123,7 @@ def _exports(folder: Path) -> Iterator[Path]:
 
 
 _CHECKS = {
-    "checkpoint": check_checkpoint,
+    "checkpoint": check_state,
     "zarr": verify_zarr,
     "fits": verify_fits,
     "parquet": verify_parquet,

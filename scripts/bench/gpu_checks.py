@@ -363,7 +363,7 @@ def nested(device: torch.device, dtype: torch.dtype) -> LogNormal:
     whitening = LevelWhitening(
         kernel, nested_tori(grids, kernel, 0.05), dtype=dtype, device=device
     )
-    steps = StepsOutwards(step=0.5, finer=tuple(grids[1:]))
+    steps = StepsOutwards(step=0.5, grids=whitening.levels.grids)
     ends = 0.9 * stars() * torch.tensor([1.0, 1.0, 1.5], dtype=torch.float64)
     return LogNormal(whitening, LineIntegrals(ends, steps), mean=MEAN)
 

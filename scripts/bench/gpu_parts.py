@@ -130,8 +130,8 @@ def levels(part: Part) -> bool:
 
 
 def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
-    coarsest, *finer = A.levels.grids
-    steps = StepsOutwards(step=0.5 * coarsest.spacing[0], finer=tuple(finer))
+    grids = A.levels.grids
+    steps = StepsOutwards(step=0.5 * grids.box.spacing[0], grids=grids)
     rays = LineIntegrals(ends, steps)
     model = LogNormal(A, rays, mean=ConstantMean(value=0.01)).in_modes()
     place = {"dtype": torch.float32, "device": part.device}

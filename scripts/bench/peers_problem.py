@@ -19,7 +19,7 @@ from peers_worker import PROBLEM, now
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, PointValues
 from dustmap.grid import Grid, Torus, smooth_size
-from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
 from pipelines.planning.prior import learn_prior, start_scales
 from pipelines.simulate import simulate
@@ -78,10 +78,7 @@ def make_mock(
     """Simulate, and write the two tables without what only the truth knows."""
     overrides = [*_GALAXY, f"truth.spacing={spacing}", f"seed={seed}"]
     overrides.append(f"stars={stars + targets}")
-    path = folder / "mock.parquet"
-    config = load_config(SimulateConfig, overrides=overrides)
-    simulate(config, path, truth=None, overwrite=True)
-    everything = read_stars(path)
+    everything = simulate(load_config(SimulateConfig, overrides=overrides)).stars
     mock = Mock(
         folder=folder,
         train=everything.select(slice(0, stars)),

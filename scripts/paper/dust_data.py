@@ -20,7 +20,7 @@ from dustmap.grid import Grid
 from dustmap.kernels import Matern32
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import ErrorConfig, TruthConfig
-from pipelines.simulate import mock
+from pipelines.simulate import simulate
 
 ANANKE, GALAXY = "Ananke, 4,000 stars", "simulated galaxy"
 # Half the boxes [kpc]: that of the sample, and the paper's.
@@ -130,7 +130,7 @@ def galaxy_config(stars: int, seed: int, spacing: float) -> SimulateConfig:
 
 def galaxy(train: int, test: int, seed: int, *, spacing: float) -> Sky:
     """Log-normal dust in the paper's box; stars of known distances, noise 0.02 mag."""
-    stars, _, _ = mock(galaxy_config(train + test, seed, spacing))
+    stars = simulate(galaxy_config(train + test, seed, spacing)).stars
     distance = np.asarray(stars.distance) / _PARSECS
     longitude, latitude = np.radians(stars.l), np.radians(stars.b)
     flat = distance * np.cos(latitude)

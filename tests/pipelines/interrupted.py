@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,14 @@ import one_cloud
 import pytest
 import torch
 
-import pipelines.fit.fitting
-import pipelines.saving.checkpoint_manager
+import pipelines.fit.context
 from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
 from pipelines.run.folder import read_run
-from pipelines.storage.metrics import read_metrics
+from pipelines.saving.state_file import SavedState, read_state, state_files
+from pipelines.storage.metrics import Metrics, read_metrics
 
 
 def settings(**inference: Any) -> dict[str, Any]:
@@ -51,45 +53,50 @@ class Case:
 
     def stop(self, after: int, *, by: signal.Signals = signal.SIGTERM, **how: Any):
         """Fit it, with a signal just before this checkpoint is written."""
-        written = pipelines.saving.checkpoint_manager.write_checkpoint
-        count = 0
+        stages = []
 
-        def write(*args: Any, **named: Any) -> Path:
-            nonlocal count
-            count += 1
-            if count == after:
+        def noted(stage: str) -> None:
+            stages.append(stage)
+            if len(stages) == after:
                 os.kill(os.getpid(), by)
-            return written(*args, **named)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                pipelines.saving.checkpoint_manager, "write_checkpoint", write
-            )
-            with pytest.raises(Stopped) as ended:
-                self.fit(**how)
+        with saved(noted), pytest.raises(Stopped) as ended:
+            self.fit(**how)
         return str(ended.value)
 
     def stop_within(self, iteration: int) -> str:
         """Fit it, with a signal after so many iterations of its inference."""
-        recorder, count = pipelines.fit.fitting.recorder, 0
+        append = Metrics.append
 
-        def counting(*args: Any, **named: Any):
-            record = recorder(*args, **named)
-
-            def on_step(*step: Any) -> None:
-                nonlocal count
-                record(*step)
-                count += 1
-                if count == iteration:
-                    os.kill(os.getpid(), signal.SIGTERM)
-
-            return on_step
+        def counting(self: Metrics, item: dict[str, Any]) -> None:
+            append(self, item)
+            if len(self) == iteration:
+                os.kill(os.getpid(), signal.SIGTERM)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines.fit.fitting, "recorder", counting)
+            patch.setattr(Metrics, "append", counting)
             with pytest.raises(Stopped) as ended:
                 self.fit()
         return str(ended.value)
+
+    @property
+    def states(self) -> list[SavedState]:
+        """What it has saved, the last first."""
+        return [read_state(path) for path in state_files(self.workspace)]
+
+
+@contextmanager
+def saved(noted: Callable[[str], object]) -> Iterator[None]:
+    """Call a function with the stage of every state, just before it is written."""
+    written = pipelines.fit.context.write_state
+
+    def write(folder: Path, content: dict[str, Any], **named: Any) -> Path:
+        noted(content["stage"])
+        return written(folder, content, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines.fit.context, "write_state", write)
+        yield
 
 
 def case_in(folder: Path, *, learns: bool = False, **inference: Any) -> Case:

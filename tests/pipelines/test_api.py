@@ -14,6 +14,7 @@ from astropy.table import QTable, Table
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.config import SimulateConfig
 
 SMALL = {
     "box.spacing": 100.0,
@@ -184,9 +185,15 @@ def test_quantities_are_converted_and_others_refused(arrays, tmp_path):
 
 
 def test_simulate_ingest_and_regress_by_their_names(tmp_path):
-    mock = dustmap.simulate(
-        tmp_path / "mock.parquet", settings={"stars": 300, "seed": 1}
-    )
+    made = dustmap.simulate(stars=300, seed=1, dust={"clouds": 7, "cavities": 0})
+    assert len(made.stars) == 300 and len(made.truth.meta["clouds"]) == 7
+    mock = tmp_path / "mock.parquet"
+    made.write(mock)
+    for wrong in ({"star": 3}, {"dust": {"cloud": 3}}):
+        with pytest.raises(InputError, match="did you mean"):
+            dustmap.simulate(**wrong)
+    with pytest.raises(InputError, match="not both"):
+        dustmap.simulate(SimulateConfig(), stars=3)
     report = dustmap.ingest(mock, tmp_path / "stars.parquet", preset="mock")
     assert "300" in str(report) or "rows" in str(report)
     found = dustmap.regress(

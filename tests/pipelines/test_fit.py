@@ -271,10 +271,10 @@ def test_held_out_stars_are_not_fitted_and_judge_the_map(cloud_report, cloud_sta
 
 
 def test_the_report_tells_time_by_stage_and_peak_memory(cloud_report):
-    stages = {"read", "plan", "scales", "inference", "checkpoints", "held-out test"}
-    assert set(cloud_report.seconds) == {*stages, "residual", "baselines"}
+    stages = {"read", "plan", "learn prior", "map and samples", "judge", "checkpoints"}
+    assert stages < set(cloud_report.seconds)
     assert 2**27 < cloud_report.peak_memory_bytes < 2**34
-    assert "GiB" in str(cloud_report) and "inference" in str(cloud_report)
+    assert "GiB" in str(cloud_report) and "map and samples" in str(cloud_report)
 
 
 def test_a_plan_that_needs_more_memory_than_allowed_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from astropy.coordinates import SkyCoord
 
 from dustmap.functionals import PointValues, Stack
 from dustmap.grid import Grid
-from dustmap.residual.rays import DensityCube
+from dustmap.residual.cube import DensityCube
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
@@ -24,7 +24,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.filling import fill_integrals
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
-from pipelines.fit.correlated_noise import first_map, first_samples
+from pipelines.fit.mapping import first_settings
 from pipelines.formats.zarr import write_zarr
 from pipelines.model.observations import outward_rays
 from pipelines.others import OtherMap
@@ -89,9 +89,7 @@ def test_a_first_map_of_few_stars_has_samples(run: Run) -> None:
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     stages = [json.loads(line)["stage"] for line in lines]
     assert any(s.startswith("first ") and "samples" in s for s in stages)
-    config = load_config(FitConfig)
-    assert first_samples(config, 10**6) == 0 < first_samples(config, 1000)
-    plan, settings = first_map(run.plan, config, 0)
+    plan, settings = first_settings(run.plan, load_config(FitConfig), 0)
     assert settings.inference.samples == 0 < plan.subgrid_share < 1
 
 
@@ -365,7 +363,7 @@ def test_a_residual_that_cannot_be_learnt_costs_no_run(tmp_path, monkeypatch) ->
     def fail(*_, **__) -> None:
         raise FloatingPointError("not positive definite")
 
-    monkeypatch.setattr("pipelines.fit.correlated_noise.fit_residual", fail)
+    monkeypatch.setattr("pipelines.fit.shared_noise.fit_residual", fail)
     write_stars(tmp_path / "stars.parquet", sky(300, 1)[0], overwrite=False)
     given = ["prior.lengthscale=150", "prior.std=1", "inference.learn=false"]
     given += ["inference.samples=2", "data.validation=0.3"]

@@ -14,10 +14,10 @@ from dustmap.distributed.group import Group
 from pipelines.base.errors import Stopped
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.fit import correlated_noise, fit
+from pipelines.fit import fit, shared_noise
+from pipelines.fit.context import Context
 from pipelines.model import engines
 from pipelines.run.folder import read_run
-from pipelines.saving.checkpoint_manager import CheckpointManager
 
 # Solves stop at a tenth of the gradient, by rounding an iteration earlier or later:
 # only steps until little is left to gain [nats per star] end at the same place.
@@ -37,26 +37,26 @@ def _settings(teams: int, samples: int) -> FitConfig:
 
 def _stopped_and_resumed(group: Group, folder: Path, teams: int) -> str:
     """The second checkpoint within the inference ends it, as a signal would."""
-    correlated_noise._LEAST_GAIN = -math.inf
+    shared_noise._LEAST_GAIN = -math.inf
     engines._NEWTON_TOLERANCE = TO_THE_END
     source, output = folder / "stars.parquet", folder / "run"
     config = _settings(teams, samples=2 * teams)
-    plain, saves = CheckpointManager._write_latest, 0
+    plain, saves = Context._write_latest, 0
 
-    def write(self: CheckpointManager) -> None:
+    def write(self: Context) -> None:
         nonlocal saves
         plain(self)
         saves += 1
         if saves == 2:
             raise Stopped("stopped by the test")
 
-    CheckpointManager._write_latest = write
+    Context._write_latest = write
     ended = ""
     try:
         fit(source, output, config, group=group)
     except Stopped as reason:
         ended = str(reason)
-    CheckpointManager._write_latest = plain
+    Context._write_latest = plain
     # The first rank was the last to write.
     group.meet()
     fit(source, output, config, resume=True, group=group)
@@ -68,7 +68,7 @@ def test_two_ranks_stopped_and_resumed_write_the_run_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teams: int
 ) -> None:
     # One smooth cloud: neighbours hardly tell anything of one another.
-    monkeypatch.setattr(correlated_noise, "_LEAST_GAIN", -math.inf)
+    monkeypatch.setattr(shared_noise, "_LEAST_GAIN", -math.inf)
     monkeypatch.setattr(engines, "_NEWTON_TOLERANCE", TO_THE_END)
     stars = tmp_path / "stars.parquet"
     write_stars(stars, one_cloud.catalogue(400), overwrite=False)

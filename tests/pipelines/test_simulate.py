@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from pipelines import simulate as stage
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.config import SimulateConfig, load_config
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
-from pipelines.simulate import mock, simulate
-from pipelines.simulate.galaxy import make_galaxy
-from pipelines.simulate.structures import (
+from pipelines.simulate import simulate
+from pipelines.simulate.dust import (
     Cavity,
     Cloud,
-    add_cloud,
-    carve,
     draw_cavities,
     draw_clouds,
+    make_dust,
 )
 from pipelines.simulate.turbulence import draw_turbulence
 
@@ -47,13 +44,9 @@ def configure(*overrides, base=SMALL):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mock")
     config = configure("errors.outliers=0.02")
-    report = simulate(
-        config,
-        folder / "stars.parquet",
-        truth=folder / "truth.zarr",
-        overwrite=False,
-    )
-    return folder, config, report
+    mock = simulate(config)
+    mock.write(folder / "stars.parquet", truth=folder / "truth.zarr")
+    return folder, config, mock
 
 
 def files(folder):
@@ -76,7 +69,7 @@ def draw_one_grid(shape, spacing, **settings):
 
 def test_without_structure_the_dust_is_an_exponential_disc():
     config = configure("dust.sun_height=0", "dust.scale_height=80", base=PLAIN)
-    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    cube = make_dust(config, np.random.default_rng(0))
     density = cube.arrays["density"]
     k, j, i = 3, 11, 40
     radius = np.hypot(8200 - cube.x[i], cube.y[j])
@@ -90,14 +83,14 @@ def test_without_structure_the_dust_is_an_exponential_disc():
 
 def test_the_plane_lies_below_a_sun_above_it():
     config = configure("dust.sun_height=50", base=PLAIN)
-    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    cube = make_dust(config, np.random.default_rng(0))
     profile = cube.arrays["density"][:, 20, 24]
     assert cube.z[np.argmax(profile)] == -50
 
 
 def test_the_grid_reaches_the_faces_of_the_box():
     config = configure("truth.spacing=23")
-    cube = make_galaxy(config, np.random.default_rng(0)).cube
+    cube = make_dust(config, np.random.default_rng(0))
     for axis, half in ((cube.x, 600), (cube.y, 500), (cube.z, 200)):
         assert axis[0] == -half and axis[-1] == half
         assert axis[1] - axis[0] == pytest.approx(23, rel=0.05)
@@ -237,7 +230,7 @@ def test_nested_turbulence_has_the_variance_and_correlation_of_its_spectrum(stir
 
 def test_a_finer_grid_adds_to_the_field_of_the_grid_around_it():
     config = configure(*NESTED, "dust.turbulence=1", base=PLAIN)
-    cube = make_galaxy(config, np.random.default_rng(3)).cube
+    cube = make_dust(config, np.random.default_rng(3))
     assert [level.spacing[0] for level in cube.levels] == [40.0, 20.0, 10.0]
     assert [level.x[-1] for level in cube.levels] == [800.0, 400.0, 200.0]
     for coarse, fine in itertools.pairwise(cube.levels):
@@ -258,7 +251,7 @@ def test_stars_beyond_the_complete_distance_are_as_many_in_every_doubling():
     settings = ("tracers.complete_within=30", "tracers.magnitude_limit=40")
     flat = ("tracers.scale_height=1e5", "tracers.scale_length=1e6")
     config = configure(*settings, *flat, "errors.parallax=1e-6", "stars=20000")
-    stars, _, _ = mock(config)
+    stars = simulate(config).stars
     counts, _ = np.histogram(stars.extra["distance_true"], [0, 30, 50, 100, 200])
     # Of r² min(1, (30 / r)³), which the box holds to 200 pc.
     expected = np.array([1 / 3, *np.log([50 / 30, 2, 2])])
@@ -275,7 +268,7 @@ def axes():
 def test_a_cloud_has_its_stated_extinction(axes):
     density = np.zeros([len(axis) for axis in axes[::-1]])
     cloud = Cloud(beads=((30.0, -20.0, 10.0),), radius=15.0, extinction=1.2)
-    add_cloud(density, axes, cloud)
+    cloud.add_to(density, axes)
     k, j = np.searchsorted(axes[2], 10), np.searchsorted(axes[1], -20)
     assert density[k, j].sum() * 5 == pytest.approx(1.2, rel=1e-3)
     assert density[k, j, np.searchsorted(axes[0], 30)] == density.max()
@@ -284,22 +277,21 @@ def test_a_cloud_has_its_stated_extinction(axes):
 def test_a_filament_has_its_stated_extinction_across(axes):
     density = np.zeros([len(axis) for axis in axes[::-1]])
     beads = tuple((15.0 * i, 0.0, 0.0) for i in range(-7, 8))
-    add_cloud(density, axes, Cloud(beads=beads, radius=15.0, extinction=0.8))
+    Cloud(beads=beads, radius=15.0, extinction=0.8).add_to(density, axes)
     across = density[len(axes[2]) // 2, :, len(axes[0]) // 2].sum() * 5
     assert across == pytest.approx(0.8, rel=1e-3)
 
 
 def test_a_cloud_beyond_the_box_adds_nothing(axes):
     density = np.zeros([len(axis) for axis in axes[::-1]])
-    add_cloud(
-        density, axes, Cloud(beads=((900.0, 0.0, 0.0),), radius=15.0, extinction=1.0)
-    )
+    cloud = Cloud(beads=((900.0, 0.0, 0.0),), radius=15.0, extinction=1.0)
+    cloud.add_to(density, axes)
     assert not density.any()
 
 
 def test_a_cavity_is_empty_inside_a_shell_and_leaves_the_rest(axes):
     density = np.ones([len(axis) for axis in axes[::-1]])
-    carve(density, axes, Cavity(centre=(0.0, 0.0, 0.0), radius=50.0))
+    Cavity(centre=(0.0, 0.0, 0.0), radius=50.0).carve(density, axes)
     line = density[len(axes[2]) // 2, len(axes[1]) // 2]
     at = {r: line[np.searchsorted(axes[0], r)] for r in (0, 25, 55, 105)}
     assert at[0] == pytest.approx(0.08)
@@ -335,11 +327,11 @@ def test_the_first_cavity_holds_the_sun(axes):
 
 
 def test_clouds_and_cavities_stand_out_of_the_disc():
-    bare = make_galaxy(configure(base=PLAIN), np.random.default_rng(0)).cube
+    bare = make_dust(configure(base=PLAIN), np.random.default_rng(0))
     config = configure("dust.clouds=5", "dust.cavities=2", base=PLAIN)
-    galaxy = make_galaxy(config, np.random.default_rng(0))
-    ratio = galaxy.cube.arrays["density"] / bare.arrays["density"]
-    assert (len(galaxy.clouds), len(galaxy.cavities)) == (5, 2)
+    cube = make_dust(config, np.random.default_rng(0))
+    ratio = cube.arrays["density"] / bare.arrays["density"]
+    assert (len(cube.meta["clouds"]), len(cube.meta["cavities"])) == (5, 2)
     assert ratio[8, 20, 24] == pytest.approx(0.08, rel=1e-3)
     assert ratio.max() > 3
 
@@ -396,68 +388,55 @@ def test_errors_are_what_they_are_said_to_be(made):
     )
 
 
-def test_the_report_counts_every_star_drawn(made):
-    folder, config, report = made
-    lost = report.losses
-    assert (
-        report.stars
-        == config.stars
-        == lost.drawn
-        - (lost.too_faint + lost.dimmed + lost.poor_parallax + lost.surplus)
-    )
-    text = str(report)
-    for word in (str(folder / "stars.parquet"), "truth.zarr", "49 x 41 x 17", "68%"):
-        assert word in text
+def test_the_summary_counts_every_star_drawn(made):
+    _, config, mock = made
+    lost = mock.losses
+    unseen = lost.too_faint + lost.dimmed + lost.poor_parallax + lost.surplus
+    assert len(mock.stars) == config.stars == lost.drawn - unseen
+    for word in ("4000 stars", "49 x 41 x 17", "68%", str(lost.drawn)):
+        assert word in str(mock)
 
 
 def test_the_same_seed_gives_the_same_files(made, tmp_path):
     folder, config, _ = made
-    simulate(
-        config,
-        tmp_path / "stars.parquet",
-        truth=tmp_path / "truth.zarr",
-        overwrite=False,
-    )
+    simulate(config).write(tmp_path / "stars.parquet", truth=tmp_path / "truth.zarr")
     assert files(tmp_path) == files(folder)
 
 
 def test_another_seed_gives_another_galaxy():
-    one, two = (mock(configure(f"seed={seed}"))[1].cube for seed in (0, 1))
+    one, two = (simulate(configure(f"seed={seed}")).truth for seed in (0, 1))
     assert not np.array_equal(one.arrays["density"], two.arrays["density"])
 
 
 def test_a_larger_catalogue_is_drawn_in_the_same_galaxy():
-    few, small, _ = mock(configure("stars=500"))
-    many, large, _ = mock(configure("stars=5000"))
-    np.testing.assert_array_equal(
-        small.cube.arrays["density"], large.cube.arrays["density"]
-    )
-    np.testing.assert_array_equal(few.l, many.l[:500])
+    few, many = (simulate(configure(f"stars={count}")) for count in (500, 5000))
+    densities = (mock.truth.arrays["density"] for mock in (few, many))
+    np.testing.assert_array_equal(*densities)
+    np.testing.assert_array_equal(few.stars.l, many.stars.l[:500])
 
 
 def test_the_sample_is_limited_in_magnitude_and_loses_dimmed_stars():
     overrides = ["tracers.magnitude_limit=9", "dust.density=3e-3", "stars=3000"]
-    dimmed, _, lost = mock(configure(*overrides))
-    clear, _, none = mock(configure(*overrides, "tracers.dimming=0"))
-    assert lost.dimmed > 0
-    assert none.dimmed == 0
-    assert dimmed.extra["magnitude"].max() < 9
-    assert dimmed.extra["magnitude"].max() > 8.9
-    behind = [
-        stars.extra["extinction_true"][stars.extra["distance_true"] > 400].mean()
-        for stars in (dimmed, clear)
-    ]
+    dimmed = simulate(configure(*overrides))
+    clear = simulate(configure(*overrides, "tracers.dimming=0"))
+    assert dimmed.losses.dimmed > 0 == clear.losses.dimmed
+    assert 8.9 < dimmed.stars.extra["magnitude"].max() < 9
+    behind = []
+    for mock in (dimmed, clear):
+        far = mock.stars.extra["distance_true"] > 400
+        behind.append(mock.stars.extra["extinction_true"][far].mean())
     assert behind[0] < 0.8 * behind[1]
 
 
 def test_stars_follow_their_disc_and_their_luminosities():
     # With nothing lost the sample is the stars as they are.
-    stars, _, losses = mock(
+    mock = simulate(
         configure(
             "tracers.magnitude_limit=99", "tracers.scale_height=90", "stars=20000"
         )
     )
-    assert losses.too_faint == losses.dimmed == 0
+    stars = mock.stars
+    assert mock.losses.too_faint == mock.losses.dimmed == 0
     positions = (
         stars.positions() * (stars.extra["distance_true"] / stars.distance)[:, None]
     )
@@ -480,66 +459,48 @@ def test_stars_follow_their_disc_and_their_luminosities():
 
 
 def test_poor_parallaxes_are_lost_and_counted():
-    stars, _, losses = mock(configure("errors.parallax=0.5"))
-    assert losses.poor_parallax > 0
+    mock = simulate(configure("errors.parallax=0.5"))
+    stars = mock.stars
+    assert mock.losses.poor_parallax > 0
     assert (stars.distance > 0).all()
     assert (stars.distance / stars.distance_error).min() > 5 * (1 - 1e-12)
 
 
 def test_exact_parallaxes_have_no_distance_error():
-    stars, _, _ = mock(configure("errors.parallax=0", "stars=300"))
+    stars = simulate(configure("errors.parallax=0", "stars=300")).stars
     assert stars.distance_error is None
     np.testing.assert_allclose(stars.distance, stars.extra["distance_true"])
 
 
 def test_a_galaxy_without_a_visible_star_is_refused(monkeypatch):
-    monkeypatch.setattr("pipelines.simulate.catalogue._BARREN", 2)
+    monkeypatch.setattr("pipelines.simulate.stars._BARREN", 2)
     with pytest.raises(InputError, match="only 0 of 4000 stars"):
-        mock(configure("tracers.magnitude_limit=-5"))
+        simulate(configure("tracers.magnitude_limit=-5"))
 
 
 # The files
 
 
-def forbid_work(monkeypatch):
-    def fail(*_):
-        raise AssertionError("work was done before the outputs were checked")
-
-    monkeypatch.setattr(stage, "make_galaxy", fail)
-
-
 @pytest.mark.parametrize("occupied", ["stars.parquet", "truth.zarr"])
-def test_an_existing_output_is_refused_before_any_work(tmp_path, monkeypatch, occupied):
-    forbid_work(monkeypatch)
+def test_an_existing_output_is_refused_before_any_work(
+    command, tmp_path, monkeypatch, occupied
+):
+    monkeypatch.setattr("pipelines.simulate.make_dust", None)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / occupied).write_text("mine")
-    with pytest.raises(InputError, match=f"{occupied} exists"):
-        simulate(
-            configure(),
-            tmp_path / "stars.parquet",
-            truth=tmp_path / "truth.zarr",
-            overwrite=False,
-        )
+    said = command("simulate -o stars.parquet --truth truth.zarr")
+    assert said.exit_code == 2 and f"{occupied} exists" in said.output
     assert files(tmp_path) == {occupied: b"mine"}
 
 
-def test_one_path_for_two_outputs_is_refused(tmp_path, monkeypatch):
-    forbid_work(monkeypatch)
-    path = tmp_path / "both"
+def test_files_that_cannot_be_written_are_refused(made, tmp_path):
+    mock, both = made[2], tmp_path / "both"
     with pytest.raises(InputError, match="both for the stars and for the truth"):
-        simulate(configure(), path, truth=path, overwrite=True)
-
-
-def test_a_missing_folder_is_refused_before_any_work(tmp_path, monkeypatch):
-    forbid_work(monkeypatch)
+        mock.write(both, truth=both)
     with pytest.raises(InputError, match="not a folder"):
-        simulate(
-            configure(), tmp_path / "no" / "s.parquet", truth=None, overwrite=False
-        )
-
-
-def test_outputs_are_replaced_when_asked(tmp_path):
-    path = tmp_path / "stars.parquet"
-    for count in (50, 70):
-        simulate(configure(f"stars={count}"), path, truth=None, overwrite=True)
-    assert len(read_stars(path)) == 70
-    assert list(tmp_path.iterdir()) == [path]
+        mock.write(tmp_path / "no" / "stars.parquet")
+    mock.write(both)
+    with pytest.raises(InputError, match="exists"):
+        mock.write(both)
+    mock.write(both, overwrite=True)
+    assert len(read_stars(both)) == 4000 and list(tmp_path.iterdir()) == [both]

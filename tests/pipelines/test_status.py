@@ -8,7 +8,6 @@ import shlex
 import interrupted
 import pytest
 
-import pipelines.saving.checkpoint_manager
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig, load_config
 from pipelines.run.status import describe, status_of
@@ -33,21 +32,21 @@ KEYS = {
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     case = interrupted.case_in(tmp_path_factory.mktemp("status"))
-    case.stop(after=5)
+    case.stop(after=6)
     return case
 
 
 def test_a_stopped_fit_says_what_it_knows(stopped):
     found = status_of(stopped.output)
     assert found["state"] == "stopped" and "SIGTERM" in found["message"]
-    assert found["checkpoint"]["stage"] == "inferring"
-    assert found["checkpoint"]["name"] == "000005"
+    assert found["checkpoint"]["stage"] == "map and samples, under way"
+    assert found["checkpoint"]["number"] == 6
     assert 0 <= found["checkpoint"]["age_seconds"] < 3600
     assert found["iteration"] >= 1 and found["value"] and found["stage"]
-    assert {"read", "plan", "scales", "inference"} <= set(found["seconds"])
+    assert {"read", "plan", "learn prior", "map and samples"} <= set(found["seconds"])
     assert found["pid"] == os.getpid() and found["left"] is None
     said = describe(found)
-    assert "last checkpoint: 000005" in said
+    assert "last checkpoint: 6" in said
     line = said.splitlines()[-1]
     assert line == f"go on with: {found['command']}"
     words = shlex.split(found["command"])
@@ -66,18 +65,13 @@ def test_a_fit_that_ended_without_a_word_is_dead(stopped):
     dead = status_of(stopped.workspace)
     path.write_text(text)
     assert dead["state"] == "dead"
-    assert dead["iteration"] >= 1 and dead["checkpoint"]["name"] == "000005"
+    assert dead["iteration"] >= 1 and dead["checkpoint"]["number"] == 6
 
 
-def test_a_fit_under_way_and_one_that_is_finished(stopped, monkeypatch, command):
-    written, seen = pipelines.saving.checkpoint_manager.write_checkpoint, []
-
-    def write(*args, **named):
-        seen.append(status_of(stopped.output))
-        return written(*args, **named)
-
-    monkeypatch.setattr(pipelines.saving.checkpoint_manager, "write_checkpoint", write)
-    stopped.fit(resume=True)
+def test_a_fit_under_way_and_one_that_is_finished(stopped, command):
+    seen = []
+    with interrupted.saved(lambda _: seen.append(status_of(stopped.output))):
+        stopped.fit(resume=True)
     assert {found["state"] for found in seen} == {"running", "writing"}
     assert any(found["left"] for found in seen)
     assert all(found.keys() == KEYS for found in seen)

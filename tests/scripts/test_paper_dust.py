@@ -122,10 +122,10 @@ def sky():
 def test_stars_of_the_galaxy_are_where_its_dust_is(sky):
     from dust_data import galaxy_config
 
-    from pipelines.simulate import mock
+    from pipelines.simulate import simulate
 
-    _, galaxy, _ = mock(galaxy_config(180, 5, 75.0))
-    density = galaxy.cube.sample("density", 1000 * sky.train.positions)
+    galaxy = simulate(galaxy_config(180, 5, 75.0)).truth
+    density = galaxy.sample("density", 1000 * sky.train.positions)
     np.testing.assert_allclose(sky.train.density, 1000 * density, rtol=1e-6)
     noise = sky.seen.values - sky.train.extinction
     assert np.std(noise / sky.seen.sigma) == pytest.approx(1, rel=0.2)

@@ -29,12 +29,10 @@ from torch import Tensor
 from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import Radial
-from dustmap.residual.compiled_kriging import krige_rays
-from dustmap.residual.earlier_rows import nearest_earlier
-from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.kriging import JITTER
-from dustmap.residual.learning import log_score
-from dustmap.residual.rays import Rays
+from dustmap.residual.covariance import RayCovariance, Rays
+from dustmap.residual.kriging import JITTER, krige_rays
+from dustmap.residual.neighbours import nearest_earlier
+from dustmap.residual.scoring import log_score
 
 # Neighbours of a star, and the stretch of angles against ln distance among them.
 _NEIGHBOURS, _STRETCH = 20, 5.0
@@ -129,16 +127,15 @@ class NeighbourLikelihood:
         rays = self._rays(stretch * scales.lengthscale, square)
         first = len(rays) - len(self)
         own = rays[first:]
-        unit = FreeSpectrum(lengthscales=(1.0,))
-        weight = torch.tensor([variance], dtype=torch.float64)
-        found = krige_rays(unit, weight, rays, noise, own, self.neighbours)
-        # Rows' own variances are raised as those of their neighbours.
-        prior = unit.components(own, own)[:, 0] * variance
+        weights = torch.tensor([variance], dtype=torch.float64)
+        covariance = RayCovariance(weights=weights, lengthscales=(1.0,))
+        found = krige_rays(covariance, rays, noise, own, self.neighbours)
         return Conditionals(
             mean=mean,
             neighbours=self.neighbours,
             weights=found.weights,
-            variance=found.variance + JITTER * prior + noise[first:],
+            # Rows' own variances are raised as those of their neighbours.
+            variance=found.variance + JITTER * found.prior + noise[first:],
         )
 
     def _moments(self, variance: float) -> tuple[float, float]:

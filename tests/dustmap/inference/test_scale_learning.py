@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from dense_kriging import integrals
 
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import NeighbourLikelihood
@@ -14,9 +15,8 @@ from dustmap.inference.scales.periodic_fields import PeriodicFields
 from dustmap.inference.scales.prior_scales import Coordinates, PriorScales
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ConstantMean, ExponentialDisc
-from dustmap.residual.earlier_rows import nearest_earlier
 from dustmap.residual.kriging import JITTER
-from dustmap.residual.ray_table import ray_table
+from dustmap.residual.neighbours import nearest_earlier
 from tests.reference import PROFILES
 
 DISC = ExponentialDisc(
@@ -85,7 +85,7 @@ def test_with_all_rows_for_neighbours_the_density_is_the_dense_one(positive):
     length = scaled.norm(dim=1)
     unit = scaled / length[:, None]
     chord = (unit[:, None] - unit[None]).norm(dim=-1)
-    integral = ray_table()(chord, length[:, None].expand(n, n), length.expand(n, n))
+    integral = integrals(chord, length[:, None].expand(n, n), length.expand(n, n))
     factor = distance / length * (2e-3 if positive else 1.0)
     dense = moment * factor[:, None] * factor * integral
     dense += torch.diag(JITTER * dense.diagonal() + noise + 4e-4)

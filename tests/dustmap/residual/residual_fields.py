@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from dustmap.residual.covariance import Rays
+from dustmap.residual.cube import DensityCube
 from dustmap.residual.field import ResidualField
-from dustmap.residual.rays import DensityCube, Rays
 
 
 def field_of(

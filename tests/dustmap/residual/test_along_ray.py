@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dense_kriging import kriged
+from dense_kriging import components, dense, kriged
 from residual_fields import field_of
 from scipy.integrate import quad
 from scipy.interpolate import RegularGridInterpolator
@@ -15,19 +15,13 @@ from scipy.special import k1
 from torch import Tensor
 
 from dustmap.grid import Grid
-from dustmap.residual.along_ray import AlongRay
-from dustmap.residual.compiled_kriging import (
-    krige_rays,
-    predict_rays,
-)
 from dustmap.residual.corrections import calibrated
-from dustmap.residual.field import ResidualField, rays_to
-from dustmap.residual.field_learning import learn_residual
-from dustmap.residual.joint_draws import draw_extinctions
-from dustmap.residual.kriging import JITTER
-from dustmap.residual.neighbourhoods import Neighbourhoods
+from dustmap.residual.covariance import RayCovariance, Rays, rays_to
+from dustmap.residual.cube import DensityCube
+from dustmap.residual.field import ResidualField
+from dustmap.residual.kriging import JITTER, Neighbourhoods, krige_rays, predict_rays
+from dustmap.residual.learning import learn_residual
 from dustmap.residual.neighbours import nearest
-from dustmap.residual.rays import DensityCube, Rays
 
 WEIGHTS = torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64)
 SCALES = (5.0, 20.0, 60.0)
@@ -54,9 +48,10 @@ def cube_of(
     return DensityCube(values=values.reshape(-1), grids=(grid,))
 
 
-def form_of(density: DensityCube) -> AlongRay:
+def form_of(density: DensityCube, scales=SCALES) -> RayCovariance:
     """The covariance with the scales of these tests."""
-    return AlongRay(edges=density.edges(), cells=density.cells(), lengthscales=SCALES)
+    edges, cells = density.edges(), density.cells()
+    return RayCovariance(weights=WEIGHTS, lengthscales=scales, edges=edges, cells=cells)
 
 
 def rays(
@@ -86,7 +81,7 @@ def test_the_cube_is_interpolated_in_the_middle_of_shells() -> None:
     directions = torch.tensor([[0.0, 0, 1], [0.6, 0.0, 0.8]], dtype=torch.float64)
     found = linear.along(rays_to(100 * directions, torch.ones(2), 0.0)).profile
     assert found is not None
-    middles = form_of(linear).middles
+    middles = (edges[1:] + edges[:-1]) / 2
     for row, direction in zip(found, directions):
         x, y, z = (direction * middles[:, None]).clamp(-20, 20).T
         expected = 2 * (x + 80) / 20 + 3 * (y + 30) / 10 - (z + 20) / 10 + 20
@@ -128,7 +123,8 @@ def test_components_are_the_integral_along_the_shorter_ray(
     smooth = cube_of(torch.full((17, 17, 17), 2e-3, dtype=torch.float64))
     some = rays(2, smooth, generator)
     form = form_of(smooth)
-    found = form.components(some[:1], some[1:])[0]
+    near = torch.zeros(1, 1, dtype=torch.int64)
+    found = Neighbourhoods.of(form, some, some[1:], near).across[0, :, 0]
     chord = float((some.directions[0] - some.directions[1]).norm())
     for value, scale in zip(found.tolist(), form.lengthscales):
 
@@ -143,9 +139,9 @@ def test_components_are_the_integral_along_the_shorter_ray(
 
 
 def test_the_kernel_is_the_exponential_integrated_along_a_line() -> None:
-    found = AlongRay(
-        edges=torch.tensor([0.0, 1.0]), cells=torch.ones(1), lengthscales=(7.0,)
-    )
+    one = torch.ones(1, dtype=torch.float64)
+    edges = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = RayCovariance(weights=one, lengthscales=(7.0,), edges=edges, cells=one)
     ray = Rays(
         directions=torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64),
         lengths=torch.ones(2, dtype=torch.float64),
@@ -154,8 +150,10 @@ def test_the_kernel_is_the_exponential_integrated_along_a_line() -> None:
     )
     apart = 0.5 * np.sqrt(2)
     expected = 2 * quad(lambda t: np.exp(-np.hypot(apart, t) / 7), 0, 200)[0]
-    value = float(found.components(ray[:1], ray[1:])[0, 0])
-    assert value == pytest.approx(expected, rel=1e-8)
+    assert float(dense(found, ray, ray)[0, 1]) == pytest.approx(expected, rel=1e-8)
+    near = torch.zeros(1, 1, dtype=torch.int64)
+    value = float(Neighbourhoods.of(found, ray, ray[1:], near).across)
+    assert value == pytest.approx(expected, rel=1e-3)
 
 
 def test_covariances_are_positive_definite_all_around(
@@ -163,10 +161,11 @@ def test_covariances_are_positive_definite_all_around(
 ) -> None:
     density = cube(generator)
     some = rays(300, density, generator, spread=5.0)
-    form = form_of(density)
-    among = form.components(some[:, None], some[None]) @ WEIGHTS
+    everyone = torch.arange(300)[None]
+    hoods = Neighbourhoods.of(form_of(density), some, some[:1], everyone)
+    among = (hoods.among * WEIGHTS[:, None, None]).sum(1)[0]
     eigenvalues = torch.linalg.eigvalsh(among)
-    assert float(eigenvalues.min()) > -1e-12 * float(eigenvalues.max())
+    assert float(eigenvalues.min()) > -JITTER * float(among.diagonal().min())
 
 
 def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
@@ -175,8 +174,8 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     form = form_of(density)
     noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
-    expected, left = kriged(form, WEIGHTS, rows, noise, places, near)
-    found = krige_rays(form, WEIGHTS, rows, noise, places, near)
+    expected, left = kriged(form, rows, noise, places, near)
+    found = krige_rays(form, rows, noise, places, near)
     torch.testing.assert_close(found.weights, expected, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found.variance, left, rtol=1e-3, atol=0)
     hoods = Neighbourhoods.of(form, rows, places, near)
@@ -186,7 +185,7 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
         (hoods.across.mT, places[:, None], some),
         (hoods.prior, places, places),
     ):
-        exact = form.components(one, other)
+        exact = components(form, one, other)
         torch.testing.assert_close(value, exact, rtol=1e-3, atol=1e-12)
 
 
@@ -224,7 +223,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
     # A single block; residuals of one row each tell the weights.
     one = torch.eye(12, dtype=torch.float64), places, torch.arange(12)[None]
     block = torch.zeros(3, dtype=torch.int64)
-    found, _ = predict_rays(form, WEIGHTS, rows, noise, *one, block, points=True)
+    found, _ = predict_rays(form, rows, noise, *one, block, points=True)
     edges = form.edges.tolist()
     assert rows.profile is not None
 
@@ -247,7 +246,7 @@ def test_the_density_at_points_has_the_integrals_of_the_kernel(
 
     points = (places.directions * places.lengths[:, None]).numpy()
     covariances = torch.tensor([[across(x, n) for n in range(12)] for x in points])
-    among = form.components(rows[:, None], rows[None]) @ WEIGHTS
+    among = dense(form, rows, rows)
     among += torch.diag(noise + JITTER * torch.diagonal(among))
     solved = torch.linalg.solve(among, covariances.double().T).T
     torch.testing.assert_close(
@@ -261,10 +260,8 @@ def test_the_amplitude_that_made_the_residuals_is_learnt(
 ) -> None:
     density = replace(cube(generator, contrast=1.5), power=power)
     some = rays(1500, density, generator, spread=0.15)
-    truth = form_of(density)
-    weights = torch.zeros(len(truth.lengthscales), dtype=torch.float64)
-    weights[1] = 0.5
-    among = truth.components(some[:, None], some[None]) @ weights
+    weights = torch.tensor([0.0, 0.5, 0.0], dtype=torch.float64)
+    among = dense(replace(form_of(density), weights=weights), some, some)
     root = torch.linalg.cholesky(among + JITTER * torch.diag(torch.diagonal(among)))
     white = torch.randn(2, 1500, generator=generator, dtype=torch.float64)
     noise = torch.full((1500,), 0.01**2, dtype=torch.float64)
@@ -286,7 +283,7 @@ def test_scales_that_the_map_resolves_have_no_weight(
     noise = torch.full((600,), 0.01**2, dtype=torch.float64)
     held = torch.arange(400, 600)
     found = learn_residual(some, residual.expand(2, -1), noise, held, cube=density)
-    scales = torch.tensor(found.form.lengthscales)
+    scales = torch.tensor(found.covariance.lengthscales)
     assert bool((found.weights[scales > min(density.grids[0].spacing)] == 0).all())
     # Noise alone: neighbours tell nothing of one another.
     assert found.gain < 5
@@ -334,7 +331,7 @@ def test_nothing_lies_between_the_observer_and_itself(
     ends = torch.tensor([[0.0, 0, 0], [200.0, 3, 5]], dtype=torch.float64)
     extinctions = torch.tensor([[0.0, 0.3], [0.0, 0.3]], dtype=torch.float64)
     white = torch.ones(2, 2, dtype=torch.float64)
-    found = draw_extinctions(field, ends, extinctions, white)
+    found = field.draw(ends, extinctions, white)
     assert float(found[:, 0].abs().max()) < 1e-5
     assert bool(found.isfinite().all())
     assert field.cube is not None
@@ -388,19 +385,19 @@ def test_compiled_covariances_of_nested_grids_are_those_of_their_scales(
     if points:
         residuals = torch.randn(2, 30, generator=generator, dtype=torch.float64)
         blocks = torch.arange(10)
-        given = (form, WEIGHTS, some, noise, residuals, places, near, blocks)
+        given = (form, some, noise, residuals, places, near, blocks)
         mean, variance = predict_rays(*given, points=True)
         assert bool((variance < WEIGHTS.sum()).all()) and bool((variance > 0).all())
         assert bool(torch.isfinite(mean).all())
         return
-    found = krige_rays(form, WEIGHTS, some, noise, places, near)
-    dense = form.components(some[:, None], some[None]) @ WEIGHTS
-    own = JITTER * dense.diagonal()[:20] + 1e-2
-    among = dense[:20, :20] + own.diag()
-    across = dense[20:, :20]
+    found = krige_rays(form, some, noise, places, near)
+    whole = dense(form, some, some)
+    own = JITTER * whole.diagonal()[:20] + 1e-2
+    among = whole[:20, :20] + own.diag()
+    across = whole[20:, :20]
     weights = torch.linalg.solve(among, across.mT).mT
     torch.testing.assert_close(found.weights, weights, rtol=2e-2, atol=2e-3)
-    left = dense.diagonal()[20:] - (weights * across).sum(1)
+    left = whole.diagonal()[20:] - (weights * across).sum(1)
     torch.testing.assert_close(found.variance, left, rtol=2e-2, atol=1e-6)
 
 
@@ -419,11 +416,9 @@ def test_a_density_near_a_seam_has_the_scales_of_its_own_grid(
     for each in (density, alone):
         ray = each.along(rays_to(100 * about, 0.1 * one, 0.0))
         place = rays_to(ends, one, 0.0)
-        form = AlongRay(
-            edges=each.edges(), cells=each.cells(), lengthscales=each.scales
-        )
+        form = form_of(each, each.scales)
         residuals = torch.ones(1, 1, dtype=torch.float64)
-        given = (form, WEIGHTS, ray, 1e-3 * one, residuals, each.along(place))
+        given = (form, ray, 1e-3 * one, residuals, each.along(place))
         near = torch.zeros(1, 1, dtype=torch.int64)
         mean, _ = predict_rays(
             *given, near, torch.zeros(1, dtype=torch.int64), points=True

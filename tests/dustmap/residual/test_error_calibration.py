@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dustmap.moments import moments_over_samples
-from dustmap.residual.learning import tail_degrees, variance_scale
+from dustmap.residual.scoring import tail_degrees, variance_scale
 
 
 def student(count: int, degrees: float) -> torch.Tensor:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from dense_kriging import dense
 
+from dustmap.residual.covariance import RayCovariance, Rays
 from dustmap.residual.field import least_density
-from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.grid_free import GridFree, learn_grid_free, local_means
 from dustmap.residual.kriging import JITTER
+from dustmap.residual.learning import GridFree, learn_grid_free, local_means
 from dustmap.residual.neighbours import without_self
-from dustmap.residual.rays import Rays
 
-SPECTRUM = FreeSpectrum()
 WEIGHTS = torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64)
+SPECTRUM = RayCovariance(weights=WEIGHTS)
 
 
 def places(count: int, generator: torch.Generator) -> Rays:
@@ -41,7 +41,7 @@ def order(rows: Rays, place: Rays, stretch: float) -> torch.Tensor:
 def drawn(count: int, generator: torch.Generator) -> tuple[Rays, torch.Tensor]:
     """Rays and noise-free extinctions of a known covariance about a known mean."""
     rays = places(count, generator)
-    among = SPECTRUM.components(rays[:, None], rays[None]) @ WEIGHTS
+    among = dense(SPECTRUM, rays, rays)
     root = torch.linalg.cholesky(among + torch.diag(JITTER * torch.diagonal(among)))
     field = root @ torch.randn(count, generator=generator, dtype=torch.float64)
     return rays, (rays.density * rays.lengths + field).clamp_min(1e-3)
@@ -103,8 +103,8 @@ def test_kriging_comes_near_the_exact_process_and_knows_its_error(
         lengths=rows.lengths,
         density=prior.expand(len(rows)),
     )
-    among = SPECTRUM.components(one[:, None], one[None]) @ WEIGHTS
-    across = SPECTRUM.components(asked[:, None], one[None]) @ WEIGHTS
+    among = dense(SPECTRUM, one, one)
+    across = dense(SPECTRUM, asked, one)
     own = torch.diag(0.02**2 + JITTER * torch.diagonal(among))
     residual = (rows.density - prior) * rows.lengths
     exact = prior * asked.lengths + across @ torch.linalg.solve(among + own, residual)

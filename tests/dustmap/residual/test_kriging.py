@@ -5,24 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dense_kriging import kriged
+from dense_kriging import dense, kriged
 from residual_fields import field_of
 from scipy.integrate import dblquad
 
-from dustmap.residual.compiled_kriging import krige_rays, predict_rays
-from dustmap.residual.field import least_density, rays_to
-from dustmap.residual.field_learning import learn_residual
-from dustmap.residual.free_spectrum import FreeSpectrum
-from dustmap.residual.joint_draws import draw_extinctions
-from dustmap.residual.kriging import JITTER
-from dustmap.residual.learning import learn_weights
-from dustmap.residual.neighbourhoods import Neighbourhoods
+from dustmap.residual.covariance import RayCovariance, Rays, rays_to
+from dustmap.residual.field import least_density
+from dustmap.residual.kriging import (
+    JITTER,
+    Neighbourhoods,
+    krige_rays,
+    predict_rays,
+    solve_neighbourhoods,
+)
+from dustmap.residual.learning import learn_residual
 from dustmap.residual.neighbours import nearest, without_self
-from dustmap.residual.ray_table import ray_table
-from dustmap.residual.rays import Rays
+from dustmap.residual.scoring import learn_weights
 
-SPECTRUM = FreeSpectrum()
 WEIGHTS = torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64)
+SPECTRUM = RayCovariance(weights=WEIGHTS)
 
 
 def rays(count: int, generator: torch.Generator) -> Rays:
@@ -36,10 +37,6 @@ def rays(count: int, generator: torch.Generator) -> Rays:
         lengths=100 + 900 * uniform[0],
         density=1e-3 * (1 + uniform[1]),
     )
-
-
-def covariance(one: Rays, other: Rays) -> torch.Tensor:
-    return SPECTRUM.components(one[:, None], other[None]) @ WEIGHTS
 
 
 @pytest.fixture
@@ -57,14 +54,18 @@ def test_the_table_is_the_double_integral(angle: float, u: float, v: float) -> N
         return float(np.exp(-np.sqrt(max(square, 0.0))))
 
     expected = dblquad(decay, 0, u, 0, v, epsabs=1e-6)[0]
-    chord = 2 * np.sin(angle / 2)
-    value = ray_table()(*(torch.tensor(x, dtype=torch.float64) for x in (chord, u, v)))
-    assert float(value) == pytest.approx(expected, rel=5e-3)
+    ends = [[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]]
+    both = torch.tensor(ends) * torch.tensor([[u], [v]])
+    some = rays_to(both.double(), torch.tensor([u, v]).double(), 0.0)
+    one = RayCovariance(weights=torch.ones(1).double(), lengthscales=(1.0,))
+    near = torch.zeros(1, 1, dtype=torch.int64)
+    value = float(Neighbourhoods.of(one, some, some[1:], near).across)
+    assert value == pytest.approx(expected, rel=5e-3)
 
 
 def test_covariances_of_rays_are_positive_definite(generator: torch.Generator) -> None:
     some = rays(200, generator)
-    eigenvalues = torch.linalg.eigvalsh(covariance(some, some))
+    eigenvalues = torch.linalg.eigvalsh(dense(SPECTRUM, some, some))
     assert float(eigenvalues.min()) > -2e-3 * float(eigenvalues.max())
 
 
@@ -73,13 +74,13 @@ def test_all_neighbours_make_the_exact_process(generator: torch.Generator) -> No
     noise = 1e-3 + torch.rand(60, generator=generator, dtype=torch.float64)
     residuals = torch.randn(2, 60, generator=generator, dtype=torch.float64)
     everyone = torch.arange(60).expand(9, 60)
-    found = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, everyone)
-    across = covariance(places, rows)
-    among = covariance(rows, rows)
+    found = krige_rays(SPECTRUM, rows, noise, places, everyone)
+    across = dense(SPECTRUM, places, rows)
+    among = dense(SPECTRUM, rows, rows)
     own = noise + JITTER * torch.diagonal(among)
     solved = torch.linalg.solve(among + torch.diag(own), across.T)
     torch.testing.assert_close(found.mean(residuals), residuals @ solved)
-    prior = torch.diagonal(covariance(places, places))
+    prior = torch.diagonal(dense(SPECTRUM, places, places))
     torch.testing.assert_close(found.variance, prior - (across.T * solved).sum(0))
 
 
@@ -87,8 +88,8 @@ def test_compiled_loops_find_the_same(generator: torch.Generator) -> None:
     rows, places = rays(300, generator), rays(40, generator)
     noise = 1e-4 + 1e-3 * torch.rand(300, generator=generator, dtype=torch.float64)
     near = nearest(rows.coordinates(10.0), places.coordinates(10.0), 12)
-    expected, left = kriged(SPECTRUM, WEIGHTS, rows, noise, places, near)
-    found = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, near)
+    expected, left = kriged(SPECTRUM, rows, noise, places, near)
+    found = krige_rays(SPECTRUM, rows, noise, places, near)
     torch.testing.assert_close(found.weights, expected, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(found.variance, left, rtol=1e-8, atol=0)
 
@@ -101,9 +102,9 @@ def test_places_of_one_block_share_their_neighbours(generator: torch.Generator) 
     near = nearest(rows.coordinates(10.0), places[:3].coordinates(10.0), 12)
     blocks = torch.randint(3, (200,), generator=generator)
     blocks[:100] = 1
-    expected = krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, near[blocks])
+    expected = krige_rays(SPECTRUM, rows, noise, places, near[blocks])
     mean, variance = predict_rays(
-        SPECTRUM, WEIGHTS, rows, noise, residuals, places, near, blocks
+        SPECTRUM, rows, noise, residuals, places, near, blocks
     )
     torch.testing.assert_close(mean, expected.mean(residuals), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(variance, expected.variance, rtol=1e-6, atol=0)
@@ -116,7 +117,19 @@ def test_a_covariance_that_is_not_positive_definite_is_an_error(
     near = torch.arange(10).expand(10, 10)
     noise = torch.full((10,), -1e3, dtype=torch.float64)
     with pytest.raises(FloatingPointError, match="10 of 10"):
-        krige_rays(SPECTRUM, WEIGHTS, rows, noise, rows, near)
+        krige_rays(SPECTRUM, rows, noise, rows, near)
+
+
+def test_neighbourhoods_are_solved_as_by_dense_algebra(
+    generator: torch.Generator,
+) -> None:
+    root = torch.randn(7, 5, 5, generator=generator, dtype=torch.float64)
+    among, noise = root @ root.mT, torch.rand(7, 5, generator=generator).double()
+    right = torch.randn(7, 2, 5, generator=generator, dtype=torch.float64)
+    exact = torch.linalg.solve(among + torch.diag_embed(noise), right.mT).mT
+    torch.testing.assert_close(solve_neighbourhoods(among, noise, right), exact)
+    with pytest.raises(FloatingPointError, match="7 of 7"):
+        solve_neighbourhoods(among, noise - 1e3, right)
 
 
 def test_more_neighbours_come_closer_to_the_exact_prediction(
@@ -127,7 +140,7 @@ def test_more_neighbours_come_closer_to_the_exact_prediction(
 
     def variance(count: int) -> torch.Tensor:
         near = nearest(rows.coordinates(10.0), places.coordinates(10.0), count)
-        return krige_rays(SPECTRUM, WEIGHTS, rows, noise, places, near).variance
+        return krige_rays(SPECTRUM, rows, noise, places, near).variance
 
     whole = variance(400)
     errors = [float((variance(count) / whole - 1).mean()) for count in (5, 20, 80)]
@@ -148,7 +161,7 @@ def drawn(
 ) -> tuple[Rays, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rays, residuals of a known covariance with noise, its variance, and the truth."""
     rows = rays(count, generator)
-    among = covariance(rows, rows)
+    among = dense(SPECTRUM, rows, rows)
     root = torch.linalg.cholesky(among + torch.diag(JITTER * torch.diagonal(among)))
     truth = root @ torch.randn(count, generator=generator, dtype=torch.float64)
     noise = torch.full((count,), 0.02**2, dtype=torch.float64)
@@ -252,9 +265,9 @@ def test_joint_draws_have_the_covariance_of_the_dense_posterior(
     extinctions = (places.density * places.lengths).expand(6000, -1)
     white = torch.randn(6000, 30, generator=generator, dtype=torch.float64)
     ends = places.directions * places.lengths[:, None]
-    found = draw_extinctions(field, ends, extinctions, white) - extinctions
-    across, prior = (0.02 * covariance(places, x) for x in (rows, places))
-    among = 0.02 * covariance(rows, rows)
+    found = field.draw(ends, extinctions, white) - extinctions
+    across, prior = (0.02 * dense(SPECTRUM, places, x) for x in (rows, places))
+    among = 0.02 * dense(SPECTRUM, rows, rows)
     among += torch.diag(noise + JITTER * torch.diagonal(among))
     exact = prior - across @ torch.linalg.solve(among, across.T)
     std = torch.diagonal(exact).sqrt()

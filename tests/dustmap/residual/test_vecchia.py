@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import dense_kriging
 import dense_torus
 import pytest
 import torch
@@ -13,9 +14,9 @@ from dustmap.functionals import GaussLegendre, LineIntegrals
 from dustmap.inference.full_batch import FullBatch, Noise, infer
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.operator import LinearOperator
+from dustmap.residual.covariance import Rays
 from dustmap.residual.field import ResidualField
 from dustmap.residual.kriging import JITTER
-from dustmap.residual.rays import Rays
 from dustmap.residual.vecchia import VecchiaPrecision
 
 WEIGHTS = torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64)
@@ -45,7 +46,7 @@ def field(count: int, generator: torch.Generator) -> ResidualField:
 def dense(of: ResidualField, rows: torch.Tensor) -> torch.Tensor:
     """The covariance of these rows with their noise."""
     rays = of.rays[rows]
-    among = of.form.components(rays[:, None], rays[None]) @ of.weights
+    among = dense_kriging.dense(of.covariance, rays, rays)
     own = JITTER * torch.diagonal(among) + (of.noise + of.nugget)[rows]
     return among + torch.diag(own)
 

@@ -118,13 +118,10 @@ def test_a_survey_is_read_in_its_published_layout(name: str, tmp_path: Path) -> 
 def test_the_simulator_and_its_preset_are_in_step(tmp_path: Path) -> None:
     box = {"half_x": 500.0, "half_y": 500.0, "half_z": 200.0, "spacing": 20.0}
     config = SimulateConfig.model_validate({"stars": 300, "truth": box})
-    simulate(config, tmp_path / "mock.parquet", truth=None, overwrite=False)
+    simulate(config).write(tmp_path / "mock.parquet")
     report = ingest([tmp_path / "mock.parquet"], tmp_path / "o.parquet", preset="mock")
     assert report.rows_kept == 300 and report.faulty == report.cut == 0
-    mock, stars = (
-        read_stars(tmp_path / "mock.parquet"),
-        read_stars(tmp_path / "o.parquet"),
-    )
+    mock, stars = (read_stars(tmp_path / f"{n}.parquet") for n in ("mock", "o"))
     for name, column in stars.columns().items():
         np.testing.assert_allclose(column, mock.columns()[name], rtol=1e-14)
         assert stars.units.get(name) == mock.units.get(name)

@@ -1,4 +1,4 @@
-"""When a fit saves itself, and who may work where."""
+"""When a fit saves itself, what it notes of its steps, and who may work where."""
 
 import json
 import os
@@ -6,15 +6,17 @@ import signal
 import socket
 
 import pytest
+import torch
 
 from dustmap.distributed.group import Group
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.timing import StageClock
-from pipelines.config.fitting import CheckpointConfig
-from pipelines.saving.checkpoint_manager import CheckpointManager
-from pipelines.saving.lock import is_held, locked
+from pipelines.config import FitConfig
+from pipelines.fit.context import Context
+from pipelines.saving.identity import Identity
+from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
-from pipelines.saving.workspace import Workspace, claimed, unfinished
+from pipelines.saving.workspace import Workspace, claimed, is_held, locked, unfinished
 from pipelines.storage.metrics import Metrics
 
 
@@ -29,33 +31,44 @@ class Turned:
 
 @pytest.fixture
 def written(monkeypatch):
-    """The states that a manager writes."""
+    """The states that a fit writes."""
     states = []
-    monkeypatch.setattr(
-        CheckpointManager,
-        "_write_here",
-        lambda self, state, records, stage: states.append((state, records)),
-    )
+
+    def write(self, state, records):
+        states.append((state, records))
+        self._since, self._steps = self.now(), 0
+
+    monkeypatch.setattr(Context, "_write", write)
     return states
 
 
-def manager(folder, clock, stop=None, **settings):
-    work = Workspace(output=folder / "run", identifier="a", overwrite=False)
-    return CheckpointManager(
-        work=work,
-        identity=None,
-        settings=CheckpointConfig(**settings),
+def context(folder, clock, stop=None, **settings):
+    alone = Group()
+    config = FitConfig.model_validate({"checkpoint": settings})
+    return Context(
+        source=folder / "stars.parquet",
+        output=folder / "run",
+        config=config,
+        place={
+            "device": torch.device("cpu"),
+            "dtype": torch.float64,
+            "generator": torch.Generator(),
+        },
+        group=alone,
+        team=alone,
+        teams=alone,
+        work=Workspace(output=folder / "run"),
+        identity=Identity(configuration={}, inputs=[], version=""),
         stop=stop or StopFlag(),
         clock=StageClock(),
         metrics=Metrics(),
-        group=Group(),
         now=clock,
     )
 
 
 def test_it_is_due_after_so_many_minutes(tmp_path, written):
     clock = Turned()
-    own = manager(tmp_path, clock, minutes=2.0)
+    own = context(tmp_path, clock, minutes=2.0)
     own.offer("a")
     clock.now += 119.0
     own.offer("b")
@@ -67,7 +80,7 @@ def test_it_is_due_after_so_many_minutes(tmp_path, written):
 
 
 def test_it_is_due_after_so_many_steps(tmp_path, written):
-    own = manager(tmp_path, Turned(), iterations=3)
+    own = context(tmp_path, Turned(), iterations=3)
     for step in range(1, 8):
         own.offer(step)
     assert written == [(3, 0), (6, 0)]
@@ -77,7 +90,7 @@ def test_it_is_due_after_so_many_steps(tmp_path, written):
 def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written, by):
     before = signal.getsignal(by)
     with StopFlag() as stop:
-        own = manager(tmp_path, Turned(), stop)
+        own = context(tmp_path, Turned(), stop)
         own.offer("a")
         own.metrics.append({})
         own.stop_if_asked()
@@ -89,6 +102,32 @@ def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written,
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), by)
     assert signal.getsignal(by) is before
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "tolerance"),
+    [
+        ("mean", "residual", 1e-4),
+        ("samples 1-16", "residual", 1e-2),
+        ("scales mean", "residual", None),
+        ("misfit", "misfit", None),
+        ("svi bound", "bound", None),
+    ],
+)
+def test_a_step_is_recorded_by_its_kind_with_its_tolerance(
+    tmp_path, stage, kind, tolerance
+):
+    own = context(tmp_path, Turned())
+    own.metrics.append({"seconds": 40.0})
+    with own.steps({"samples": 1e-2, "mean": 1e-4, "misfit": 1.0}) as on_step:
+        on_step(stage, 3, 0.5)
+        # What has no value leaves no record.
+        on_step(stage, 4, float("nan"))
+    _, record = own.metrics
+    assert record["iteration"] == 3 and record[kind] == 0.5
+    assert record.get("tolerance") == tolerance
+    # Time goes on from the records before.
+    assert 40.0 <= record["seconds"] < 100.0
 
 
 def test_a_lock_is_held_by_one_and_named(tmp_path):
@@ -120,10 +159,11 @@ def test_what_fails_before_a_checkpoint_leaves_no_workspace(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_note_does_not_cost_the_checkpoints(tmp_path):
+def test_a_damaged_note_does_not_cost_the_states(tmp_path):
     folder = tmp_path / "run.unfinished"
-    (folder / "checkpoints" / "000001").mkdir(parents=True)
-    (folder / "begun.json").write_text("{")
+    folder.mkdir()
+    write_state(folder, {"x": torch.ones(2)}, number=1)
+    (folder / "status.json").write_text("{")
     with (
         pytest.raises(InputError, match="is not finished"),
         claimed(tmp_path / "run", overwrite=False, resume=False),
@@ -131,7 +171,7 @@ def test_a_damaged_note_does_not_cost_the_checkpoints(tmp_path):
         pytest.fail("the block must not run")
     with claimed(tmp_path / "run", overwrite=False, resume=True) as work:
         assert work.identifier
-        assert (work.checkpoints / "000001").is_dir()
+        assert (work.folder / "state-1.safetensors").is_file()
 
 
 def test_a_run_moved_aside_by_a_killed_process_comes_back(tmp_path):

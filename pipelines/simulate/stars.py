@@ -134,7 +134,13 @@ def _draw_batch(
     position = _draw_positions(config, rng)
     distance = np.linalg.norm(position, axis=1)
     drawn = len(distance)
-    magnitude = _draw_absolute_magnitudes(config, drawn, rng)
+    # Absolute magnitudes M [mag] follow dN/dM ∝ 10^(slope M).
+    bright, faint = tracers.brightest, tracers.faintest
+    span, share = faint - bright, rng.random(drawn)
+    rate = tracers.luminosity_slope * np.log(10) * span
+    magnitude = bright + span * share
+    if rate:
+        magnitude = bright + span * np.log1p(share * np.expm1(rate)) / rate
     stars = {
         "position": position,
         "distance": distance,
@@ -159,37 +165,39 @@ def _draw_batch(
 
 
 def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Galactic longitude and latitude [deg]."""
+    """Return Galactic longitude and latitude [deg]."""
     x, y, z = position.T
     return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
 
 
 def _draw_positions(config: SimulateConfig, rng: np.random.Generator) -> np.ndarray:
-    """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc]."""
-    truth, tracers, dust = config.truth, config.tracers, config.dust
-    if tracers.complete_within is not None:
-        return _draw_concentrated(config, tracers.complete_within, rng)
-    x = rng.uniform(-truth.half_x, truth.half_x, _BATCH)
-    y = rng.uniform(-truth.half_y, truth.half_y, _BATCH)
-    accepted = rng.random(_BATCH) < _radial_share(config, x, y)
-    vertical = laplace(loc=-dust.sun_height, scale=tracers.scale_height)
-    low, high = vertical.cdf([-truth.half_z, truth.half_z])
-    z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
-    return np.stack((x, y, z), axis=1)[accepted]
+    """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc].
 
-
-def _draw_concentrated(
-    config: SimulateConfig, complete: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Draw from the disc's stars of which a share min(1, (complete/r)^3) is observed.
-
-    Proposals are isotropic, with distances from r^2 min(1, (complete/r)^3).
+    Where every star is observed to a distance d only, a share min(1, (d/r)³) of the
+    disc's stars is: proposals are then isotropic, with distances from
+    r² min(1, (d/r)³).
     """
     truth, tracers, dust = config.truth, config.tracers, config.dust
     halves = np.array([truth.half_x, truth.half_y, truth.half_z])
+    complete = tracers.complete_within
+
+    def radial_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the disc's density over its largest, at the box's innermost point."""
+        innermost = max(dust.centre_distance - truth.half_x, 0.0)
+        radius = np.hypot(dust.centre_distance - x, y)
+        return np.exp(-(radius - innermost) / tracers.scale_length)
+
+    if complete is None:
+        x = rng.uniform(-truth.half_x, truth.half_x, _BATCH)
+        y = rng.uniform(-truth.half_y, truth.half_y, _BATCH)
+        accepted = rng.random(_BATCH) < radial_share(x, y)
+        vertical = laplace(loc=-dust.sun_height, scale=tracers.scale_height)
+        low, high = vertical.cdf([-truth.half_z, truth.half_z])
+        z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
+        return np.stack((x, y, z), axis=1)[accepted]
+    # The integral of the distances' density, in units of d³: (r/d)³ / 3, and
+    # beyond d 1/3 + ln(r/d).
     furthest = float(np.linalg.norm(halves))
-    # The integral of the distances' density, in units of complete^3: r^3 / 3, and
-    # beyond `complete` 1/3 + ln(r / complete).
     u = rng.random(_BATCH) * (1 / 3 + np.log(max(furthest / complete, 1.0)))
     distance = complete * np.where(u < 1 / 3, np.cbrt(3 * u), np.exp(u - 1 / 3))
     heading = rng.standard_normal((_BATCH, 3))
@@ -198,25 +206,4 @@ def _draw_concentrated(
     position = position[(np.abs(position) <= halves).all(axis=1)]
     x, y, z = position.T
     disc = np.exp(-np.abs(z + dust.sun_height) / tracers.scale_height)
-    disc *= _radial_share(config, x, y)
-    return position[rng.random(len(position)) < disc]
-
-
-def _radial_share(config: SimulateConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The disc's density over its largest, at the innermost point of the box."""
-    centre = config.dust.centre_distance
-    innermost = max(centre - config.truth.half_x, 0.0)
-    radius = np.hypot(centre - x, y)
-    return np.exp(-(radius - innermost) / config.tracers.scale_length)
-
-
-def _draw_absolute_magnitudes(
-    config: SimulateConfig, count: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Draw from dN/dM ∝ 10^(slope M) between the brightest and the faintest [mag]."""
-    bright, faint = config.tracers.brightest, config.tracers.faintest
-    p = rng.random(count)
-    rate = config.tracers.luminosity_slope * np.log(10) * (faint - bright)
-    if rate == 0:
-        return bright + (faint - bright) * p
-    return bright + (faint - bright) * np.log1p(p * np.expm1(rate)) / rate
+    return position[rng.random(len(position)) < disc * radial_share(x, y)]

@@ -1,0 +1,198 @@
+"""Nested regular grids, and values between and at their points.
+
+This module and :mod:`dustmap.projection.corner_weights`, the compiled loop that makes
+W, are the only places where a position becomes points of a grid. Arrays are NumPy's
+(tensors on the CPU will do), so that maps are read without torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.ndimage import map_coordinates
+
+from dustmap.grid import Grid
+
+# In cells: a point on a face may land a rounding error beyond it.
+_EDGE = 1e-6
+
+
+class Corners(NamedTuple):
+    """Grid points around some positions, all on one level.
+
+    ``level`` is the grid's number, ``rows`` the numbers of the positions, ``index``
+    the grid points at the ``c = 2^D`` corners of each one's cell, ``weight`` the
+    weights of the linear interpolant, which sum to one.
+    """
+
+    level: int
+    rows: Int[np.ndarray, " k"]
+    index: Int[np.ndarray, "c k d"]
+    weight: Float[np.ndarray, "c k"]
+
+
+class Nearest(NamedTuple):
+    """The grid point nearest to each of some positions, all on one level."""
+
+    level: int
+    rows: Int[np.ndarray, " k"]
+    index: Int[np.ndarray, "k d"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedGrids:
+    """One or more regular grids, the coarsest first, one inside the other.
+
+    At any position the finest grid whose closed box holds it counts. Positions that
+    rounding puts beyond a face, by up to 1e-6 cells, lie on it.
+
+    Parameters
+    ----------
+    grids
+        Each has half the spacing of the one before.
+
+    Raises
+    ------
+    ValueError
+        If there is no grid, or dimensions or spacings do not agree.
+    """
+
+    grids: tuple[Grid, ...]
+
+    def __post_init__(self) -> None:
+        if not self.grids:
+            raise ValueError("nested grids need at least one grid")
+        for coarse, fine in itertools.pairwise(self.grids):
+            if fine.dimension != coarse.dimension:
+                raise ValueError(
+                    f"nested grids have {coarse.dimension} and {fine.dimension} axes: "
+                    "all need as many"
+                )
+            for h, half in zip(coarse.spacing, fine.spacing, strict=True):
+                if abs(half - h / 2) > _EDGE * h:
+                    raise ValueError(
+                        f"spacing must be halved from grid to grid, got "
+                        f"{coarse.spacing} and {fine.spacing}"
+                    )
+
+    def __len__(self) -> int:
+        return len(self.grids)
+
+    def __iter__(self) -> Iterator[Grid]:
+        return iter(self.grids)
+
+    def __getitem__(self, level: int) -> Grid:
+        return self.grids[level]
+
+    @property
+    def box(self) -> Grid:
+        """The coarsest grid, whose box holds all others."""
+        return self.grids[0]
+
+    @property
+    def finer(self) -> tuple[Grid, ...]:
+        """All grids but the coarsest."""
+        return self.grids[1:]
+
+    @property
+    def dimension(self) -> int:
+        """Number of axes D."""
+        return self.box.dimension
+
+    def require_shared_points(self) -> None:
+        """Check that each box's corners are points of the next coarser grid.
+
+        Raises
+        ------
+        ValueError
+            If one is not, or lies outside.
+        """
+        for coarse, fine in itertools.pairwise(self.grids):
+            for corner in (fine.lower, fine.upper):
+                place = self._places(coarse, np.array([corner]))[0]
+                index = np.rint(place)
+                outside = (index < 0) | (index > np.array(coarse.shape) - 1)
+                if outside.any() or (np.abs(place - index) > _EDGE).any():
+                    raise ValueError(
+                        f"the corner {corner} of a nested box is no point of the "
+                        f"coarser grid from {coarse.lower} to {coarse.upper} every "
+                        f"{coarse.spacing}"
+                    )
+
+    def level_of(self, x: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
+        """Return the number of the finest grid that holds each position, −1 outside."""
+        x = np.asarray(x)
+        level = np.full(len(x), -1)
+        for number, grid in enumerate(self.grids):
+            places = self._places(grid, x)
+            last = np.array(grid.shape) - 1
+            inside = ((places >= -_EDGE) & (places <= last + _EDGE)).all(axis=-1)
+            level[inside] = number
+        return level
+
+    def corners(self, x: Float[np.ndarray, "n d"]) -> Iterator[Corners]:
+        """Yield the cells around positions, level by level; none for those outside."""
+        for level, rows, places in self._held(x):
+            last = np.array(self.grids[level].shape) - 2
+            base = np.minimum(np.floor(places).astype(np.int64), last)
+            share = places - base
+            offsets = np.array(list(itertools.product((0, 1), repeat=self.dimension)))
+            weight = np.where(offsets[:, None, :], share, 1.0 - share).prod(axis=-1)
+            yield Corners(level, rows, base + offsets[:, None, :], weight)
+
+    def nearest(self, x: Float[np.ndarray, "n d"]) -> Iterator[Nearest]:
+        """Yield the nearest grid points, level by level; none for those outside."""
+        for level, rows, places in self._held(x):
+            yield Nearest(level, rows, np.rint(places).astype(np.int64))
+
+    def sample(
+        self, values: Sequence[np.ndarray], x: Float[np.ndarray, "*n d"]
+    ) -> Float[np.ndarray, "*n"]:
+        """Interpolate linearly between grid points (float64); NaN outside the box.
+
+        Parameters
+        ----------
+        values
+            The values at the points of each grid, arrays of its ``shape``.
+
+        Raises
+        ------
+        ValueError
+            If there is not one array of the right shape for each grid.
+        """
+        shapes = [grid.shape for grid in self.grids]
+        if [tuple(array.shape) for array in values] != shapes:
+            raise ValueError(
+                f"values need the shapes {shapes}, one array for each grid, got "
+                f"{[tuple(array.shape) for array in values]}"
+            )
+        x = np.asarray(x)
+        found = np.full(x.shape[:-1], np.nan)
+        flat = found.reshape(-1)
+        for level, rows, places in self._held(x.reshape(-1, self.dimension)):
+            flat[rows] = map_coordinates(
+                values[level], places.T, output=np.float64, order=1, mode="nearest"
+            )
+        return found
+
+    def _held(
+        self, x: Float[np.ndarray, "n d"]
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Each level's rows with their places in its box [cells]."""
+        x = np.asarray(x)
+        level_of = self.level_of(x)
+        for level, grid in enumerate(self.grids):
+            rows = np.flatnonzero(level_of == level)
+            if len(rows):
+                places = self._places(grid, x[rows])
+                yield level, rows, np.clip(places, 0.0, np.array(grid.shape) - 1.0)
+
+    @staticmethod
+    def _places(grid: Grid, x: np.ndarray) -> np.ndarray:
+        """Positions in cells from the first point."""
+        return (x - np.array(grid.origin)) / np.array(grid.spacing)

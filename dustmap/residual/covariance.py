@@ -1,0 +1,415 @@
+r"""Rays, and the covariance of extinctions along neighbouring ones.
+
+Structure that is short against the rays adds up along them. At an angle
+:math:`\theta`, with the amplitude :math:`a_n(s)` of `DensityCube`,
+
+.. math::
+   C_{nm} = \sum_b a_n(s_b)\, a_m(s_b)\, \Delta s_b
+            \sum_j w_j\, \kappa_j(2 s_b \sin(\theta / 2)),
+
+over shells up to the shorter ray's end, where
+
+.. math::
+   \kappa_j(b) = \int_{-\infty}^\infty e^{-\sqrt{b^2 + t^2} / \ell_j}\,dt
+              = 2 b K_1(b / \ell_j)
+
+is the exponential kernel integrated along the line of sight: :math:`2 \ell_j` at 0.
+For rays shorter than :math:`\ell_j` this is too large: it ignores both ends. With the
+chord for b the covariance is positive definite on every shell.
+
+Without a map the spectrum is free:
+
+.. math::
+   C_{nm} = g_n g_m \sum_j w_j \ell_j^2\, I(\theta, d_n / \ell_j, d_m / \ell_j),
+   \qquad
+   I(\theta, u, v) = \int_0^u\!\!\int_0^v e^{-|s e - t e'|}\,\mathrm dt\,\mathrm ds ,
+
+with the mean density g along each ray. ``I`` has no scale: one table serves every
+lengthscale (`ray_table`).
+
+The relative density :math:`\delta` at a point and the extinction along a ray covary by
+
+.. math::
+   \sum_b a_n(s_b) [F(p, s_{b+1} - x) - F(p, s_b - x)], \qquad
+   F(p, x) = \sum_j w_j \int_0^x e^{-\sqrt{p^2 + t^2} / \ell_j}\,dt ,
+
+over shells up to the ray's end, with the scales of the shell that the point is in;
+``p`` is the distance of the point from the ray's line and ``x`` that of its foot from
+the observer. ``F`` is odd in ``x``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dustmap.linalg.compiled_tasks import compiled
+
+# Axes of the table of ``I``: least and largest value, and how many there are. It is
+# entered at its ends where arguments are beyond.
+_CHORDS, _LENGTHS = (1e-5, 2.0, 96), (3e-2, 3e3, 96)
+_DIFFERENCES = (0.0, 12.0, 20)
+# Beyond this argument the integral of a decay is complete.
+_DECAY = 40.0
+# Arguments of the table of F, in the least and the largest scale. Closer to its line a
+# point covaries no more, and further away by less than e^-10.
+_NEAREST, _FURTHEST, _DECAYS = 1e-4, 10.0, 384
+# Impact parameters of the table along rays, in the least and in the largest scale.
+_IMPACTS, _IMPACT_COUNT = (1e-4, 40.0), 1024
+# Argument below which x K₁(x) is 1 to rounding.
+_NEAR = 1e-9
+# Components of less than this part of the relative variance are left out.
+_NEGLIGIBLE = 1e-9
+# Scales [pc] where no map gives them.
+FREE_SCALES = (5.0, 20.0, 60.0, 180.0)
+# Columns of a ray; after them e^(-d/ℓ) - 1 of every scale, then the profile. In place
+# of the density those with shells have the cell at the end.
+_LENGTH, _DENSITY, _CELL, _LOGARITHM, _FALLS = 3, 4, 4, 5, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rays:
+    """Rays from the observer, indexed like a tensor.
+
+    Parameters
+    ----------
+    directions
+        Unit vectors.
+    lengths
+        [pc].
+    density
+        Mean density along each ray [mag/pc].
+    profile
+        Amplitude of structure in the shells of a `DensityCube` [mag/pc], whatever the
+        length; ``None`` where only mean densities count.
+    """
+
+    directions: Float[Tensor, "*n 3"]
+    lengths: Float[Tensor, "*n"]
+    density: Float[Tensor, "*n"]
+    profile: Float[Tensor, "*n b"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, rows: Int[Tensor, "*m"] | slice | tuple | None) -> Rays:
+        return Rays(**{name: value[rows] for name, value in self._given().items()})
+
+    def followed_by(self, other: Rays) -> Rays:
+        """These rays, then those."""
+        others = other._given()
+        both = self._given().items()
+        return Rays(**{name: torch.cat([x, others[name]]) for name, x in both})
+
+    def coordinates(self, stretch: float) -> Float[Tensor, "n 4"]:
+        """``(a e, ln d)`` with ``a = stretch``: nearest rows are nearest rays."""
+        logarithm = self.lengths.clamp_min(1e-3).log()[..., None]
+        return torch.cat([stretch * self.directions, logarithm], dim=-1)
+
+    def _given(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def rays_to(
+    ends: Float[Tensor, "n 3"], extinction: Float[Tensor, " n"], least: float
+) -> Rays:
+    """Rays from the observer to places [pc] where the map has these extinctions."""
+    lengths = torch.linalg.vector_norm(ends, dim=-1)
+    safe = lengths.clamp_min(1e-9)
+    return Rays(
+        directions=ends / safe[:, None],
+        lengths=lengths,
+        density=(extinction / safe).clamp_min(least),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayCovariance:
+    """The covariance of extinctions; see the module.
+
+    Parameters
+    ----------
+    weights
+        Variances w_j of the relative density.
+    lengthscales
+        Its scales ℓ_j [pc].
+    edges, cells
+        Bounds of the shells along rays [pc], and the factor, one or less, on all scales
+        in each; ``None`` without a map.
+    """
+
+    weights: Float[Tensor, " j"]
+    lengthscales: tuple[float, ...] = FREE_SCALES
+    edges: Float[Tensor, " b+1"] | None = None
+    cells: Float[Tensor, " b"] | None = None
+
+    @cached_property
+    def _used(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
+        """Scales and weights without negligible ones."""
+        used = (self.weights > _NEGLIGIBLE * self.weights.max()).numpy()
+        return np.array(self.lengthscales)[used], self.weights.numpy()[used]
+
+    def tables(self, *, points: bool = False) -> tuple[Any, ...]:
+        """Return the tables of the compiled functions, with ``points`` that of F."""
+        scales, weights = self._used
+        # The free spectrum has no shells.
+        shells, impacts = np.zeros((4, 0)), np.zeros((2, 2))
+        decays = np.zeros(2), np.zeros((2, 2))
+        if points:
+            decays = decay_table(tuple(scales), tuple(weights))
+        if self.edges is not None and self.cells is not None:
+            starts, thickness = self.edges[:-1], self.edges.diff()
+            impact = ((self.edges[1:] + starts) / 2 / self.cells).log()
+            shells = torch.stack([starts, thickness, impact, self.cells]).numpy()
+            impacts = _impact_table(scales, weights)
+        ratio, axes = ray_table()
+        free = ratio, axes, np.log(scales)
+        return scales, weights, free, decays, impacts, shells
+
+    def columns(self, rays: Rays) -> Float[np.ndarray, "n c"]:
+        """Return the columns of each ray that the compiled functions read."""
+        lengths = rays.lengths.numpy()[:, None]
+        logarithms = np.log(np.maximum(lengths, 1e-300))
+        falls = np.expm1(-lengths / self._used[0])
+        directions, density = rays.directions.numpy(), rays.density.numpy()[:, None]
+        parts = [directions, lengths, density, logarithms, falls]
+        if self.edges is not None and self.cells is not None:
+            shell = np.searchsorted(self.edges[:-1].numpy(), lengths, side="right") - 1
+            parts[2] = self.cells.numpy()[shell]
+            if rays.profile is not None:
+                parts.append(rays.profile.numpy())
+        return np.hstack(parts)
+
+
+def _impact_table(scales: np.ndarray, weights: np.ndarray) -> Float[np.ndarray, "2 i"]:
+    r""":math:`\sum_j w_j \kappa_j` on a regular grid of ln b: abscissas and values."""
+    nearest, furthest = _IMPACTS[0] * scales.min(), _IMPACTS[1] * scales.max()
+    abscissas = np.linspace(math.log(nearest), math.log(furthest), _IMPACT_COUNT)
+    x = torch.from_numpy(np.exp(abscissas)[:, None] / scales).clamp_min(_NEAR)
+    decays = (x * torch.special.modified_bessel_k1(x)).numpy()
+    return np.stack([abscissas, decays @ (2 * scales * weights)])
+
+
+@compiled
+def _position(logarithm, start, step, size):
+    """Index and fraction of a logarithm in a regular table, whose ends extend."""
+    x = min(max((logarithm - start) / step, 0.0), size - 1 - 1e-9)
+    return int(x), x - int(x)
+
+
+@compiled
+def _squared_chord(one, other):
+    """Squared distance of the tips of the two unit vectors."""
+    x, y, z = one[0] - other[0], one[1] - other[1], one[2] - other[2]
+    return x * x + y * y + z * z
+
+
+@compiled
+def covariances(one, rows, columns, count, tables, found):
+    """Find those of one ray's extinction with the first ``count`` of ``rows``.
+
+    ``columns`` is the transpose, whose rows the shells' loops run along.
+    """
+    if tables[5].shape[1]:
+        _along(one, columns, count, tables, found)
+    else:
+        for j in range(count):
+            found[j] = _free(one, rows[j], tables)
+
+
+@compiled
+def _along(one, columns, count, tables, found):
+    """Find those along rays: the same steps for all, so that they are vectors."""
+    scales, impacts, shells = tables[0], tables[4], tables[5]
+    lengths, first = columns[_LENGTH], _FALLS + len(scales)
+    origin, values, last = impacts[0, 0], impacts[1], impacts.shape[1] - 1 - 1e-9
+    scaling = 1 / (impacts[0, 1] - origin)
+    chords = np.empty(count)
+    for j in range(count):
+        x, y, z = one[0] - columns[0, j], one[1] - columns[1, j], one[2] - columns[2, j]
+        chords[j] = 0.5 * math.log(max(x * x + y * y + z * z, _CHORDS[0] ** 2)) - origin
+        found[j] = 0.0
+    for b in range(shells.shape[1]):
+        start, thickness, impact = shells[0, b], shells[1, b], shells[2, b]
+        mine, profile = one[_LENGTH] - start, columns[first + b]
+        if mine <= 0:
+            break
+        here = one[first + b] * shells[3, b]
+        for j in range(count):
+            within = max(min(thickness, min(mine, lengths[j] - start)), 0.0)
+            place = min(max((chords[j] + impact) * scaling, 0.0), last)
+            i = int(place)
+            value = values[i] + (place - i) * (values[i + 1] - values[i])
+            found[j] += here * profile[j] * within * value
+
+
+@compiled
+def _free(one, other, tables):
+    """Return that of two rays by the free spectrum."""
+    scales, weights = tables[0], tables[1]
+    ratio, axes, logarithms = tables[2]
+    if one[_LENGTH] > other[_LENGTH]:
+        one, other = other, one
+    chord = 0.5 * math.log(max(_squared_chord(one, other), _CHORDS[0] ** 2))
+    i, a = _position(chord, axes[0, 0], axes[1, 0], ratio.shape[0])
+    apart = other[_LENGTH] - one[_LENGTH]
+    total = 0.0
+    for j in range(len(scales)):
+        u, difference = one[_LENGTH] / scales[j], apart / scales[j]
+        shorter = max(one[_LOGARITHM] - logarithms[j], axes[0, 1])
+        m, b = _position(shorter, axes[0, 1], axes[1, 1], ratio.shape[1])
+        further = math.log1p(min(difference, _DIFFERENCES[1]))
+        k, c = _position(further, axes[0, 2], axes[1, 2], ratio.shape[2])
+        value = 0.0
+        for p in range(2):
+            for q in range(2):
+                first, second = ratio[i + p, m + q, k], ratio[i + p, m + q, k + 1]
+                part = (a if p else 1 - a) * (b if q else 1 - b)
+                value += part * (first + c * (second - first))
+        falls = one[_FALLS + j] + other[_FALLS + j]
+        parallel = _parallel(u, difference, falls)
+        total += weights[j] * scales[j] ** 2 * value * parallel
+    return one[_DENSITY] * other[_DENSITY] * total
+
+
+@compiled
+def _parallel(u, difference, falls):
+    """``I(0, u, u + difference)``; the series where cancellation would set in."""
+    longer = u + difference
+    if longer < 1e-3:
+        return u * longer - (longer**3 - difference**3 + u**3) / 6
+    return 2 * u + falls - math.expm1(-difference)
+
+
+@compiled
+def point_covariance(point, ray, tables):
+    """Return that of the relative density at a point with the extinction of a ray."""
+    (logarithms, values), shells = tables[3], tables[5]
+    first, size = _FALLS + len(tables[0]), len(logarithms)
+    square = _squared_chord(point, ray)
+    cell = point[_CELL]
+    foot = point[_LENGTH] * (1 - square / 2)
+    apart = point[_LENGTH] * math.sqrt(max(square * (1 - square / 4), 0.0)) / cell
+    reach, nearest = math.exp(logarithms[-1]), math.exp(logarithms[0])
+    if apart > reach:
+        return 0.0
+    origin, step = logarithms[0], logarithms[1] - logarithms[0]
+    i, a = _position(math.log(max(apart, nearest)), origin, step, size)
+    total, before, known = 0.0, 0.0, False
+    for b in range(shells.shape[1]):
+        start = (shells[0, b] - foot) / cell
+        end = (min(shells[0, b] + shells[1, b], ray[_LENGTH]) - foot) / cell
+        if end <= start or start > reach:
+            break
+        if end < -reach:
+            continue
+        if not known:
+            before, known = _decay(start, i, a, values, origin, step), True
+        after = _decay(end, i, a, values, origin, step)
+        total += ray[first + b] * (after - before)
+        before = after
+    return cell * total
+
+
+@compiled
+def _decay(x, i, a, values, origin, step):
+    """``F(p, x)`` with p between two rows of the table; see `decay_table`."""
+    along, smallest = abs(x), math.exp(origin)
+    j, b = _position(math.log(max(along, smallest)), origin, step, values.shape[1])
+    first = values[i, j] + b * (values[i, j + 1] - values[i, j])
+    second = values[i + 1, j] + b * (values[i + 1, j + 1] - values[i + 1, j])
+    value = first + a * (second - first)
+    # From zero to the least argument it is linear.
+    value *= min(along / smallest, 1.0)
+    return value if x > 0 else -value
+
+
+@cache
+def ray_table() -> tuple[Float[np.ndarray, "c l d"], Float[np.ndarray, "2 3"]]:
+    r"""Tabulate ``I(θ, u, v) / I(0, u, v)`` to 0.5%; starts and steps of its axes.
+
+    Parallel rays have a closed form with the kink at ``u = v``,
+    :math:`I(0, u, v) = 2\min(u, v) - 1 + e^{-u} + e^{-v} - e^{-|u-v|}`; the axes are
+    :math:`(\ln\chi, \ln\min(u, v), \ln(1 + |u-v|))` with the chord
+    :math:`\chi = |e - e'| = 2 \sin(\theta/2)`.
+
+    With :math:`G(p, x) = \int_0^x e^{-\sqrt{p^2 + t^2}}\,\mathrm dt` the integral over
+    one ray is :math:`H(u, v) = G(v \sin\theta, u - v \cos\theta) + G(v \sin\theta,
+    v \cos\theta)`; ``I(θ, u, u)`` is twice the integral of ``H(v, v)``, and
+    ``I(θ, u, v)`` adds that of ``H(u, t)`` from ``u`` to ``v``: cumulative sums.
+    """
+    chords = _axis(math.log(_CHORDS[0]), math.log(_CHORDS[1]), _CHORDS[2])
+    lengths = _axis(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]), _LENGTHS[2])
+    differences = _axis(0.0, math.log1p(_DIFFERENCES[1]), _DIFFERENCES[2])
+    u, delta = lengths.exp(), differences.expm1()
+    # The last chord is 2 exactly, where rounding may pass it.
+    turns = 2 * (chords.exp() / 2).clamp(max=1).asin()
+    ratio = torch.stack([_ratios(turn, u, delta) for turn in turns])
+    axes = [(float(a[0]), float(a[1] - a[0])) for a in (chords, lengths, differences)]
+    return ratio.numpy(), np.array(axes).T.copy()
+
+
+def _axis(start: float, stop: float, count: int) -> Float[Tensor, " count"]:
+    return torch.linspace(start, stop, count, dtype=torch.float64)
+
+
+def _ratios(
+    angle: Tensor, u: Float[Tensor, " lengths"], delta: Float[Tensor, " differences"]
+) -> Float[Tensor, "lengths differences"]:
+    """One angle of the table."""
+    edges = torch.cat([u.new_zeros(1), u])
+    # Below the first length the integrand is 2 v to first order: one panel will do.
+    t, dt = _panels(edges[:-1], edges[1:], order=8)
+    equal = 2 * (_across(angle, t, t) * dt).sum(1).cumsum(0)
+    t, dt = _panels(u[:, None] + delta[:-1], u[:, None] + delta[1:], order=3)
+    further = (_across(angle, u[:, None, None], t) * dt).sum(2).cumsum(1)
+    covariance = equal[:, None] + torch.nn.functional.pad(further, (1, 0))
+    shorter, longer = u[:, None], u[:, None] + delta
+    parallel = 2 * shorter + torch.expm1(-shorter) + torch.expm1(-longer)
+    return covariance / (parallel - torch.expm1(-delta))
+
+
+def _across(angle: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """``H(u, v)``: one ray of length ``u`` integrated at the end of the other."""
+    apart, along = v * angle.sin(), v * angle.cos()
+    return decay_integral(apart, u - along) + decay_integral(apart, along)
+
+
+def decay_integral(p: Tensor, x: Tensor) -> Tensor:
+    """``G(p, x)``, by Gauss' rule in ``τ`` where ``t = p sinh τ``."""
+    end = torch.asinh(x.clamp(-_DECAY, _DECAY) / p)
+    edges = torch.linspace(0, 1, 6).to(p)
+    tau, weights = (x.reshape(-1) for x in _panels(edges[:-1], edges[1:], order=6))
+    height = p[..., None] * (tau * end[..., None]).cosh()
+    return ((-height).exp() * height * weights).sum(-1) * end
+
+
+def _panels(start: Tensor, end: Tensor, *, order: int) -> tuple[Tensor, Tensor]:
+    """Gauss' nodes and weights on intervals, along a new last axis."""
+    nodes, weights = (
+        torch.from_numpy(x).to(start) for x in np.polynomial.legendre.leggauss(order)
+    )
+    half = (end - start)[..., None] / 2
+    return start[..., None] + half * (nodes + 1), half * weights
+
+
+@lru_cache(maxsize=8)
+def decay_table(
+    scales: tuple[float, ...], weights: tuple[float, ...]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Logarithms of the arguments [pc], a regular grid, and F on its mesh."""
+    ends = np.log(_NEAREST * min(scales)), np.log(_FURTHEST * max(scales))
+    logarithms = torch.linspace(*ends, _DECAYS, dtype=torch.float64)
+    apart, along = torch.meshgrid(logarithms.exp(), logarithms.exp(), indexing="ij")
+    total = torch.zeros_like(apart)
+    for scale, weight in zip(scales, weights, strict=True):
+        total += weight * scale * decay_integral(apart / scale, along / scale)
+    return logarithms.numpy(), total.numpy()

@@ -1,0 +1,205 @@
+"""Weights of a covariance and scales of its errors, by rows that were held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from scipy.special import ndtri, stdtrit
+from torch import Tensor
+
+from dustmap.residual.field import OUTLYING
+from dustmap.residual.kriging import Neighbourhoods
+
+# Degrees of freedom of the score: rows far off count less than in a normal's.
+_DEGREES = 5.0
+_STEPS = 60
+# Of the logarithms that are searched, about their start: the score is flat in weights
+# that do not matter. Steps of a line search that go too far end at the range's bounds.
+_PRIOR_STD, _RANGE, _FARTHEST = 5.0, 12.0, 6.0
+_OUTLIER_LOGIT = -4.0
+# How far apart weights start [their logarithm], and a change of the mean score that is
+# none [nats].
+_APART, _FLAT = 6.0, 1e-7
+# Parts of a normal within one standard deviation and within 1.96 of them, and how well
+# noise tells the first: noise of a slightly other shape has another core. The factor on
+# variances was 0.53 to 0.66 where true extinctions are known; the doubt is about its
+# logarithm.
+_WITHIN, _MOST, _SHAPE = 0.6827, 0.95, 0.01
+_SCALE, _SCALE_STD = 0.65, 0.15
+# One over the degrees of freedom of errors, its doubt, and the range that is tried.
+_TAILS, _TAILS_STD, _TAILS_TRIED = 0.1, 0.1, (1e-3, 0.4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """Weights of the components, and the variance of what no neighbour shares.
+
+    ``outliers`` is the fraction of rows that are outliers, ``score`` the mean log
+    density of the held-out rows.
+    """
+
+    weights: Float[Tensor, " j"]
+    nugget: float
+    outliers: float
+    score: float
+
+
+def learn_weights(
+    hoods: Neighbourhoods,
+    residuals: Float[Tensor, " n"],
+    noise: Float[Tensor, " n"],
+    observed: Float[Tensor, " m"],
+    observed_noise: Float[Tensor, " m"],
+    *,
+    shared: bool = True,
+    known: Float[Tensor, " j"] | None = None,
+) -> Learnt:
+    r"""Maximise the log score of held-out residuals by L-BFGS.
+
+    Components have no weight if nothing is ``shared``. The search starts from weights
+    that are ``known``; else from several, as the score may have a maximum for each of
+    two lengthscales that explain the same.
+
+    The score is a mixture of two Student-T densities, five degrees of freedom, one with
+    the predicted variance and one of outliers, ten times as wide. Weights and the
+    nugget :math:`\tau^2`, which is added to every row's noise, are positive: their
+    logarithms are searched, and the logit of the part of outliers.
+    """
+    # In units of the residuals' own variance, by their median.
+    spread = 1.5 * observed.abs().median() ** 2
+    unit = (spread - observed_noise.median()).clamp_min(1e-2 * spread)
+    largest = unit / hoods.prior.mean(dim=0) * shared
+    scale = torch.cat([largest, unit[None]])
+    origin = torch.full((len(scale) + 1,), -math.log(len(scale)), dtype=torch.float64)
+    origin[-1] = _OUTLIER_LOGIT
+
+    def place(steps: Tensor) -> Tensor:
+        return origin + _RANGE * (steps / _RANGE).tanh()
+
+    def score(place: Tensor) -> Tensor:
+        values = scale * place[:-1].exp()
+        mean, variance = hoods.predict(values[:-1], noise + values[-1], residuals)
+        error = observed - mean
+        whole = variance + observed_noise + values[-1]
+        inlying = torch.nn.functional.logsigmoid(-place[-1]) + log_score(error, whole)
+        outlying = torch.nn.functional.logsigmoid(place[-1]) + log_score(
+            error, OUTLYING**2 * whole
+        )
+        return torch.logaddexp(inlying, outlying).mean()
+
+    def loss(steps: Tensor) -> Tensor:
+        prior = (steps / _PRIOR_STD).square().sum() / 2 / len(observed)
+        return prior - score(place(steps))
+
+    j, starts = len(largest), [torch.zeros_like(origin)]
+    if shared and known is not None and len(known):
+        steps = (known / largest).log() - origin[:j]
+        starts[0][:j] = steps.clamp(-_FARTHEST, _FARTHEST)
+    elif shared:
+        # Each component above the others.
+        above = _APART * (torch.eye(j) - 0.5)
+        starts += torch.nn.functional.pad(above, (0, 2)).to(origin)
+    with torch.no_grad():
+        found = [_minimum(loss, start) for start in starts]
+        steps = min(found, key=lambda steps: float(loss(steps)))
+        best = place(steps)
+        values = scale * best[:-1].exp()
+        return Learnt(
+            weights=values[:-1],
+            nugget=float(values[-1]),
+            outliers=float(best[-1].sigmoid()),
+            score=float(score(best)),
+        )
+
+
+@torch.enable_grad()
+def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Return the end of a search by L-BFGS."""
+    steps = start.clone().requires_grad_(True)
+    search = torch.optim.LBFGS(
+        [steps], max_iter=_STEPS, line_search_fn="strong_wolfe", tolerance_change=_FLAT
+    )
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        value = loss(steps)
+        value.backward()
+        return value
+
+    search.step(closure)
+    return steps.detach()
+
+
+def log_score(
+    error: Float[Tensor, " m"], variance: Float[Tensor, " m"], degrees: float = _DEGREES
+) -> Float[Tensor, " m"]:
+    """Return the log density of a Student-T of this variance (``degrees > 2``)."""
+    spread = (degrees - 2) * variance
+    constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    return (
+        constant
+        - 0.5 * (math.pi * spread).log()
+        - (degrees + 1) / 2 * torch.log1p(error**2 / spread)
+    )
+
+
+def variance_scale(
+    error: Float[Tensor, " m"],
+    variance: Float[Tensor, " m"],
+    noise: Float[Tensor, " m"],
+    outliers: float = 0.0,
+) -> float:
+    """Return the factor on ``variance`` that leaves 68.27% of errors within one std.
+
+    Those of ``outliers``, a part of the rows, are `OUTLYING` times as wide.
+
+    Residuals have heavier tails than a normal of their variance, whose central
+    interval would be too wide. Tried between 1/4 and 4; where noise hides the variance
+    the factor is about 0.65.
+    """
+    factors = torch.logspace(-2, 2, 81, base=2.0, dtype=torch.float64)
+    std = (factors[:, None] * variance + noise).sqrt()
+    doubt = (factors / _SCALE).log() / _SCALE_STD
+    return float(factors[_misfit(error, std, _WITHIN, outliers, doubt).argmin()])
+
+
+def tail_degrees(
+    error: Float[Tensor, " m"],
+    variance: Float[Tensor, " m"],
+    noise: Float[Tensor, " m"],
+    outliers: float = 0.0,
+) -> float:
+    """Return the degrees of freedom of a Student-T whose 95% interval holds 95%.
+
+    ``variance`` is that of the normal with the same central 68% interval. Where noise
+    hides the variance there are about ten.
+    """
+    inverse = torch.linspace(*_TAILS_TRIED, 81, dtype=torch.float64)
+    degrees = 1 / inverse.numpy()
+    wide = stdtrit(degrees, (1 + _MOST) / 2) / stdtrit(degrees, (1 + _WITHIN) / 2)
+    normal = float(ndtri((1 + _MOST) / 2))
+    widths = torch.from_numpy(wide)[:, None] ** 2 * variance + normal**2 * noise
+    doubt = (inverse - _TAILS) / _TAILS_STD
+    misfit = _misfit(error, widths.sqrt(), _MOST, outliers, doubt)
+    return float(1 / inverse[misfit.argmin()])
+
+
+def _misfit(
+    error: Float[Tensor, " m"],
+    widths: Float[Tensor, "t m"],
+    part: float,
+    outliers: float,
+    doubt: Float[Tensor, " t"],
+) -> Float[Tensor, " t"]:
+    """Return χ² of the part of errors within these half widths, and of the doubt."""
+    held = (error.abs() < widths).to(torch.float64).mean(dim=1)
+    normal = float(ndtri((1 + part) / 2))
+    within = part + outliers * (math.erf(normal * 0.5**0.5 / OUTLYING) - part)
+    # Noise of another shape has another tail, too.
+    shape = _SHAPE * (1 - part) / (1 - _WITHIN)
+    chance = (within * (1 - within) / len(error) + shape**2) ** 0.5
+    return ((held - within) / chance) ** 2 + doubt**2

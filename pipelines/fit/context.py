@@ -1,0 +1,421 @@
+"""What the stages of a fit share: its stars, processes and time, and where it is saved.
+
+The ranks of a group run the same stages. They agree on when a state is due and on when
+a signal ends them; the first one writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dustmap.checkpoint import State
+from dustmap.distributed.group import Group
+from pipelines.base.allocation import release_freed_memory
+from pipelines.base.errors import InputError, Stopped
+from pipelines.base.geometry import Box
+from pipelines.base.progress import Progress, say
+from pipelines.base.timing import StageClock
+from pipelines.catalog.schema import Split, Stars
+from pipelines.config import FitConfig
+from pipelines.fit.state import FitState
+from pipelines.model.problem import OnStep, Place, place_of
+from pipelines.planning.selection import inside_box, usable_stars
+from pipelines.saving.identity import Identity, command_of
+from pipelines.saving.state_file import SavedState, newest_state, write_state
+from pipelines.saving.stopping import StopFlag
+from pipelines.saving.workspace import Workspace, claimed, unfinished
+from pipelines.storage.metrics import Metrics
+
+# The state that `dustmap status` shows during a stage; "running" during the others.
+_SHOWN = {
+    "plan": "planning",
+    "learn prior": "learning",
+    "judge": "writing",
+    "write": "writing",
+}
+# Names of the number that comes with a step, where it is no relative residual.
+_VALUES = {
+    "svi bound": "bound",
+    "misfit": "misfit",
+    "gain": "expected_gain",
+    "scales likelihood": "expected_gain",
+    "scales simulations": "expected_gain",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Everything a stage may use beside the state of the fit.
+
+    Parameters
+    ----------
+    team, teams
+        The ranks that share out the stars with this one, and its counterparts in other
+        teams, which share out the samples.
+    last, number, history
+        The newest state that is known to be whole, its number, and when and from what
+        the fit was resumed.
+    resumed
+        The inference that an earlier process left under way.
+    stars, split, counts
+        The usable stars, the rows for each purpose, and counts by reason; once there is
+        a plan, rows of stars in its box.
+    fitted
+        The stars to fit, exactly placed unless ``model.distance_errors``.
+    """
+
+    source: Path
+    output: Path
+    config: FitConfig
+    place: Place
+    group: Group
+    team: Group
+    teams: Group
+    work: Workspace
+    identity: Identity
+    stop: StopFlag
+    clock: StageClock
+    metrics: Metrics
+    last: Path | None = None
+    number: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    resumed: State | None = None
+    now: Callable[[], float] = time.monotonic
+    stars: Stars = field(init=False)
+    split: Split = field(init=False)
+    counts: dict[str, int] = field(init=False)
+    fitted: Stars = field(init=False)
+    stage: str = field(default="", init=False)
+    _since: float = field(default=0.0, init=False)
+    _steps: int = field(default=0, init=False)
+    # The state after the last step, if it was not written, and how many records it has.
+    _latest: tuple[FitState, int] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.now()
+
+    def keep_inside(self, box: Box) -> None:
+        """Leave out the stars that are not in a box."""
+        self.split, counts = inside_box(self.stars, self.split, box)
+        self.counts |= counts
+        self.select_fitted()
+
+    def select_fitted(self) -> None:
+        """Select the stars to fit from the rows of the split."""
+        train = self.stars.select(self.split.train)
+        errors = self.config.model.distance_errors
+        self.fitted = train if errors else train.exactly_placed()
+
+    @property
+    def seconds_left(self) -> float:
+        """What all processes of this fit have left of ``budget.minutes`` [s]."""
+        return 60 * self.config.budget.minutes - self.clock.total
+
+    def begin(self, stage: str) -> None:
+        """Note for `dustmap status` that a stage begins."""
+        self.stage = stage.replace("_", " ")
+        shown, left = _SHOWN.get(self.stage, "running"), max(self.seconds_left, 0.0)
+        self.note(state=shown, ends=time.time() + left)
+
+    def note(self, **facts: object) -> None:
+        """Change facts of ``status.json``, by the first rank."""
+        if self.group.first:
+            try:
+                self.work.note(**facts)
+            except OSError as error:
+                say(f"status.json is not written: {error}")
+
+    def by_first(self, make: Callable[[], FitState]) -> FitState:
+        """Make a state on the first rank and return it on all.
+
+        What depends on time, as plans and the end of learning do, would otherwise
+        differ between them. All generators end where the first one's did.
+
+        Raises
+        ------
+        InputError, Stopped
+            What ``make`` raises, on all ranks.
+        PeerError
+            On the others, if it fails otherwise.
+        """
+        generator = self.place["generator"]
+
+        def attempt() -> tuple[FitState | InputError | Stopped, torch.Tensor]:
+            try:
+                return make(), generator.get_state()
+            except (InputError, Stopped) as reason:
+                return reason, generator.get_state()
+
+        made, drawn = self.group.from_first(attempt)
+        if isinstance(made, Exception):
+            raise made
+        generator.set_state(drawn)
+        return made
+
+    @contextmanager
+    def steps(
+        self, tolerances: Mapping[str, float] | None = None, *, alone: bool = False
+    ) -> Iterator[OnStep]:
+        """Yield a function that records and shows every step, and ends after a signal.
+
+        A residual is recorded with the tolerance of the first word of its name.
+        ``alone`` says that the other ranks wait.
+        """
+        started, records = time.perf_counter(), self.metrics
+        before = records[-1]["seconds"] if records else 0.0
+
+        def on_step(stage: str, step: int, value: float) -> None:
+            # Each team makes its steps to samples on its own: all stop between them.
+            if alone or self.teams.size == 1 or "samples" not in stage:
+                self.stop_if_asked(alone=alone)
+            if value == value:
+                kind = _VALUES.get(stage, "residual")
+                record = {"stage": stage, "iteration": step, kind: value}
+                tolerance = (tolerances or {}).get(stage.split()[0])
+                if kind == "residual" and tolerance is not None:
+                    record["tolerance"] = tolerance
+                passed = before + time.perf_counter() - started
+                records.append({**record, "seconds": round(passed, 3)})
+                progress.show(**{kind: f"{value:.2e}"})
+            progress.update(stage=stage, step=step)
+
+        with Progress(description=self.stage) as progress:
+            yield on_step
+
+    def save(self, state: FitState, *, ended: bool = True) -> FitState:
+        """Save the state after a stage, or within one, and return it.
+
+        Raises
+        ------
+        Stopped
+            If a signal asked for it.
+        """
+        self.clock.lap(self.stage)
+        release_freed_memory()
+        drawn = self.place["generator"].get_state()
+        state = replace(state, done=state.done + ended, generator=drawn)
+        self._latest = None
+        self._write(state, len(self.metrics))
+        self.stop_if_asked()
+        return state
+
+    def offer(self, state: FitState) -> None:
+        """Write a state with an inference under way if one is due.
+
+        Otherwise the last one offered is written when a signal comes, which ends it.
+        """
+        self._latest = state, len(self.metrics)
+        self._steps += 1
+        settings = self.config.checkpoint
+        due = self.now() - self._since >= 60 * settings.minutes
+        if settings.iterations is not None:
+            due = due or self._steps >= settings.iterations
+        if self.group.agree(due):
+            self._write_latest()
+        self.stop_if_asked()
+
+    def stop_if_asked(self, *, alone: bool = False) -> None:
+        """End after a signal; ``alone`` does not ask the other ranks.
+
+        Raises
+        ------
+        Stopped
+            If a signal came; a step under way is dropped, those before it are saved.
+        """
+        asked = self.stop.name is not None
+        if not (asked if alone else self.group.agree(asked)):
+            return
+        if self._latest is not None:
+            self._write_latest()
+        by = self.stop.name or "a signal to another rank"
+        kept = "nothing was saved yet" if self.last is None else f"saved in {self.last}"
+        raise Stopped(
+            f"stopped by {by}, {kept}: continue with the same command and --resume"
+        )
+
+    def _write_latest(self) -> None:
+        assert self._latest is not None
+        latest, self._latest = self._latest, None
+        self._write(*latest)
+
+    def _write(self, state: FitState, records: int) -> None:
+        """Write a state, by the first rank; report one that cannot be written."""
+        if self.group.first:
+            start = time.perf_counter()
+            under_way = state.inference is not None
+            content = {
+                **state.entries(),
+                "stage": f"{self.stage}, under way" if under_way else self.stage,
+                "identity": asdict(self.identity),
+                "seconds": self.clock.so_far(self.stage if under_way else ""),
+                "records": records,
+                "history": self.history,
+                "machine": machine(),
+            }
+            folder, number = self.work.folder, self.number + 1
+            try:
+                self.metrics.sync()
+                self.last = write_state(folder, content, number=number)
+                self.number = number
+            except OSError as error:
+                kept = f"{self.last.name} stays" if self.last else "there is none yet"
+                say(
+                    f"a checkpoint could not be written, {kept}; the fit continues: "
+                    f"{error}"
+                )
+            self.clock.aside("checkpoints", time.perf_counter() - start)
+        self.group.meet()
+        self._since, self._steps = self.now(), 0
+
+
+@contextmanager
+def opened(
+    source: Path,
+    output: Path,
+    config: FitConfig,
+    *,
+    overwrite: bool,
+    resume: bool,
+    anyway: bool,
+    group: Group,
+) -> Iterator[tuple[FitState, Context]]:
+    """Begin or resume a fit; once the block is through, only the run is left.
+
+    Raises
+    ------
+    InputError
+        If the catalogue cannot be fitted, or a fit was begun there and ``resume`` is
+        false, is being made by another process, has no whole state, or (unless
+        ``anyway``) has another configuration, catalogue or version.
+    """
+    place = place_of(config)
+    try:
+        team, teams = group.split(config.inference.teams)
+    except ValueError as error:
+        raise InputError(
+            f"inference.teams = {config.inference.teams}: {error}; start as many "
+            "processes as that divides (torchrun --nproc-per-node)"
+        ) from error
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopFlag())
+        if group.first:
+            claim = claimed(output, overwrite=overwrite, resume=resume)
+            work = stack.enter_context(claim)
+        group.meet()
+        if not group.first:
+            # The workspace that the first rank has claimed.
+            work = unfinished(output)
+            if work is None:
+                raise InputError(
+                    f"{output}: this rank does not see what rank 0 has begun there: "
+                    "all ranks need one file system"
+                )
+        # The first rank alone reads the whole catalogue for its hash.
+        identity = group.from_first(lambda: Identity.of(source, config))
+        found, history = _found(work, identity, anyway=anyway)
+        content = {} if found is None else found.content
+        records = content.get("records", 0)
+        at = Context(
+            source=source,
+            output=output,
+            config=config,
+            place=place,
+            group=group,
+            team=team,
+            teams=teams,
+            work=work,
+            identity=identity,
+            stop=stop,
+            clock=StageClock(content.get("seconds", {})),
+            metrics=Metrics(work.metrics if group.first else None, records),
+            last=None if found is None else found.path,
+            number=0 if found is None else found.number,
+            history=history,
+        )
+        stack.callback(at.metrics.close)
+        # The first rank writes the next state only after all have read this one.
+        group.meet()
+        command = command_of(source, output, config) if group.size == 1 else None
+        at.note(state="planning", command=command)
+        with _ending(at):
+            # A resumed fit makes the draws of its beginning again, to hold out the
+            # same stars.
+            generator = place["generator"]
+            at.stars, at.counts = usable_stars(source, config, group)
+            at.split = at.stars.split(config, generator)
+            at.select_fitted()
+            state = FitState(generator=generator.get_state())
+            if found is not None:
+                state = FitState.restore(found, place["device"])
+                at.resumed, state = state.inference, replace(state, inference=None)
+                generator.set_state(state.generator)
+            # The context has its tensors, and lets them go.
+            del found, content
+            if state.box is not None:
+                at.keep_inside(state.box)
+            at.clock.lap("read")
+            yield state, at
+
+
+@contextmanager
+def _ending(at: Context) -> Iterator[None]:
+    """Note how the fit ended; on failure, report the state that stays."""
+    try:
+        yield
+    except Stopped as reason:
+        at.note(state="stopped", message=str(reason))
+        raise
+    except BaseException as error:
+        at.note(state="failed", message=f"{type(error).__name__}: {error}")
+        if at.last is not None:
+            say(
+                f"the checkpoint {at.last} stays: remove the cause, then continue with "
+                "the same command and --resume"
+            )
+        raise
+
+
+def _found(
+    work: Workspace, identity: Identity, *, anyway: bool
+) -> tuple[SavedState | None, list[dict[str, Any]]]:
+    """Return the state to resume, and when and from what this fit was resumed."""
+    found, faults = newest_state(work.folder)
+    for fault in faults:
+        say(f"warning: {fault}")
+    if found is None:
+        return None, []
+    content = found.content
+    differences = identity.differences(Identity(**content["identity"]))
+    if differences and not anyway:
+        raise InputError(
+            f"{found.path} is of another fit:\n  "
+            + "\n  ".join(differences)
+            + "\nContinue with the original ones, start again with --overwrite, or "
+            "continue all the same with --resume-anyway"
+        )
+    for line in differences:
+        say(f"warning: resumed all the same, {line}")
+    before, now = content["machine"], machine()
+    if before != now:
+        say(f"note: the last digits may differ: saved with {before}, now {now}")
+    age = time.time() - found.written
+    say(f"resumed from {found.path} ({content['stage']}, {age:.0f} s old)")
+    once = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "checkpoint": found.number,
+        "stage": content["stage"],
+        "differences": differences,
+    }
+    return found, [*content["history"], once]
+
+
+def machine() -> dict[str, Any]:
+    """On what the last digits of a result depend beside the program."""
+    return {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}

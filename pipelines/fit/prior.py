@@ -1,0 +1,77 @@
+"""The first stages of a fit: a plan, and the scales of the prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dustmap.inference.scales.prior_scales import PriorScales
+from pipelines.base.geometry import Box
+from pipelines.fit.announcing import refuse_too_large
+from pipelines.fit.context import Context
+from pipelines.fit.state import FitState
+from pipelines.model import cost
+from pipelines.planning import prior
+from pipelines.planning.planner import make_plan
+from pipelines.planning.selection import choose_box
+
+
+def plan(state: FitState, at: Context) -> FitState:
+    """Choose box, grid and a first prior, and keep the stars in the box."""
+    config = at.config
+
+    def make() -> FitState:
+        box, notes = choose_box(at.fitted.positions(), config, at.source)
+        stars = at.fitted.select(box.contains(at.fitted.positions()))
+        scales, more = prior.start_scales(stars, config)
+        speed = cost.measure(at.place["dtype"], at.place["device"])
+        shared = {"ranks": at.group.size, "here": at.group.here}
+        place = scales, box, stars.distance, config, speed
+        made = make_plan(*place, **shared, notes=[*notes, *more])
+        if made.is_full_batch:
+            kernel, distances = made.build_kernel(), stars.distance
+            work = cost.work_of(made.grids, kernel, distances, config, std=made.std)
+            refuse_too_large(made, work.shared_out(**shared), config)
+        box = Box(lower=made.grid.lower, upper=made.grid.upper)
+        return replace(state, plan=made, speed=speed, box=box)
+
+    state = at.by_first(make)
+    assert state.box is not None
+    at.keep_inside(state.box)
+    return state
+
+
+def learn_prior(state: FitState, at: Context) -> FitState:
+    """Learn the scales of the prior that the configuration leaves open."""
+    made, _ = state.planned
+
+    def make() -> FitState:
+        generator = at.place["generator"]
+        with at.steps(alone=True) as on_step:
+            found = prior.learn_prior(
+                made.scales, at.fitted, at.config, generator=generator, on_step=on_step
+            )
+        return state if found is None else replanned(state, at, *found)
+
+    return at.by_first(make)
+
+
+def replanned(
+    state: FitState, at: Context, scales: PriorScales, learning: dict[str, Any]
+) -> FitState:
+    """Plan for learnt scales over the same box."""
+    made, speed = state.planned
+    notes = made.notes
+    if not learning["converged"]:
+        notes = (*notes, prior.NOT_SETTLED)
+    revised = make_plan(
+        scales,
+        Box(lower=made.grid.lower, upper=made.grid.upper),
+        at.fitted.distance,
+        at.config,
+        speed,
+        ranks=at.group.size,
+        here=at.group.here,
+        notes=notes,
+    )
+    return replace(state, plan=revised, learning=learning)

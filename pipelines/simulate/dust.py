@@ -1,0 +1,249 @@
+"""The dust of a mock galaxy: an exponential disc, turbulence, clouds and cavities."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from pipelines.config import SimulateConfig
+from pipelines.config.simulation import DustConfig, TruthConfig
+from pipelines.cubes.cube import Cube
+from pipelines.simulate.turbulence import Axes, draw_turbulence
+
+# Standard deviations after which a cloud's Gaussian profile is cut (3e-4 of it).
+_REACH = 4.0
+# Dust left in a cavity, and swept into its shell, relative to the dust before.
+_INSIDE, _SHELL = 0.08, 1.5
+# Least and largest number of beads of a filament.
+_BEADS = (6, 20)
+
+Point = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """A Gaussian cloud, or a filament of Gaussian beads one radius apart.
+
+    Parameters
+    ----------
+    beads
+        Centres ``x, y, z`` [pc]; one for a round cloud.
+    radius
+        Standard deviation of each bead's profile [pc].
+    extinction
+        A_V through the middle (across a filament) [mag].
+    """
+
+    beads: tuple[Point, ...]
+    radius: float
+    extinction: float
+
+    def add_to(self, density: np.ndarray, axes: Axes) -> None:
+        """Add the cloud to a density [mag/pc], shape ``(z, y, x)``, in place."""
+        amplitude = self.extinction / (np.sqrt(2 * np.pi) * self.radius)
+        if len(self.beads) > 1:
+            # Beads one radius apart add up to sqrt(2 pi) times one of them.
+            amplitude /= np.sqrt(2 * np.pi)
+        reach = _REACH * self.radius
+        for bead in self.beads:
+            window, squared = _near(axes, bead, reach)
+            profile = amplitude * np.exp(-0.5 * squared / self.radius**2)
+            density[window] += np.where(squared <= reach**2, profile, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cavity:
+    """An emptied sphere with its dust piled up in a shell; ``radius`` [pc]."""
+
+    centre: Point
+    radius: float
+
+    def carve(self, density: np.ndarray, axes: Axes) -> None:
+        """Empty the cavity of a density, shape ``(z, y, x)``, in place."""
+        window, squared = _near(axes, self.centre, 2 * self.radius)
+        u = np.sqrt(squared) / self.radius
+        hollow = 1 - (1 - _INSIDE) * np.exp(-(u**6))
+        shell = _SHELL * np.exp(-0.5 * ((u - 1.1) / 0.15) ** 2)
+        density[window] *= hollow * (1 + shell)
+
+
+def make_dust(config: SimulateConfig, rng: np.random.Generator) -> Cube:
+    """Draw a density [mag/pc]: ``(disc × turbulence + clouds) × cavities``.
+
+    The log-normal turbulence has mean one, so the disc is the mean density of the
+    diffuse dust. The same generator state gives the same galaxy. The cube's ``meta``
+    lists ``clouds`` and ``cavities``.
+    """
+    dust = config.dust
+    grids = _grids(config.truth)
+    discs = [exponential_disc(axes, dust) for axes in grids]
+    densities = [disc.copy() for disc in discs]
+    if dust.turbulence:
+        fields, variances = draw_turbulence(
+            grids,
+            correlation_length=dust.correlation_length,
+            slope=dust.slope,
+            stirring=dust.stirring,
+            rng=rng,
+        )
+        for density, field, variance in zip(densities, fields, variances, strict=True):
+            # The band that the next finer grid adds has the mean one, too.
+            half = 0.5 * dust.turbulence**2 * variance
+            density *= np.exp(dust.turbulence * field - half)
+    clouds = draw_clouds(
+        densities[0],
+        grids[0],
+        count=dust.clouds,
+        radius=config.cloud_radius,
+        extinction=dust.cloud_extinction,
+        rng=rng,
+    )
+    cavities = draw_cavities(
+        discs[0], grids[0], count=dust.cavities, radius=config.cavity_radius, rng=rng
+    )
+    cubes = []
+    for density, axes in zip(densities, grids, strict=True):
+        for cloud in clouds:
+            cloud.add_to(density, axes)
+        for cavity in cavities:
+            cavity.carve(density, axes)
+        x, y, z = axes
+        # Stars see the stored density, so the precision of the file is the truth's.
+        arrays = {"density": density.astype(np.float32)}
+        cubes.append(Cube(x=x, y=y, z=z, arrays=arrays))
+    meta = {
+        "clouds": list(map(asdict, clouds)),
+        "cavities": list(map(asdict, cavities)),
+    }
+    return replace(cubes[0], finer=tuple(cubes[1:]), meta=meta)
+
+
+def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
+    """Return ``ρ₀ exp(−(R − R₀)/h_R − |z + z_sun|/h_z)`` [mag/pc], ``(z, y, x)``.
+
+    ρ₀ is the density in the plane at the Sun's distance R₀ from the centre.
+    """
+    x, y, z = axes
+    radius = np.hypot(dust.centre_distance - x[None, :], y[:, None])
+    radial = np.exp(-(radius - dust.centre_distance) / dust.scale_length)
+    vertical = np.exp(-np.abs(z + dust.sun_height) / dust.scale_height)
+    return dust.density * vertical[:, None, None] * radial
+
+
+def draw_clouds(
+    density: np.ndarray,
+    axes: Axes,
+    *,
+    count: int,
+    radius: tuple[float, float],
+    extinction: float,
+    rng: np.random.Generator,
+) -> list[Cloud]:
+    """Draw clouds in proportion to ``density``, every second one a filament.
+
+    That keeps them to the plane and to the dense patches.
+
+    Parameters
+    ----------
+    density
+        Diffuse dust, shape ``(z, y, x)``.
+    axes
+        Coordinates ``x, y, z`` [pc].
+    radius
+        Least and largest standard deviation [pc].
+    extinction
+        Median A_V through a cloud [mag].
+    """
+    flatten = np.array([1.0, 1.0, 0.4])
+    clouds = []
+    for index, centre in enumerate(_draw_positions(density, axes, count, rng)):
+        size, beads = _draw_radius(radius, rng), [centre]
+        if index % 2:
+            # Walk with a slowly turning direction, mostly in the plane.
+            size, bead, beads = radius[0], centre, []
+            heading = rng.standard_normal(3) * flatten
+            for _ in range(rng.integers(*_BEADS)):
+                heading = heading / np.linalg.norm(heading)
+                beads.append(bead)
+                bead = bead + size * heading
+                heading = heading + 0.35 * rng.standard_normal(3) * flatten
+        strength = float(extinction * np.exp(0.5 * rng.standard_normal()))
+        points = tuple(map(_point, beads))
+        clouds.append(Cloud(beads=points, radius=size, extinction=strength))
+    return clouds
+
+
+def draw_cavities(
+    density: np.ndarray,
+    axes: Axes,
+    *,
+    count: int,
+    radius: tuple[float, float],
+    rng: np.random.Generator,
+) -> list[Cavity]:
+    """Draw cavities in proportion to ``density``; the first one holds the Sun."""
+    centres = _draw_positions(density, axes, max(count - 1, 0), rng)
+    local = [np.zeros(3)] if count else []
+    return [
+        Cavity(centre=_point(centre), radius=_draw_radius(radius, rng))
+        for centre in [*local, *centres]
+    ]
+
+
+def _grids(truth: TruthConfig) -> list[Axes]:
+    """Return grid points [pc] of every level, the coarsest first.
+
+    Those of the coarsest go from face to face, as near to the spacing as fits. A finer
+    grid has half the spacing of the grid around it and reaches half as far.
+    """
+    halves = (truth.half_x, truth.half_y, truth.half_z)
+    x, y, z = (
+        np.linspace(-half, half, round(2 * half / truth.spacing) + 1) for half in halves
+    )
+    grids = [(x, y, z)]
+    for level in range(1, truth.levels):
+        reach = max(halves) / 2**level
+        finer = []
+        for axis in grids[-1]:
+            inner = axis[np.abs(axis) < reach + 0.5 * (axis[1] - axis[0])]
+            finer.append(np.linspace(inner[0], inner[-1], 2 * len(inner) - 1))
+        x, y, z = finer
+        grids.append((x, y, z))
+    return grids
+
+
+def _draw_positions(
+    weight: np.ndarray, axes: Axes, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw points with probability ∝ ``weight`` ``(z, y, x)``; ``(count, 3)`` xyz."""
+    cumulative = np.cumsum(weight, dtype=float)
+    flat = np.searchsorted(cumulative, rng.random(count) * cumulative[-1])
+    index = np.unravel_index(flat, weight.shape)[::-1]
+    columns = [
+        axis[i] + (axis[1] - axis[0]) * rng.uniform(-0.5, 0.5, count)
+        for axis, i in zip(axes, index, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _draw_radius(limits: tuple[float, float], rng: np.random.Generator) -> float:
+    return float(np.exp(rng.uniform(*np.log(limits))))
+
+
+def _point(coordinates: np.ndarray) -> Point:
+    x, y, z = map(float, coordinates)
+    return x, y, z
+
+
+def _near(
+    axes: Axes, centre: Point, reach: float
+) -> tuple[tuple[slice, ...], np.ndarray]:
+    """Return the window of points within ``reach`` per axis and their distance²."""
+    windows, squares = [], []
+    for axis, middle in zip(axes[::-1], centre[::-1], strict=True):
+        first, last = np.searchsorted(axis, (middle - reach, middle + reach))
+        windows.append(slice(first, last))
+        squares.append((axis[first:last] - middle) ** 2)
+    dz, dy, dx = np.ix_(*squares)
+    return tuple(windows), dz + dy + dx
