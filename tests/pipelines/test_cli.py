@@ -157,7 +157,7 @@ MISTAKES = {
     "fit stars.parquet -o x -c text.csv": "text.csv: not valid TOML",
     "fit stars.parquet -o x -c run.toml": "did you mean 'matern32'?",
     "fit stars.parquet -o x --set box.x=[-9,9] --set box.y=[-9,9] --set box.z=[-9,9]": (
-        "only 0 of 3000 stars lie in the box"
+        "stars to fit lie in the box"
     ),
     "fit stars.parquet -o x --set data.max_distance=1": "0 usable stars",
     "fit stars.parquet -o x --set box.spacing=0.1": ("in a box of"),
