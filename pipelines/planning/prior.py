@@ -35,7 +35,7 @@ from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
 _STARS, _CELLS, _SIMULATIONS = 4_000, 16, 16
 # The start's lengthscale over the median distance, nodes on a ray, and rounds of
 # reweighting.
-_PART, _NODES, _ROUNDS = 0.05, 24, 4
+_PART, _NODES, _ROUNDS = 0.1, 24, 4
 # The least part of the scatter about the mean density that the start leaves to dust:
 # errors may explain all of it.
 _LEAST = 0.1
