@@ -22,8 +22,8 @@ from astropy.table import QTable, Table, vstack
 from pipelines.bands.passbands import parse_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
-from pipelines.catalog.memory import as_file, is_table
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
+from pipelines.catalog.sources import as_file, is_table
 from pipelines.query import Beam, DustMap, open_map
 from pipelines.query.places import places_of
 

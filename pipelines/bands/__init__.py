@@ -1,4 +1,4 @@
-"""Extinction in one band turned into that in another."""
+"""Bands of extinction, and conversions between them."""
 
 from pipelines.bands.conversion import (
     CURVE,

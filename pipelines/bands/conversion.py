@@ -1,13 +1,12 @@
-"""From the extinction that a catalogue is in to another one.
+"""Conversion from a catalogue's band of extinction to another one.
 
 Mean, std and quantiles are all multiplied by the one factor ``a(target)/a(source)``,
-with ``a = A/A(V)`` for a curve and R_V that are the same for all of the dust. What the
-factor is uncertain by, and how R_V varies from cloud to cloud, is in no std.
+with ``a = A/A(V)`` for a curve and R_V that are the same for all of the dust. No std
+includes the factor's uncertainty, or how R_V varies from cloud to cloud.
 
-- A_V is what the curve itself is normalised by, A(V): ``a = 1``, whatever it has at
-  545 nm.
+- A_V is A(V), which normalises the curve: ``a = 1``, whatever the curve has at 545 nm.
 - E(B−V) is A_V / R_V and A_B is A_V + E(B−V): that is how R_V is defined, and the
-  curve is not asked (at 438 nm G23 has 0.3% more than that, F99 0.6% less).
+  curve is not used (at 438 nm G23 has 0.3% more than that, F99 0.6% less).
 - Every other band is the curve at its wavelength in `pipelines.bands.passbands`, and
   every other colour excess the difference of its two bands.
 """
@@ -35,7 +34,7 @@ R_V = 3.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """``target = factor · source``, and how the factor came about.
+    """``target = factor · source``, and the origin of the factor.
 
     ``wavelengths`` [nm] are those at which the curve was read, by band; ``curve`` and
     ``package`` are empty where R_V alone was needed.
@@ -55,11 +54,11 @@ class Conversion:
         return [CURVES[self.curve], _PACKAGE] if self.package else []
 
     def as_dict(self) -> dict[str, Any]:
-        """As a file has it."""
+        """Return it as a file has it."""
         return {**asdict(self), "wavelength_unit": "nm"}
 
     def summary(self) -> str:
-        """One line for people."""
+        """Describe it in one line for people."""
         if self.source == self.target:
             return f"extinction is taken to be {self.source}, and left as it is"
         at = [f"{band} at {nm:g} nm" for band, nm in self.wavelengths.items()]
@@ -69,14 +68,14 @@ class Conversion:
 
 
 def factor(source: str, target: str, *, curve: str = CURVE, r_v: float = R_V) -> float:
-    """``target / source``: 1/3.1 from ``A_V`` to ``E(B-V)``."""
+    """Return ``target / source``: 1/3.1 from ``A_V`` to ``E(B-V)``."""
     return conversion(source, target, curve=curve, r_v=r_v).factor
 
 
 def conversion(
     source: str, target: str, *, curve: str = CURVE, r_v: float = R_V
 ) -> Conversion:
-    """How one extinction is turned into another.
+    """Find the conversion from one extinction to another.
 
     Raises
     ------
@@ -114,7 +113,7 @@ def conversion(
 
 
 def _total(band: Band, ratios: dict[str, float], curve: str) -> float:
-    """``a`` of a band from that of its passbands."""
+    """Return ``a`` of a band from those of its passbands."""
     total = sum(sign * ratios[name] for name, _, sign in band.terms)
     if not total > 0:
         raise InputError(
@@ -125,7 +124,7 @@ def _total(band: Band, ratios: dict[str, float], curve: str) -> float:
 
 
 def _relative_extinction(wavelength: float, *, curve: str, r_v: float) -> float:
-    """A(λ)/A(V) at a wavelength [nm] of vacuum."""
+    """Return A(λ)/A(V) at a wavelength [nm] of vacuum."""
     try:
         from dust_extinction import parameter_averages
     except ImportError:

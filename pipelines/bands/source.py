@@ -1,4 +1,4 @@
-"""Which extinction a catalogue or a map is of, and what it is converted by."""
+"""The band of a catalogue or a map, and its conversion to the user's band."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
 
 
 def joined_bands(bands: list[str]) -> str:
-    """One line for the bands of several catalogues; an empty one is not known."""
+    """Join the bands of several catalogues in one line; an empty one is not known."""
     return _SEPARATOR.join(sorted({band or UNKNOWN for band in bands})) or UNKNOWN
 
 
 def known_band(stated: str) -> str:
-    """Name of the one band that is stated; empty if there is none, or none known."""
-    # What follows a comma explains: "A_0, monochromatic at 541.4 nm".
+    """Return the name of the one band that is stated; empty if none is known."""
+    # Text after a comma explains: "A_0, monochromatic at 541.4 nm".
     plain = stated if _SEPARATOR in stated else stated.split(", ")[0]
     if found := _AT.fullmatch(plain):
         plain = f"A({found[1]} nm)"
@@ -34,7 +34,7 @@ def known_band(stated: str) -> str:
 def source_band(
     stated: str, declared: str | None = None, *, of: str = "the map"
 ) -> str:
-    """Name of the band of a catalogue or a map, as it states or the user declares.
+    """Return the band of a catalogue or a map, as it states or the user declares.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def wanted_conversion(
     curve: str | None = None,
     r_v: float | None = None,
 ) -> Conversion | None:
-    """From the band of a product, by its provenance, to ``band``, if any is named.
+    """Find the conversion from a product's band to ``band``, if that is named.
 
     ``declared`` states the product's own where that is not known.
 

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, progress, time, calibration, geometry."""
+"""The ground of every room: errors, progress, time, calibration, geometry."""

@@ -1,4 +1,4 @@
-"""What becomes of memory between two arrays of the same size."""
+"""Memory that the C library keeps between two arrays of the same size."""
 
 from __future__ import annotations
 

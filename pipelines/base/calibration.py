@@ -31,7 +31,7 @@ Column = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What fraction of stars the central intervals of one level hold.
+    """The fraction of stars that central intervals of one level hold.
 
     ``error`` is the binomial standard deviation of ``held`` were ``level`` true,
     ``sqrt(level (1 - level) / n)``. Stars behind the same cloud are not independent, so
@@ -72,7 +72,7 @@ class Bin:
 
 
 def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Column:
-    """``(observed - mean) / sqrt(std² + error²)``: of a normal prediction.
+    """Return ``(observed - mean) / sqrt(std² + error²)``: of a normal prediction.
 
     Raises
     ------
@@ -91,14 +91,14 @@ def z_scores(observed: Column, error: Column, mean: Column, std: Column) -> Colu
 def z_scores_lognormal(
     observed: Column, error: Column, quantiles: Mapping[str, Column]
 ) -> Column:
-    """``Φ⁻¹(u)`` with u the predicted probability of less than was observed.
+    """Return ``Φ⁻¹(u)``, u the predicted probability of less than the observation.
 
     With x(t) the prediction's quantile at probability Φ(t), which joins those given by
     straight lines in ln x and t, and an observation ``x(t) + error e``,
     ``u = ∫ Φ((observed - x(t)) / error) φ(t) dt`` by the trapezoidal rule in
     logarithms, so that outliers keep their z. Where the error is far less than the
-    width of the prediction z is exact to 0.02. What sees no dust has quantiles of zero
-    and is normal.
+    width of the prediction z is exact to 0.02. A star without dust before it has
+    quantiles of zero and is normal.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def z_scores_lognormal(
 def predictive_z(
     observed: Column, error: Column, said: Mapping[str, Column], *, positive: bool
 ) -> Column:
-    """z-scores of predictions ``said``: ``mean std`` and quantiles of an extinction.
+    """Return z-scores of predictions ``said``: ``mean std`` and quantiles.
 
     By the quantiles where the density is ``positive``, else of a normal prediction.
     """
@@ -144,7 +144,7 @@ def predictive_z(
 
 
 def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...]:
-    """Fractions of stars within the central intervals, one per level."""
+    """Return fractions of stars within the central intervals, one per level."""
     distance = np.abs(z)
     return tuple(
         Coverage(
@@ -159,7 +159,7 @@ def coverage(z: Column, levels: Sequence[float] = LEVELS) -> tuple[Coverage, ...
 def calibrate(
     residual: Column, z: Column, levels: Sequence[float] = LEVELS
 ) -> Calibration:
-    """All figures of a set of stars; ``residual`` is observed minus predicted [mag].
+    """Compute all figures of a set of stars; ``residual``: observed − predicted [mag].
 
     Raises
     ------
@@ -189,7 +189,7 @@ def calibrate(
 def by_bins(
     value: Column, edges: Sequence[float] | Column, residual: Column, z: Column
 ) -> list[Bin]:
-    """Figures by bins of any value, such as a distance or a latitude.
+    """Compute figures by bins of any value, such as a distance or a latitude.
 
     Empty bins are left out; so are stars beyond the edges.
     """
@@ -204,6 +204,6 @@ def by_bins(
 
 
 def even_edges(value: Column, count: int) -> Column:
-    """Edges of at most ``count`` bins of equally many stars; fewer where values tie."""
+    """Return edges of at most ``count`` bins of like many stars; fewer for ties."""
     edges = np.unique(np.quantile(value, np.linspace(0, 1, count + 1)))
     return edges if len(edges) > 1 else np.array([edges[0], edges[0]])

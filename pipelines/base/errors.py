@@ -1,4 +1,4 @@
-"""What goes wrong for reasons a user can mend, and what was asked to end."""
+"""Errors that a user can mend, and the end of a fit by a signal."""
 
 
 class InputError(ValueError):

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def processor() -> str:
-    """Name of the processor model, as the system has it."""
+    """Return the name of the processor model, as the system has it."""
     facts = Path("/proc/cpuinfo")
     if facts.is_file():
         for line in facts.read_text(encoding="utf-8").splitlines():
@@ -22,12 +22,12 @@ def processor() -> str:
 
 
 def loads(averages: Sequence[float]) -> str:
-    """The system's load averages [processes], for people."""
+    """Format the system's load averages [processes] for people."""
     return " / ".join(f"{average:.2f}" for average in averages)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows in Markdown, a column for every key that any of them has."""
+    """Format rows in Markdown, with a column for every key of any of them."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, ["---"] * len(names)]
     lines += [[_text(row.get(name)) for name in names] for row in rows]
@@ -49,7 +49,7 @@ def _text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same for strict JSON: what is not finite becomes null."""
+    """Return the same for strict JSON: numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

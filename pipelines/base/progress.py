@@ -5,45 +5,46 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Self, TextIO
 
 from tqdm import tqdm
 
+# Least time between two lines of a log [s].
+_INTERVAL = 10.0
+
 
 def rank() -> tuple[int, int]:
-    """Which of how many processes this is, by what torchrun sets."""
+    """Return this process's rank and the number of processes, as torchrun sets them."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank_mark() -> str:
-    """What lines begin with where there are several processes; else nothing."""
+    """Return the mark of this process on its lines; empty where it is alone."""
     own, size = rank()
     return f"[rank {own}/{size}] " if size > 1 else ""
 
 
-def say(message: str, *, stream: TextIO | None = None, any_rank: bool = False) -> None:
+def say(message: str, *, stream: TextIO | None = None) -> None:
     """Write a line to ``stream`` (standard error) without breaking a bar there.
 
-    Of several processes only the first one talks, unless ``any_rank``.
+    Of several processes only the first one talks.
     """
-    if any_rank or rank()[0] == 0:
+    if rank()[0] == 0:
         tqdm.write(rank_mark() + message, file=stream or sys.stderr)
 
 
 class Progress:
     """The progress of one stage, as a context; only the first process shows it.
 
+    On a terminal it is a bar, elsewhere lines: the first step, the last one, and one
+    every ten seconds.
+
     Parameters
     ----------
     description, total, unit
-        What is being done, in how many steps (``None`` if unknown) of which name.
+        The work, its number of steps (``None`` if unknown), and their name.
     stream
         Where to write; standard error unless given.
-    interval
-        Least time between two log lines [s]. The first and the last always appear.
-    clock
-        Monotonic time [s].
 
     Examples
     --------
@@ -58,24 +59,20 @@ class Progress:
         total: int | None = None,
         unit: str = "it",
         stream: TextIO | None = None,
-        interval: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._description = description
         self._total = total
         self._unit = unit
         self._stream = stream or sys.stderr
-        self._interval = interval
-        self._clock = clock
-        self._count = 0
-        self._postfix: dict[str, object] = {}
-        self._bar: tqdm | None = None
-        self._start = self._spoken = clock()
-        self._reported: int | None = None
         self._silent = rank()[0] > 0
+        self._bar: tqdm | None = None
+        self._postfix: dict[str, object] = {}
+        self._start = self._spoken = time.monotonic()
+        self._count = 0
+        self._reported: int | None = None
 
     def __enter__(self) -> Self:
-        self._start = self._clock()
+        self._start = time.monotonic()
         if self._stream.isatty() and not self._silent:
             self._bar = tqdm(
                 total=self._total,
@@ -101,12 +98,12 @@ class Progress:
         elif (
             self._reported is None
             or self._count == self._total
-            or self._clock() - self._spoken >= self._interval
+            or time.monotonic() - self._spoken >= _INTERVAL
         ):
             self._report()
 
     def show(self, **postfix: object) -> None:
-        """Change what stands beside the count; it appears with the next report.
+        """Change the notes beside the count; they appear with the next report.
 
         A number that is not known, NaN, leaves the last one.
         """
@@ -122,8 +119,7 @@ class Progress:
         )
 
     def _report(self) -> None:
-        self._spoken = self._clock()
-        self._reported = self._count
+        self._spoken, self._reported = time.monotonic(), self._count
         if self._silent:
             return
         done, share = str(self._count), ""

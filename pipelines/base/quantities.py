@@ -10,7 +10,7 @@ from typing import Any
 
 
 def parsecs(text: str) -> float:
-    """``0.42kpc``, ``300 pc`` or ``300`` in pc.
+    """Read ``0.42kpc``, ``300 pc`` or ``300`` in pc.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def parsecs(text: str) -> float:
 
 
 def degrees(text: str, *, hours: bool = False) -> float:
-    """``83.63``, ``83.63deg``, ``5h34m32s`` or, if ``hours``, ``05:34:32`` in deg.
+    """Read ``83.63``, ``83.63deg``, ``5h34m32s`` or, if ``hours``, ``05:34:32`` in deg.
 
     Raises
     ------

@@ -1,42 +1,36 @@
-r"""From survey files of any size to the canonical table of stars.
+"""From survey files of any size to the canonical table of stars.
 
-Three passes, each over pieces that are the same for any number of processes: the
-sources are validated piece by piece and wait on disk as sorted runs; identifiers that
-occur twice are found among all; the runs are merged, a partition of the sky at a time,
-sorted by HEALPix pixel (NESTED, Galactic ``l, b``), equal ones as they were read, or
-into one file in the order of the sources. Memory is that of a few pieces for each
-process, and does not grow with the catalogue beyond eight bytes for every repeated
-star. On disk the runs take about 80 bytes a star, beside the output, until it is done.
+The sources are read and validated batch by batch, and wait in a DuckDB database
+(`pipelines.catalog.staging`), which finds repeated identifiers and sorts: into one file
+in the order of the sources, or into a folder in the order of the sky, by HEALPix pixel
+(NESTED, Galactic ``l, b``) and equal ones as they were read. Memory does not grow with
+the catalogue: what exceeds it waits on disk, beside the output, until that is written.
 
-A folder holds ``part-NNNNN-order-K-pixel-P.parquet``, which sort in the order of the
-sky, ``provenance.json`` and a manifest of all. The output appears whole or not at all.
+A folder holds ``part-NNNNN.parquet``, which sort in the order of the sky,
+``provenance.json`` and a manifest of all. The output appears whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from pipelines.base.errors import InputError
-from pipelines.catalog.merging import MERGED_COLUMNS, Cells, parse_cells
+from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_cells
 from pipelines.catalog.options import IngestOptions
-from pipelines.catalog.parallel import Run, processes
-from pipelines.catalog.partitions import partitions_of, tile, write_partition
 from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
-from pipelines.catalog.provenance import identify, make_record
-from pipelines.catalog.readers import OTHER_SUFFIXES, PARQUET_SUFFIXES
-from pipelines.catalog.report import IngestReport, make_report
-from pipelines.catalog.sorted_runs import COUNT_ORDER, joined, read_run
+from pipelines.catalog.provenance import make_record
+from pipelines.catalog.report import IngestReport, make_report, warnings_of
+from pipelines.catalog.rows import Progress, Tally
+from pipelines.catalog.schema import CANONICAL_UNITS
+from pipelines.catalog.soundness import find_doubts, ranges_of, refuse_unsound
+from pipelines.catalog.sources import FORMATS, ParquetSource
+from pipelines.catalog.staging import DEEPEST, Repeats, Staging
 from pipelines.catalog.tables import PROVENANCE, open_table
-from pipelines.catalog.valid_rows import ValidRows, validate_sources
-from pipelines.catalog.validation import Progress
 from pipelines.storage.atomic import (
     MANIFEST,
     atomic_directory,
@@ -71,16 +65,16 @@ def ingest(
     overwrite
         Whether an existing output may be replaced.
     workers
-        Number of processes that fill a folder; its rows and counts are the same for
-        any number. One file is written by one.
+        Number of threads that sort and find repeated identifiers; the result is the
+        same for any number.
     merge
         ``NSIDE,BINS``: merge the stars of a cell (`pipelines.catalog.merging`); needs
         a folder.
     progress
-        Called with the number of rows after each piece.
+        Called with the number of rows after each batch.
     save_preset
-        A TOML file to write: what was mapped, for `IngestOptions.preset` of other files
-        of this form. It is written once the table is.
+        A TOML file to write: the mapping, for `IngestOptions.preset` of other files of
+        this form. It is written after the table.
     options
         Those of `IngestOptions`.
 
@@ -99,93 +93,110 @@ def ingest(
     cells = parse_cells(merge) if merge is not None else None
     if workers < 1:
         raise InputError(f"--workers is at least 1, not {workers}")
-    single = output.suffix.lower() in PARQUET_SUFFIXES
-    if output.suffix.lower() in OTHER_SUFFIXES:
+    suffix = output.suffix.lower()
+    single = suffix in ParquetSource.suffixes
+    if not single and suffix in (
+        ".gz",
+        *(s for form in FORMATS for s in form.suffixes),
+    ):
         raise InputError(
             f"{output}: a table of stars is written as parquet: name a file such as "
             "stars.parquet, or a folder without such an ending, such as stars"
         )
-    if single and (workers > 1 or cells is not None):
+    if single and cells is not None:
         raise InputError(
-            f"{output} is one file, which one process writes, star by star: with "
-            "--workers or --merge name a folder, e.g. -o stars"
+            f"{output} is one file, star by star: with --merge name a folder, e.g. -o "
+            "stars"
         )
     plan = make_plan(sources, chosen)
     if save_preset is not None:
         check_output(Path(save_preset), overwrite=overwrite)
-    if single:
-        report = _write_file(plan, output, overwrite=overwrite, progress=progress)
-    else:
+    check_output(output, overwrite=overwrite)
+    if not single:
         _check_folder(output)
         _check_merging(plan, cells)
-        with (
-            atomic_directory(output, overwrite=overwrite) as folder,
-            _workspace(output) as work,
-            processes(workers) as run,
-        ):
-            rows = validate_sources(run, plan, Path(work), progress, over_sky=True)
-            report = _fill_folder(run, plan, rows, folder, cells)
+    prefix = f".{output.name}."
+    with (
+        TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent) as work,
+        Staging(Path(work), workers) as stars,
+    ):
+        tally = Tally()
+        for number, reader in enumerate(plan.readers):
+            path, catalogue = reader.source.path, reader.catalogue
+            for rows, columns in reader.batches(tally, progress):
+                stars.add(rows, columns, path=path, file=number, catalogue=catalogue)
+        repeats = _drop_repeats(plan, stars, tally)
+        ranges = ranges_of(stars)
+        doubts = find_doubts(stars, ranges)
+        refuse_unsound(stars, tally, doubts, chosen)
+        warned = warnings_of(plan, doubts)
+        if single:
+            report = make_report(plan, stars, tally, repeats, ranges, warned)
+            with open_table(
+                output, units=plan.units, kind="stars", overwrite=overwrite
+            ) as table:
+                for batch in stars.in_order():
+                    table.write(batch)
+                table.describe(make_record(plan, report))
+        else:
+            with atomic_directory(output, overwrite=overwrite) as folder:
+                cells = cells and cells.reaching(stars.farthest())
+                notes = _write_partitions(plan, stars, folder, cells)
+                notes += warned
+                report = make_report(plan, stars, tally, repeats, ranges, notes)
+                record = make_record(plan, report) | {"merge": cells and str(cells)}
+                text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+                (folder / PROVENANCE).write_text(text, encoding="utf-8")
+                write_manifest(folder)
     if save_preset is not None:
         place = Path(save_preset)
         write_preset(place, preset_of(plan, place.stem), overwrite=overwrite)
     return report
 
 
-def _workspace(output: Path) -> TemporaryDirectory[str]:
-    """A folder beside the output for what waits on disk."""
-    prefix = f".{output.name}."
-    return TemporaryDirectory(prefix=prefix, suffix=".part", dir=output.parent)
-
-
-def _write_file(
-    plan: IngestPlan, output: Path, *, overwrite: bool, progress: Progress
-) -> IngestReport:
-    with (
-        open_table(
-            output, units=plan.units, kind="stars", overwrite=overwrite
-        ) as table,
-        _workspace(output) as work,
-    ):
-        rows = validate_sources(map, plan, Path(work), progress, over_sky=False)
-        header = rows.runs[0].schema.empty_table()
-        for each in rows.runs:
-            table.write(joined([header, read_run(each.stem)]))
-        inputs = [identify(path) for path in plan.files]
-        report = make_report(plan, rows)
-        table.describe(make_record(plan, inputs, report))
-    return report
-
-
-def _fill_folder(
-    run: Run, plan: IngestPlan, rows: ValidRows, folder: Path, cells: Cells | None
-) -> IngestReport:
-    deepest = COUNT_ORDER
-    if cells is not None:
-        cells = cells.reaching(rows.counts.farthest)
-        deepest = min(COUNT_ORDER, cells.coarsest)
-    write = partial(write_partition, rows.runs[0].schema, plan.units, cells)
-    tiles = tile(rows.stars, STARS_PER_PARTITION, deepest)
-    parts = partitions_of(folder, tiles, rows.runs)
-    written = np.sum(list(run(write, parts)), axis=0)
-    orders = [place.order for place in tiles]
-    notes = [
-        f"{len(tiles)} partitions in the order of the sky, HEALPix orders "
-        f"{min(orders)} to {max(orders)}"
-    ]
-    if cells is not None:
-        notes.append(
-            f"{rows.counts.kept:,} stars merged into {written[0]:,} "
-            f"pseudo-observations: pixels of nside {cells.nside}, bins of "
-            f"{cells.width:.4g} pc; {written[1]:,} outlying stars left by themselves"
+def _drop_repeats(plan: IngestPlan, stars: Staging, tally: Tally) -> Repeats:
+    policy = plan.options.repeats
+    repeats = stars.drop_repeats(across=policy == "first")
+    if repeats.pairs and policy == "error":
+        raise InputError(
+            "--repeats error: objects of one source_id are in two catalogues: "
+            f"{', '.join(plan.shared(repeats.pairs))}; --repeats keep and --repeats "
+            "first accept them"
         )
-    inputs = list(run(identify, plan.files))
-    report = make_report(plan, rows, notes)
-    record = make_record(plan, inputs, report)
-    record["merge"] = None if cells is None else str(cells)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    (folder / PROVENANCE).write_text(text, encoding="utf-8")
-    write_manifest(folder)
-    return report
+    if repeats.within:
+        tally.faults["source_id repeated"] += repeats.within
+    if repeats.across and policy == "first":
+        tally.cuts["source_id in an earlier catalogue"] += repeats.across
+    return repeats
+
+
+def _write_partitions(
+    plan: IngestPlan, stars: Staging, folder: Path, cells: Cells | None
+) -> list[str]:
+    """Write the partitions, merged in ``cells`` if any, and describe them."""
+    order = DEEPEST if cells is None else cells.coarsest
+    parts = rows = outlying = 0
+    for table in stars.partitions(STARS_PER_PARTITION, order):
+        columns = table
+        if cells is not None:
+            names = [name for name in CANONICAL_UNITS if name in table.column_names]
+            arrays = {name: table[name].to_numpy() for name in names}
+            columns, alone = merge_rows(arrays, cells)
+            outlying += alone
+        path = folder / f"part-{parts:05d}.parquet"
+        with open_table(path, units=plan.units, kind="stars", overwrite=False) as part:
+            part.write(columns)
+        parts += 1
+        rows += len(columns["l"])
+    notes = [f"{parts} partitions in the order of the sky"]
+    if cells is not None:
+        kept = sum(stars.count().values())
+        notes.append(
+            f"{kept:,} stars merged into {rows:,} "
+            f"pseudo-observations: pixels of nside {cells.nside}, bins of "
+            f"{cells.width:.4g} pc; {outlying:,} outlying stars left by themselves"
+        )
+    return notes
 
 
 def _check_folder(output: Path) -> None:
@@ -204,6 +215,6 @@ def _check_merging(plan: IngestPlan, cells: Cells | None) -> None:
         return
     if plan.options.positions_only:
         raise InputError("positions without extinctions cannot be merged")
-    for source in (validator.source for validator in plan.validators):
+    for source in (reader.source for reader in plan.readers):
         if set(MERGED_COLUMNS) & set(source.columns):
             raise InputError(f"{source.path} is merged already: merge its source")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.presets import Preset
-from pipelines.catalog.source import Source, describe_absence, locate
+from pipelines.catalog.sources import Source, describe_absence, locate
 from pipelines.catalog.units import INPUT_UNITS, conversion_factor, sexagesimal
 
 CANONICAL = ("source_id", *INPUT_UNITS)

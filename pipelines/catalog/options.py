@@ -40,7 +40,7 @@ class IngestOptions:
         was ingested before.
     any_range
         Whether to accept medians that look as if the unit were another
-        (`pipelines.catalog.counts.Counts.doubts`).
+        (`pipelines.catalog.soundness.find_doubts`).
     repeats
         What happens to objects that are in more than one catalogue, by ``source_id``:
         ``keep`` all, keep the ``first``, or refuse them as an ``error``.

@@ -29,11 +29,10 @@ from pipelines.catalog.presets import (
     load_preset,
 )
 from pipelines.catalog.provenance import stated_band
-from pipelines.catalog.readers import find_files, open_source
+from pipelines.catalog.rows import RowReader
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.source import Source, locate
+from pipelines.catalog.sources import Source, find_files, locate, open_source
 from pipelines.catalog.units import parse_unit
-from pipelines.catalog.validation import RowValidator
 
 # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
 _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
@@ -50,17 +49,12 @@ class IngestPlan:
 
     options: IngestOptions
     survey: Preset | None
-    validators: Sequence[RowValidator]
+    readers: Sequence[RowReader]
     units: dict[str, str]
     catalogues: Sequence[str]
     band: str
     first_band: str
     changes: Sequence[tuple[str, Conversion]]
-
-    @property
-    def files(self) -> list[Path]:
-        """The files of the sources."""
-        return [validator.source.path for validator in self.validators]
 
     def shared(self, pairs: Mapping[tuple[int, int], int]) -> list[str]:
         """How many objects two catalogues share, by their numbers, in words."""
@@ -87,11 +81,9 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     user = parse_mappings(options.mappings)
     given = [Path(path) for path in sources]
     files = [
-        (file, number)
-        for number, path in enumerate(given)
-        for file in find_files([path])
+        (file, number) for number, path in enumerate(given) for file in find_files(path)
     ]
-    validators, stated = [], []
+    readers, stated = [], []
     for path, number in files:
         source = open_source(path)
         carried = {
@@ -107,8 +99,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         stated.append(_stated(source, recipe.get("extinction"), survey))
         if stated[-1] == UNKNOWN and options.declare_band is None:
             _ask_for_band(source, recipe)
-        validators.append(
-            RowValidator(
+        readers.append(
+            RowReader(
                 source=source,
                 recipe=recipe,
                 filters=filters,
@@ -119,26 +111,26 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         )
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
-    bands = [] if options.positions_only else _bands(validators, stated, options)
+    bands = [] if options.positions_only else _bands(readers, stated, options)
     band = options.band or next(iter(bands), "")
     changes: list[tuple[str, Conversion]] = []
     for number, own in enumerate(bands):
         if own != band:
-            change, validator = conversion(own, band), validators[number]
+            change, reader = conversion(own, band), readers[number]
             recipe = {
                 name: replace(binding, factor=binding.factor * change.factor)
                 if name.startswith("extinction")
                 else binding
-                for name, binding in validator.recipe.items()
+                for name, binding in reader.recipe.items()
             }
-            validators[number] = replace(validator, recipe=recipe)
-            entry = (names[validator.catalogue], change)
+            readers[number] = replace(reader, recipe=recipe)
+            entry = (names[reader.catalogue], change)
             changes += [entry] if entry not in changes else []
     return IngestPlan(
         options=options,
         survey=survey,
-        validators=validators,
-        units=_units([item.source for item in validators], keep),
+        readers=readers,
+        units=_units([item.source for item in readers], keep),
         catalogues=names,
         band=band,
         first_band=next(iter(bands), ""),
@@ -156,7 +148,7 @@ def _stated(source: Source, binding: Binding | None, survey: Preset | None) -> s
 
 
 def _bands(
-    validators: Sequence[RowValidator], stated: Sequence[str], options: IngestOptions
+    readers: Sequence[RowReader], stated: Sequence[str], options: IngestOptions
 ) -> list[str]:
     """The band of each source; of all that state the same, as they do."""
     known = [known_band(text) for text in stated]
@@ -168,15 +160,15 @@ def _bands(
         source_band(
             text,
             options.declare_band if all(known) or not band else None,
-            of=validator.source.path.name,
+            of=reader.source.path.name,
         )
-        for text, band, validator in zip(stated, known, validators, strict=True)
+        for text, band, reader in zip(stated, known, readers, strict=True)
     ]
 
 
 def preset_of(plan: IngestPlan, name: str) -> Preset:
     """What was mapped, as a preset for other files of this form."""
-    first, options = plan.validators[0], plan.options
+    first, options = plan.readers[0], plan.options
     columns = {
         canonical: PresetColumn(
             column=binding.column,

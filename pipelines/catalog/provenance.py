@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,8 @@ _TOLD: tuple[str, ...] = ("name", "title", "band")
 _DEPTH = 4
 
 
-def make_record(
-    plan: IngestPlan, inputs: Sequence[dict[str, Any]], report: IngestReport
-) -> dict[str, Any]:
-    """The table's provenance, JSON-serialisable; ``inputs`` are by `identify`."""
+def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
+    """Return the table's provenance, JSON-serialisable."""
     survey, options = plan.survey, plan.options
     return {
         "program": f"dustmap {importlib.metadata.version('dustmap')}",
@@ -40,29 +37,9 @@ def make_record(
             {"catalogue": name, **change.as_dict()} for name, change in plan.changes
         ],
         "repeats": options.repeats,
-        "inputs": list(inputs),
+        "inputs": [identify(reader.source.path) for reader in plan.readers],
         "report": asdict(report),
     }
-
-
-def unstated(plan: IngestPlan) -> list[str]:
-    """Warnings of what a map needs and the catalogue does not say."""
-    recipe = plan.validators[0].recipe
-    if "extinction" not in recipe:
-        return []
-    found = []
-    if not plan.band:
-        found.append(
-            "warning: the band of the extinction is not known: state it, e.g. "
-            "--declare-band A_V; without it maps cannot be converted or compared"
-        )
-    known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
-    if not known & set(recipe):
-        found.append(
-            "warning: no distance errors: the distances are taken as exact; map "
-            "distance_error, or distance_lower and distance_upper"
-        )
-    return found
 
 
 def identify(path: Path) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""What an ingestion did, in numbers and in words."""
+"""The outcome of an ingestion, in numbers and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipelines.bands.passbands import parse_band
 from pipelines.catalog.plan import IngestPlan
-from pipelines.catalog.provenance import unstated
+from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
-from pipelines.catalog.valid_rows import ValidRows
+from pipelines.catalog.soundness import Ranges
+from pipelines.catalog.staging import Repeats, Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +36,9 @@ class IngestReport:
     origins
         Canonical quantity to the column it came from.
     ranges
-        Canonical quantity to the 1%, 50% and 99% quantiles of the rows kept, to 1%.
+        Canonical quantity to the 1%, 50% and 99% quantiles of the rows kept.
     notes
-        What was assumed.
+        Assumptions and warnings.
     """
 
     sources: tuple[str, ...]
@@ -76,39 +77,42 @@ class IngestReport:
         if self.negative_extinctions:
             lines.append(f"{self.negative_extinctions:,} negative extinctions kept")
         lines += [f"{name} from {origin}" for name, origin in self.origins.items()]
-        for name, (low, median, high) in self.ranges.items():
+        for name, quantiles in self.ranges.items():
             unit = CANONICAL_UNITS[name]
+            low, median, high = (f"{float(f'{v:.2g}'):,g}" for v in quantiles)
             lines.append(
-                f"{name}: median {_short(median)} {unit}, 1% to 99%: {_short(low)} to "
-                f"{_short(high)} {unit}"
+                f"{name}: median {median} {unit}, 1% to 99%: {low} to {high} {unit}"
             )
         return "\n".join([*lines, *self.notes])
 
 
 def make_report(
-    plan: IngestPlan, rows: ValidRows, notes: Sequence[str] = ()
+    plan: IngestPlan,
+    stars: Staging,
+    tally: Tally,
+    repeats: Repeats,
+    ranges: Ranges,
+    notes: Sequence[str],
 ) -> IngestReport:
-    """What was counted, with what was assumed, then further ``notes`` and warnings."""
-    counts, names = rows.counts, plan.catalogues
-    recipe = plan.validators[0].recipe
-    warnings = [f"warning: {text}" for text in counts.doubts()]
+    """Report the counts, the plan's assumptions, further ``notes``, then warnings."""
+    kept, names = stars.count(), plan.catalogues
     return IngestReport(
-        sources=tuple(path.name for path in plan.files),
-        rows_read=counts.rows_read,
-        rows_kept=counts.kept,
-        catalogues={name: rows.kept[i] for i, name in enumerate(names) if names[1:]},
-        repeats=tuple(plan.shared(rows.pairs)),
-        faults=dict(counts.faults),
-        cuts=dict(counts.cuts),
-        negative_extinctions=counts.negative,
-        origins={name: str(binding) for name, binding in recipe.items()},
-        ranges=counts.ranges(),
-        notes=(*_assumptions(plan), *notes, *unstated(plan), *warnings),
+        sources=tuple(reader.source.path.name for reader in plan.readers),
+        rows_read=tally.rows_read,
+        rows_kept=sum(kept.values()),
+        catalogues={name: kept.get(i, 0) for i, name in enumerate(names) if names[1:]},
+        repeats=tuple(plan.shared(repeats.pairs)),
+        faults=dict(tally.faults),
+        cuts=dict(tally.cuts),
+        negative_extinctions=stars.negative("extinction"),
+        origins={n: str(binding) for n, binding in plan.readers[0].recipe.items()},
+        ranges=ranges,
+        notes=(*_assumptions(plan), *notes),
     )
 
 
 def _assumptions(plan: IngestPlan) -> list[str]:
-    first, preset = plan.validators[0], plan.survey
+    first, preset = plan.readers[0], plan.survey
     assumed = []
     if "parallax" in first.recipe:
         assumed.append(
@@ -133,12 +137,24 @@ def _assumptions(plan: IngestPlan) -> list[str]:
     return assumed
 
 
-def _short(value: float) -> str:
-    """Two digits, as far as it is known."""
-    return f"{float(f'{value:.2g}'):,g}"
+def warnings_of(plan: IngestPlan, doubts: Sequence[str]) -> list[str]:
+    """Warn of what a map needs and the catalogue does not state, and of doubts."""
+    recipe, found = plan.readers[0].recipe, []
+    if "extinction" in recipe and not plan.band:
+        found.append(
+            "the band of the extinction is not known: state it, e.g. "
+            "--declare-band A_V; without it maps cannot be converted or compared"
+        )
+    known = {"distance_error", "distance_lower", "parallax", "parallax_error"}
+    if "extinction" in recipe and not known & set(recipe):
+        found.append(
+            "no distance errors: the distances are taken as exact; map "
+            "distance_error, or distance_lower and distance_upper"
+        )
+    return [f"warning: {text}" for text in (*found, *doubts)]
 
 
-def _listing(title: str, total: int, reasons: dict[str, int]) -> list[str]:
+def _listing(title: str, total: int, reasons: Mapping[str, int]) -> list[str]:
     ordered = sorted(reasons.items(), key=lambda item: -item[1])
     return [f"{total:,} {title}" + ":" * bool(ordered)] + [
         f"  {count:,} {reason}" for reason, count in ordered

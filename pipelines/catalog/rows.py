@@ -1,43 +1,64 @@
-"""From one batch of source columns to canonical rows, faulty ones counted out."""
+"""Rows of one source: validated, and turned into canonical columns."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
-LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
-ERRORS = ("parallax_error", "distance_error", "extinction_error")
-TINY_EXTINCTION_ERROR = 1e-5
-"""An extinction's error below this part of the batch's typical extinction or error."""
-TINY_DISTANCE_ERROR = 1e-6
-"""A distance's error below this part of the distance."""
+from pipelines.base.errors import InputError
+from pipelines.catalog.filters import RowFilter
+from pipelines.catalog.mapping import Recipe
+from pipelines.catalog.sources import Source, read_columns
+
+_SENTINELS = (-99.0, -999.0, -9999.0, -99999.0)
+_LIMITS = {"b": 90, "dec": 90, "l": 360, "ra": 360}
+_TINY_EXTINCTION_ERROR = 1e-5
+"""Least extinction error, per typical extinction or error of the batch."""
+_TINY_DISTANCE_ERROR = 1e-6
+"""Least distance error, per distance."""
 
 Columns = dict[str, np.ndarray]
 """Canonical name to a column of shape ``(n,)``."""
+Progress = Callable[[int], None] | None
 
 
-class RowMask:
-    """Which rows of a batch are still kept, shape ``(n,)``.
+@dataclass(slots=True)
+class Tally:
+    """Rows read and dropped, each counted under the first reason that drops it.
 
-    Each row is counted under the first reason that drops it.
+    ``filtered`` rows did not pass a quality cut by name; the ``faults`` are judged
+    among the others. ``largest_angles`` are longitude and latitude [deg] as the sources
+    have them, −1 if they have none; ``identifier_kind`` is text, integers or nothing.
     """
 
-    def __init__(self, rows: int, faults: Counter[str], cuts: Counter[str]) -> None:
+    rows_read: int = 0
+    filtered: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    cuts: Counter[str] = field(default_factory=Counter)
+    largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
+    identifier_kind: str = ""
+
+
+class _Mask:
+    """The rows of a batch that are still kept, shape ``(n,)``."""
+
+    def __init__(self, rows: int, tally: Tally) -> None:
         self.kept = np.ones(rows, dtype=bool)
-        self._faults, self._cuts = faults, cuts
+        self._tally = tally
 
     def fault(self, bad: np.ndarray, reason: str) -> None:
         """Drop faulty rows, shape ``(n,)``."""
-        self._drop(bad, reason, self._faults)
+        self._drop(bad, reason, self._tally.faults)
 
     def cut(self, bad: np.ndarray, reason: str) -> None:
-        """Drop rows that are sound and not wanted, shape ``(n,)``."""
-        self._drop(bad, reason, self._cuts)
+        """Drop sound rows that fail a quality cut, shape ``(n,)``."""
+        self._drop(bad, reason, self._tally.cuts)
 
     def _drop(self, bad: np.ndarray, reason: str, counter: Counter[str]) -> None:
         count = int((self.kept & bad).sum())
@@ -46,25 +67,120 @@ class RowMask:
             self.kept &= ~bad
 
 
-def check_values(mask: RowMask, values: Columns) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """How one source is read, and which of its rows are kept.
+
+    ``filters`` are quality cuts by name, ``carried`` further columns of the source by
+    their names in the output, and ``catalogue`` is the number of the one it belongs to.
+    """
+
+    source: Source
+    recipe: Recipe
+    filters: Mapping[str, RowFilter]
+    carried: Mapping[str, str]
+    min_parallax_snr: float
+    catalogue: int = 0
+
+    def batches(
+        self, tally: Tally, progress: Progress = None
+    ) -> Iterator[tuple[np.ndarray, Columns]]:
+        """Yield numbers and canonical columns, shape ``(n,)``, of sound rows.
+
+        All other rows are counted. Repeated identifiers stay: they can be found among
+        the rows of all sources only. ``progress`` receives the number of rows after
+        each batch.
+
+        Raises
+        ------
+        InputError
+            If the source breaks off or a column holds what it must not.
+        """
+        requests = {
+            name: (binding.column, binding.kind)
+            for name, binding in self.recipe.items()
+            if binding.column is not None
+        }
+        if not requests:
+            raise InputError("every quantity is a constant: map at least one column")
+        for row_filter in self.filters.values():
+            for column, kind in row_filter.kinds.items():
+                requests[f"{kind} {column}"] = (column, kind)
+        for name, column in self.carried.items():
+            requests[f"keep {name}"] = (column, "any")
+        first = 0
+        for batch in read_columns(self.source, requests):
+            rows = len(next(iter(batch.values())))
+            kept, columns = self._validated(batch, rows, tally)
+            if len(kept):
+                yield first + kept, columns
+            first += rows
+            if progress is not None:
+                progress(rows)
+
+    def _validated(
+        self, batch: Columns, rows: int, tally: Tally
+    ) -> tuple[np.ndarray, Columns]:
+        tally.rows_read += rows
+        mask = _Mask(rows, tally)
+        for name, row_filter in self.filters.items():
+            columns = {c: batch[f"{kind} {c}"] for c, kind in row_filter.kinds.items()}
+            mask.cut(~row_filter.passes(columns), name)
+        tally.filtered += int((~mask.kept).sum())
+        identifiers = batch.get("source_id")
+        if identifiers is not None and rows:
+            kind = "text" if identifiers.dtype == object else "integers"
+            if tally.identifier_kind not in ("", kind):
+                raise InputError(
+                    f"{self.source.path}: source_id is {kind} here but "
+                    f"{tally.identifier_kind} before: make them alike, or leave them "
+                    "out with --map source_id=none"
+                )
+            tally.identifier_kind = kind
+            mask.fault(np.ma.getmaskarray(identifiers), "source_id missing")
+        values = {
+            name: batch[name] if b.value is None else np.full(rows, b.value)
+            for name, b in self.recipe.items()
+            if name != "source_id"
+        }
+        with np.errstate(all="ignore"):
+            _check_values(mask, values)
+            for name, column in values.items():
+                values[name] = column * self.recipe[name].factor
+            _check_quantities(mask, values, self.min_parallax_snr)
+        kept = np.flatnonzero(mask.kept)
+        if not len(kept):
+            return kept, {}
+        values = {name: column[kept] for name, column in values.items()}
+        for axis, names in enumerate((("l", "ra"), ("b", "dec"))):
+            for angle in (values[name] for name in names if name in values):
+                largest = max(tally.largest_angles[axis], np.abs(angle).max())
+                tally.largest_angles[axis] = largest
+        columns = _canonical(values)
+        if identifiers is not None:
+            columns = {"source_id": np.ma.getdata(identifiers)[kept], **columns}
+        return kept, columns | {n: batch[f"keep {n}"][kept] for n in self.carried}
+
+
+def _check_values(mask: _Mask, values: Columns) -> None:
     """Drop rows with a missing, infinite or sentinel value, in the file's units."""
     for name, column in values.items():
         mask.fault(np.isnan(column), f"{name} missing or not a number")
         mask.fault(np.isinf(column), f"{name} infinite")
         if name not in ("x", "y", "z"):
-            mask.fault(np.isin(column, SENTINELS), f"{name} is a sentinel like -999")
+            mask.fault(np.isin(column, _SENTINELS), f"{name} is a sentinel like -999")
     if "x" in values:
         # One coordinate may well be -99 pc; all three alike are a mark.
         alike = (values["x"] == values["y"]) & (values["x"] == values["z"])
-        marked = alike & np.isin(values["x"], SENTINELS)
+        marked = alike & np.isin(values["x"], _SENTINELS)
         mask.fault(marked, "position is a sentinel like -999")
 
 
-def check_quantities(mask: RowMask, values: Columns, min_parallax_snr: float) -> None:
-    """Drop rows that cannot be, in canonical units; add errors and distances."""
+def _check_quantities(mask: _Mask, values: Columns, min_parallax_snr: float) -> None:
+    """Drop impossible rows, in canonical units; add errors and distances."""
     if "x" in values:
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))
-    for name, limit in LIMITS.items():
+    for name, limit in _LIMITS.items():
         if name in values:
             mask.fault(np.abs(values[name]) > limit, f"|{name}| > {limit} deg")
     for name in ("distance", "parallax"):
@@ -75,7 +191,7 @@ def check_quantities(mask: RowMask, values: Columns, min_parallax_snr: float) ->
             lower, upper = values[f"{name}_lower"], values[f"{name}_upper"]
             mask.fault(lower > upper, f"{name}_lower > {name}_upper")
             values[f"{name}_error"] = (upper - lower) / 2
-    for name in ERRORS:
+    for name in ("parallax_error", "distance_error", "extinction_error"):
         if name in values:
             mask.fault(values[name] == 0, f"{name} zero")
             mask.fault(values[name] < 0, f"{name} negative")
@@ -85,29 +201,25 @@ def check_quantities(mask: RowMask, values: Columns, min_parallax_snr: float) ->
         mask.cut(low, f"parallax below {min_parallax_snr:g} times its error")
         values["distance"] = 1000 / parallax
         values["distance_error"] = 1000 * error / parallax**2
-    _check_tiny_errors(mask, values)
-
-
-def _check_tiny_errors(mask: RowMask, values: Columns) -> None:
     if "distance_error" in values:
-        tiny = values["distance_error"] < TINY_DISTANCE_ERROR * values["distance"]
+        tiny = values["distance_error"] < _TINY_DISTANCE_ERROR * values["distance"]
         mask.fault(tiny, "distance_error absurdly small")
     if "extinction_error" in values and mask.kept.any():
         error = values["extinction_error"]
         size = np.maximum(np.abs(values["extinction"]), error)[mask.kept]
-        tiny = error < TINY_EXTINCTION_ERROR * np.median(size)
+        tiny = error < _TINY_EXTINCTION_ERROR * np.median(size)
         mask.fault(tiny, "extinction_error absurdly small")
 
 
-def to_canonical(values: Columns) -> Columns:
-    """Return ``l, b`` [deg] and ``distance`` [pc] and what else there is, float64.
+def _canonical(values: Columns) -> Columns:
+    """Return ``l, b`` [deg], ``distance`` [pc] and what else there is, float64.
 
     Equatorial coordinates are taken as ICRS.
     """
     if "ra" in values:
         icrs = SkyCoord(ra=values["ra"] * u.deg, dec=values["dec"] * u.deg)
         galactic: Any = icrs.galactic
-        l, b = np.asarray(galactic.l.deg), np.asarray(galactic.b.deg)  # noqa: E741
+        l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
     elif "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
         l = np.rad2deg(np.arctan2(y, x))  # noqa: E741
@@ -116,4 +228,4 @@ def to_canonical(values: Columns) -> Columns:
         l, b = values["l"], values["b"]  # noqa: E741
     names = ("distance", "extinction", "extinction_error", "distance_error")
     rest = {name: values[name] for name in names if name in values}
-    return {"l": np.mod(l, 360.0), "b": b, **rest}
+    return {"l": np.mod(np.asarray(l), 360.0), "b": np.asarray(b), **rest}

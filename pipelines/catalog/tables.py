@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import reading
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
 from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksum
 
@@ -25,6 +25,33 @@ PROVENANCE = "provenance.json"
 ROWS_PER_GROUP = 1 << 18
 Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
+
+
+@contextmanager
+def reading(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
+    """Turn the errors of a parser into an `InputError` that names the file.
+
+    ``names`` are those of the file's columns.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # the parsers' errors have no common base
+        raise unreadable(path, error, names) from error
+
+
+def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> InputError:
+    """Return the error for a file that is broken, truncated or no table."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    if "conversion error" in reason:
+        # Arrow numbers the columns of a CSV file.
+        place = re.search(r"column #(\d+)", reason)
+        if place and int(place[1]) < len(names):
+            reason = reason.replace(place[0], f"column {names[int(place[1])]!r}")
+        reason += " (an empty field or 'null' marks a missing value)"
+    return InputError(f"{path} cannot be read: {reason}")
 
 
 @contextmanager
@@ -52,7 +79,7 @@ def open_table(
 
 
 class TableWriter:
-    """Takes batches of rows; the provenance may be known only at the end."""
+    """A writer of batches of rows, whose provenance may be known only at the end."""
 
     def __init__(self, path: Path, *, units: dict[str, str], kind: str) -> None:
         self._path, self._units, self._kind = path, units, kind
@@ -62,9 +89,15 @@ class TableWriter:
 
     def write(self, columns: Mapping[str, np.ndarray] | pa.Table) -> None:
         """Append one batch, all columns, of one length."""
-        table: Any = columns if isinstance(columns, pa.Table) else to_table(columns)
+        table: Any = columns
+        if not isinstance(columns, pa.Table):
+            table = pa.table({name: to_arrow(c) for name, c in columns.items()})
         if self._writer is None:
-            fields = [_with_unit(field, self._units) for field in table.schema]
+            fields = []
+            for field in table.schema:
+                unit = self._units.get(field.name)
+                metadata = None if unit is None else {"unit": unit}
+                fields.append(field.with_metadata(metadata))
             self._writer = pq.ParquetWriter(
                 self._path, pa.schema(fields), write_page_checksum=True
             )
@@ -190,7 +223,7 @@ def read_table(
 
 
 def partitions(folder: Path) -> list[Path]:
-    """The parquet files of a folder in the order in which they are one table.
+    """Return the parquet files of a folder in the order in which they are one table.
 
     Raises
     ------
@@ -222,15 +255,10 @@ def to_arrow(column: np.ndarray) -> pa.Array:
     return pa.array(native, mask=mask)
 
 
-def to_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
-    """Columns, shape ``(n,)``, as an Arrow table."""
-    return pa.table({name: to_arrow(column) for name, column in columns.items()})
-
-
 def _row_groups(
     files: list[Path], share: tuple[int, int]
 ) -> list[list[int]] | list[None]:
-    """Which row groups of each file belong to a share; ``None`` stands for all.
+    """Return the row groups of each file in a share; ``None`` stands for all.
 
     A group belongs to the share that its middle row lies in.
     """
@@ -251,7 +279,7 @@ def _row_groups(
 
 
 def read_footer(path: Path) -> pq.FileMetaData:
-    """Number of rows, row groups and metadata; `InputError` if it cannot be read."""
+    """Return rows, row groups and metadata; `InputError` if it cannot be read."""
     with reading(path):
         return pq.read_metadata(path)
 
@@ -276,8 +304,3 @@ def _read_file(path: Path, groups: list[int] | None) -> Read:
         )
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return columns, description["units"], description["meta"]
-
-
-def _with_unit(field: pa.Field, units: Mapping[str, str]) -> pa.Field:
-    unit = units.get(field.name)
-    return field if unit is None else field.with_metadata({"unit": unit})

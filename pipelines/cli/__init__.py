@@ -8,16 +8,11 @@ import click
 
 import dustmap
 from pipelines.cli.catalogues import ingest, merge, simulate
-from pipelines.cli.comparisons import compare
-from pipelines.cli.exports import export
-from pipelines.cli.fetching import fetch
+from pipelines.cli.files import fetch, verify
 from pipelines.cli.fitting import config_, fit, status
-from pipelines.cli.integrity import verify
-from pipelines.cli.pictures import plot
-from pipelines.cli.predictions import predict
-from pipelines.cli.queries import query
+from pipelines.cli.products import compare, export, plot, report
+from pipelines.cli.questions import predict, query
 from pipelines.cli.regression import regress
-from pipelines.cli.reports import report
 
 # Read when torch is first imported, which the verbs do: threads that wait sleep instead
 # of spinning, which is twice as fast where cores are shared with other jobs.

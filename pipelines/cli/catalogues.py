@@ -138,7 +138,7 @@ class _NamingPresets(click.Command):
     type=int,
     default=1,
     show_default=True,
-    help="Processes that fill a folder; the result is the same for any number.",
+    help="Threads that sort; the result is the same for any number.",
 )
 @click.option(
     "--merge",
@@ -151,7 +151,7 @@ class _NamingPresets(click.Command):
 def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     """Read catalogues into the table that fit and predict take.
 
-    SRC: CSV, ECSV, FITS, VOTable, parquet (file or folder), HDF5 or a HATS catalogue.
+    SRC: a CSV, ECSV, FITS, VOTable, parquet or HDF5 file, or a folder of such files.
 
     \b
     Canonical columns: l b [deg] (or ra dec, or x y z [pc]), distance [pc] (or
@@ -177,7 +177,7 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     help="HEALPix pixels and bins of distance: their number, e.g. 256,40, or their "
     "width, e.g. 256,25pc.",
 )
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Threads.")
 @OVERWRITE
 @reporting
 def merge(stars: Path, output: Path, cells: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What every verb shares: common options, and how errors are reported.
+"""Options that verbs share, and how errors are reported.
 
 Exit status: 0 done, 1 failed, 2 bad input or usage, 75 stopped by a signal, to be taken
 up again.
@@ -22,9 +22,56 @@ if TYPE_CHECKING:
     from pipelines.others import OtherMap
     from pipelines.run.verdict import Verdict
 
+
+class Parsed(click.ParamType):
+    """A value that ``read`` makes of a text; its `ValueError` is the user's mistake."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read it."""
+        try:
+            return self._read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _lengths(text: str) -> list[float]:
+    try:
+        return [parsecs(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected numbers in pc separated by commas, got {text!r}"
+        ) from None
+
+
+def _two_angles(text: str) -> tuple[float, float]:
+    try:
+        first, second = (degrees(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"expected two angles in degrees such as 120,-5, got {text!r}"
+        ) from None
+    return first, second
+
+
+def _direction(text: str) -> tuple[float, float]:
+    l, b = _two_angles(text)  # noqa: E741
+    if not (-360 <= l <= 360 and -90 <= b <= 90):
+        raise ValueError(
+            f"expected Galactic longitude and latitude [deg] as L,B, got {text!r}"
+        )
+    return l, b
+
+
 OUT = click.Path(path_type=Path)
-# What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
-_TRY_AGAIN = 75
+LENGTH = Parsed("length", parsecs)
+LENGTHS = Parsed("lengths", _lengths)
+ANGLE = Parsed("angle", degrees)
+ANGLES = Parsed("angles", _two_angles)
+DIRECTION = Parsed("direction", _direction)
+RIGHT_ASCENSION = Parsed("angle", partial(degrees, hours=True))
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )
@@ -33,29 +80,12 @@ REQUIRE = click.option(
     type=click.Choice(("usable", "care")),
     help="End with status 1, after writing, where the verdict is worse than this.",
 )
-
-
-class Quantity(click.ParamType):
-    """A number in a usual unit, or a text with one; `ValueError` is the user's."""
-
-    def __init__(self, name: str, read: Callable[[str], float]) -> None:
-        self.name, self._read = name, read
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Read it."""
-        try:
-            return float(self._read(value) if isinstance(value, str) else value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-LENGTH = Quantity("length", parsecs)
-ANGLE = Quantity("angle", degrees)
-RIGHT_ASCENSION = Quantity("angle", partial(degrees, hours=True))
+# What sysexits.h calls EX_TEMPFAIL: job scripts queue the same command again.
+_TRY_AGAIN = 75
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One decorator that adds these options, in this order."""
+    """Return one decorator that adds these options, in this order."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -109,7 +139,10 @@ target_options = _together(
 
 
 def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
-    """The map that continues another one, and from where, taken out of ``options``."""
+    """Open the map that continues another one; take its options out of ``options``.
+
+    Return it, and from where it goes on.
+    """
     reference, beyond = options.pop("fill"), options.pop("fill_beyond")
     factor, integrated = options.pop("fill_factor"), options.pop("fill_integrated")
     if reference is None:

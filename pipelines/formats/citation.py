@@ -1,4 +1,4 @@
-"""Whom to cite for a map: a block of its provenance.
+"""The citation of a map: a block of its provenance.
 
 The block in the provenance of every product (an attribute of the zarr group, HISTORY
 and cards of a FITS file):

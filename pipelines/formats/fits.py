@@ -26,7 +26,7 @@ def write_fits(
     axes 1, 2, 3 are x, y, z with a linear WCS [pc], and ``BUNIT`` is the cube's unit,
     blank where the field is dimensionless. Finer cubes have the same names and the next
     ``EXTVER``, of the coarsest 1. Every unit has CHECKSUM and DATASUM, and
-    the primary unit tells the provenance in HISTORY.
+    the primary unit has the provenance in HISTORY.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def read_fits(path: str | os.PathLike[str]) -> Cube:
 
 
 def _read_level(images: list[Any], meta: dict[str, Any], source: Path) -> Cube:
-    """The cube of images on one grid."""
+    """Read the cube of images on one grid."""
     grids = [_read_axes(image.header, source) for image in images]
     if any(not np.array_equal(g[a], grids[0][a]) for g in grids for a in AXES):
         raise InputError(f"{source}: expected images of one EXTVER on one grid")

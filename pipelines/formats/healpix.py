@@ -5,8 +5,8 @@ In memory pixels are in NESTED order, in files in that or in RING, as ``ORDERING
 With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
 ``field=n+i`` its standard deviation, and of a positive density the fields from ``2n``
 on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). The
-last field of extinctions is how far stars look, ``LAST_STAR`` [pc]. What is NaN in
-memory is healpy's UNSEEN.
+last field of extinctions is how far stars look, ``LAST_STAR`` [pc]. NaN in memory is
+healpy's UNSEEN.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _table(
 def _read(
     source: Path, layout: _Layout
 ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, Any], str]:
-    """Distances [pc], columns in NESTED order, provenance, and the maps' unit."""
+    """Read distances [pc], columns in NESTED order, provenance, and the maps' unit."""
     with open_checked(source) as hdus:
         meta = read_provenance(hdus[0].header, source)
         if len(hdus) != 2 or hdus[1].name != layout.table:

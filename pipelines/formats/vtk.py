@@ -11,19 +11,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import provenance_text
 from pipelines.storage.atomic import atomic_file
 
 _DATA, _END = b'<AppendedData encoding="raw">\n_', b"\n</AppendedData>\n</VTKFile>\n"
-_ABOUT, _UNIT = "provenance", "unit"
 LEFT_OUT = "finer_grids_left_out"
 
 
@@ -41,39 +39,46 @@ def write_vti(
     ValueError
         If the provenance is not JSON.
     """
-    arrays = {name: _at_points(cube, name) for name in cube.arrays}
-    meta = {**cube.meta, LEFT_OUT: len(cube.finer)} if cube.finer else cube.meta
-    size = " ".join(f"0 {len(axis) - 1}" for axis in (cube.x, cube.y, cube.z))
-    origin = " ".join(repr(float(axis[0])) for axis in (cube.x, cube.y, cube.z))
+    axes = (cube.x, cube.y, cube.z)
+    arrays, meta = cube.arrays, cube.meta
+    if cube.finer:
+        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
+        points = np.stack([x, y, z], axis=-1)
+        arrays = {name: cube.sample(name, points) for name in arrays}
+        meta = {**meta, LEFT_OUT: len(cube.finer)}
+    # x is fastest.
+    data = [np.ascontiguousarray(values, dtype="<f4") for values in arrays.values()]
+    # Each array stands behind its length in bytes, a number of 8 bytes.
+    offsets = np.cumsum([0, *(8 + values.nbytes for values in data)])
+    described = "\n".join(
+        f'<DataArray type="Float32" Name={quoteattr(name)} format="appended" '
+        f'offset="{offset}"/>'
+        for name, offset in zip(arrays, offsets)
+    )
+    size = " ".join(f"0 {len(axis) - 1}" for axis in axes)
+    origin = " ".join(repr(float(axis[0])) for axis in axes)
     spacing = " ".join(repr(step) for step in cube.spacing)
-    each, offset = [], 0
-    for name, array in arrays.items():
-        each.append(
-            f'<DataArray type="Float32" Name={quoteattr(name)} format="appended" '
-            f'offset="{offset}"/>'
-        )
-        offset += 8 + array.nbytes
     head = f"""<?xml version="1.0"?>
 <VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" header_type="UInt64">
 <ImageData WholeExtent="{size}" Origin="{origin}" Spacing="{spacing}">
 <FieldData>
-{_text(_UNIT, cube.unit)}
-{_text(_ABOUT, provenance_text(meta))}
+{_string("unit", cube.unit)}
+{_string("provenance", provenance_text(meta))}
 </FieldData>
 <Piece Extent="{size}"><PointData Scalars={quoteattr(next(iter(arrays)))}>
-{chr(10).join(each)}
+{described}
 </PointData></Piece>
 </ImageData>
 """
     with (
         atomic_file(path, overwrite=overwrite) as temporary,
-        open(temporary, "wb") as f,
+        temporary.open("wb") as file,
     ):
-        f.write(head.encode() + _DATA)
-        for array in arrays.values():
-            f.write(np.uint64(array.nbytes).astype("<u8").tobytes())
-            f.write(array.tobytes())
-        f.write(_END)
+        file.write(head.encode() + _DATA)
+        for values in data:
+            file.write(values.nbytes.to_bytes(8, "little"))
+            file.write(values.tobytes())
+        file.write(_END)
 
 
 def read_vti(path: str | os.PathLike[str]) -> Cube:
@@ -90,22 +95,23 @@ def read_vti(path: str | os.PathLike[str]) -> Cube:
         if not data.endswith(_END):
             raise ValueError("its end is missing")
         image = ElementTree.fromstring(head + b"</VTKFile>")[0]
-        texts = {
-            str(part.get("Name")): bytes(
-                map(int, (part.text or "").split()[:-1])
-            ).decode()
-            for part in image.iterfind("FieldData/DataArray")
-        }
-        axes = _axes(image)
-        shape = tuple(len(axes[name]) for name in reversed(AXES))
-        arrays = {}
+        texts = {}
+        for part in image.iterfind("FieldData/DataArray"):
+            *codes, _ = map(int, (part.text or "").split())
+            texts[part.get("Name")] = bytes(codes).decode()
+        ends = image.attrib["WholeExtent"].split()[1::2]
+        starts, steps = (image.attrib[name].split() for name in ("Origin", "Spacing"))
+        x, y, z = (
+            float(start) + float(step) * np.arange(int(end) + 1)
+            for start, step, end in zip(starts, steps, ends, strict=True)
+        )
+        shape, arrays = (len(z), len(y), len(x)), {}
         for part in image.iterfind("Piece/PointData/DataArray"):
             place = int(part.attrib["offset"]) + 8
             values = np.frombuffer(data, "<f4", int(np.prod(shape)), place)
             arrays[part.attrib["Name"]] = values.reshape(shape).astype(np.float32)
-        return Cube(
-            **axes, arrays=arrays, unit=texts[_UNIT], meta=json.loads(texts[_ABOUT])
-        )
+        meta = json.loads(texts["provenance"])
+        return Cube(x=x, y=y, z=z, arrays=arrays, unit=texts["unit"], meta=meta)
     except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
         raise InputError(
             f"{source} is no VTK image that `dustmap export --vti` wrote, or is "
@@ -113,29 +119,10 @@ def read_vti(path: str | os.PathLike[str]) -> Cube:
         ) from error
 
 
-def _text(name: str, text: str) -> str:
-    """A string among the field data: its bytes as numbers, and a zero."""
+def _string(name: str, text: str) -> str:
+    """Write a string among the field data: its bytes as numbers, and a zero."""
     codes = " ".join(str(code) for code in (*text.encode(), 0))
     return (
         f'<DataArray type="String" Name="{name}" NumberOfTuples="1" format="ascii">'
         f"{codes}</DataArray>"
     )
-
-
-def _axes(image: ElementTree.Element) -> dict[str, Any]:
-    """Coordinates [pc] by axis."""
-    ends = [int(end) for end in image.attrib["WholeExtent"].split()[1::2]]
-    starts, steps = (map(float, image.attrib[n].split()) for n in ("Origin", "Spacing"))
-    return {
-        name: start + step * np.arange(end + 1)
-        for name, start, step, end in zip(AXES, starts, steps, ends, strict=True)
-    }
-
-
-def _at_points(cube: Cube, name: str) -> np.ndarray:
-    """An array on the cube's own grid, x fastest, with the finest values there are."""
-    array = cube.arrays[name]
-    if cube.finer:
-        z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        array = cube.sample(name, np.stack([x, y, z], axis=-1))
-    return np.ascontiguousarray(array, dtype="<f4")

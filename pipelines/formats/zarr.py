@@ -26,7 +26,7 @@ _VERSION, _NESTED = 2, 3
 _READABLE = (1, 2, 3)
 _RAYS, _COLUMNS = "extinction_", "column_"
 _TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
-# What the columns along an axis lie on: up and across.
+# Axes of the columns along an axis: up and across.
 _PLANES = {"x": ("z", "y"), "y": ("z", "x"), "z": ("y", "x")}
 # Cells along each side of a chunk.
 _CHUNK = 64

@@ -14,8 +14,14 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings, settled
 from pipelines.catalog.presets import load_preset
-from pipelines.catalog.readers import find_files, open_source
-from pipelines.catalog.source import ColumnInfo, Source, describe_absence, locate
+from pipelines.catalog.sources import (
+    ColumnInfo,
+    Source,
+    describe_absence,
+    find_files,
+    locate,
+    open_source,
+)
 from pipelines.catalog.units import sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
@@ -57,7 +63,7 @@ class TargetTable:
         preset: str | None = None,
         distance: bool = True,
     ) -> None:
-        self._sources = [open_source(file) for file in find_files([path])]
+        self._sources = [open_source(file) for file in find_files(path)]
         first = self._sources[0]
         user = {**_described(first, preset), **_mapped(mappings)}
         self._bindings = _bindings(first, user, distance)

@@ -13,7 +13,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.source import is_gzipped, refuse_duplicates, unreadable
+from pipelines.catalog.sources import is_gzipped, refuse_duplicates
+from pipelines.catalog.tables import unreadable
 
 # What people write where a number is missing.
 _MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")

@@ -39,7 +39,7 @@ class Losses:
         return (
             f"not seen of {self.drawn} drawn: {self.too_faint} too faint, "
             f"{self.poor_parallax} with a poor parallax, {self.dimmed} behind dust; "
-            f"{self.surplus} seen but not wanted"
+            f"{self.surplus} seen beyond the number of stars"
         )
 
 
@@ -91,7 +91,7 @@ def draw_sample(
 def measure(
     config: SimulateConfig, cube: Cube, sample: Sample, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Observe ``sample``: columns of the catalogue, by name.
+    """Observe ``sample``, and return columns of the catalogue by name.
 
     The extinction's error is log-normal around its median and grows with apparent
     magnitude; an outlier's extinction scatters by a multiple of its stated error.
@@ -129,7 +129,10 @@ def measure(
 def _draw_batch(
     config: SimulateConfig, cube: Cube, rng: np.random.Generator
 ) -> tuple[Sample, list[int]]:
-    """Stars seen among a batch; numbers drawn, too faint, of poor parallax, dimmed."""
+    """Draw a batch and keep the stars that are seen.
+
+    Return them, and the numbers drawn, too faint, of poor parallax, and dimmed.
+    """
     tracers, errors = config.tracers, config.errors
     position = _draw_positions(config, rng)
     distance = np.linalg.norm(position, axis=1)

@@ -138,21 +138,21 @@ class _Frame:
         return tuple(slice(n) for n in self.shape)
 
     def torus(self, pad: Sequence[int]) -> list[int]:
-        """Points of a torus with at least so many beside the grid's."""
+        """Return the points of a torus with at least ``pad`` beside the grid's."""
         sizes = zip(self.shape, pad, strict=True)
         return [cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes]
 
     def index(self) -> np.ndarray:
-        """Fractional indices of the grid's points in the coarsest, ``(3, z, y, x)``."""
+        """Return the points' fractional indices in the coarsest, ``(3, z, y, x)``."""
         return self.first + np.indices(self.shape, dtype=float) / 2**self.level
 
     def own(self, index: np.ndarray) -> np.ndarray:
-        """Indices in this grid of indices in the coarsest."""
+        """Convert indices in the coarsest grid to indices in this one."""
         return (index - self.first) * 2**self.level
 
 
 def _at(field: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """A periodic field at fractional indices ``(3, z, y, x)``."""
+    """Look a periodic field up at fractional indices ``(3, z, y, x)``."""
     return map_coordinates(field, index, order=3, mode="grid-wrap")
 
 

@@ -166,16 +166,21 @@ def check_manifest(
     folder = Path(directory)
     listed = _read_manifest(folder)
     present = set(_file_names(folder))
+    altered = []
+    for name in sorted(listed.keys() & present):
+        same = (folder / name).stat().st_size == listed[name].size
+        if not same or (hashes and digest_of(folder / name) != listed[name]):
+            altered.append(name)
     faults = {
         "missing": sorted(listed.keys() - present),
-        "altered": [
-            name
-            for name in sorted(listed.keys() & present)
-            if not _matches(folder / name, listed[name], hashes=hashes)
-        ],
+        "altered": altered,
         "not in the manifest": [] if allow_extra else sorted(present - listed.keys()),
     }
-    found = [_name_some(kind, names) for kind, names in faults.items() if names]
+    found = []
+    for kind, names in faults.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        if names:
+            found.append(f"{kind}: {', '.join(names[:_NAMED])}{more}")
     if found:
         raise _altered(folder, "; ".join(found))
     return listed
@@ -189,6 +194,7 @@ def _altered(folder: Path, how: str) -> InputError:
 
 
 def _read_manifest(folder: Path) -> dict[str, FileDigest]:
+    """Read a manifest that its marker says is whole."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     marker, manifest = folder / MARKER, folder / MANIFEST
@@ -213,24 +219,13 @@ def _read_manifest(folder: Path) -> dict[str, FileDigest]:
 
 
 def _file_names(folder: Path) -> list[str]:
+    """List all files under a folder, but for its manifest and marker."""
     names = [
         (Path(root) / name).relative_to(folder).as_posix()
         for root, _, files in os.walk(folder)
         for name in files
     ]
     return sorted(name for name in names if name not in (MANIFEST, MARKER))
-
-
-def _matches(path: Path, expected: FileDigest, *, hashes: bool) -> bool:
-    if path.stat().st_size != expected.size:
-        return False
-    return not hashes or digest_of(path) == expected
-
-
-def _name_some(kind: str, names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{kind}: {shown}{more}"
 
 
 def check_output(target: Path, *, overwrite: bool) -> None:

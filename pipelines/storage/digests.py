@@ -19,14 +19,14 @@ class FileDigest:
 
 
 def digest_of(path: Path) -> FileDigest:
-    """What a file holds, in short."""
+    """Return SHA-256 and size of a file."""
     with path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         return FileDigest(sha256=sha256, size=stream.tell())
 
 
 def input_digests(path: str | os.PathLike[str]) -> list[dict[str, str]]:
-    """Name and SHA-256 of an input file, or of every file of an input folder.
+    """List name and SHA-256 of an input file, or of every file of an input folder.
 
     Raises
     ------

@@ -11,30 +11,29 @@ A registry is TOML, a table for each map::
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tarfile
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from pipelines.base.errors import InputError
+from pipelines.base.progress import Progress
 from pipelines.storage.atomic import atomic_directory, check_output
+from pipelines.storage.digests import digest_of
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
-_PART, _TAR = ".part", (".tar", ".tar.gz", ".tgz")
+_TAR = (".tar", ".tar.gz", ".tgz")
 _NEEDED, _MORE = ("url", "sha256", "citation"), ("description", "doi")
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,61 +53,55 @@ class Published:
         return Path(unquote(urlparse(self.url).path)).name
 
     @property
-    def is_archive(self) -> bool:
-        """Whether it is a folder inside a tar archive."""
-        return self.file.endswith(_TAR)
-
-    @property
     def product(self) -> str:
-        """Usual name of what it becomes."""
-        for ending in _TAR:
-            if self.file.endswith(ending):
-                return self.file.removesuffix(ending)
-        return self.file
+        """Usual name of the map: a folder without the ending of its archive."""
+        endings = [ending for ending in _TAR if self.file.endswith(ending)]
+        return self.file.removesuffix(endings[0]) if endings else self.file
 
 
 def read_registry(place: str) -> dict[str, Published]:
-    """The maps of a registry by name.
-
-    Parameters
-    ----------
-    place
-        Path or URL of the file.
+    """Read the maps of a registry, a path or a URL, by name.
 
     Raises
     ------
     InputError
-        If it cannot be read, or an entry lacks something or says something unknown.
+        If it cannot be read, or an entry lacks a key or has an unknown one.
     """
     try:
-        with _opened(place, 0) as (stream, _, _):
-            content = tomllib.loads(stream.read().decode())
+        with _opened(place) as (stream, _, _):
+            entries = tomllib.loads(stream.read().decode()).get("maps", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{place} is no registry of maps: {error}") from error
-    entries = content.get("maps", {})
     if not entries:
         raise InputError(
             f"{place} names no map: expected tables [maps.NAME] with "
             f"{', '.join(_NEEDED)}"
         )
-    return {name: _entry(place, name, entry) for name, entry in entries.items()}
+    found = {}
+    for name, entry in entries.items():
+        keys = set(entry) if isinstance(entry, dict) else set()
+        for said, odd in (
+            ("lacks", [key for key in _NEEDED if key not in keys]),
+            ("has", sorted(keys - {*_NEEDED, *_MORE})),
+        ):
+            if odd:
+                raise InputError(
+                    f"{place}: [maps.{name}] {said} {', '.join(odd)}; expected "
+                    f"{', '.join(_NEEDED)} and maybe {', '.join(_MORE)}"
+                )
+        found[name] = Published(name=name, **{k: str(v) for k, v in entry.items()})
+        if len(found[name].sha256) != 64:
+            raise InputError(
+                f"{place}: [maps.{name}] sha256 is not 64 hexadecimal digits"
+            )
+    return found
 
 
-def fetch(
-    published: Published,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    progress: Progress = lambda _: None,
-) -> Path:
+def fetch(published: Published, output: Path, *, overwrite: bool = False) -> Path:
     """Download a map and verify it; an archive is unpacked.
 
-    What came before an interruption is kept in ``OUTPUT.part`` and not fetched again.
-
-    Parameters
-    ----------
-    progress
-        Called with the bytes that are there.
+    Bytes that came before an interruption stay in ``OUTPUT.part``, and only the rest is
+    fetched again where the server can send a part.
 
     Raises
     ------
@@ -117,88 +110,66 @@ def fetch(
         registry.
     """
     check_output(output, overwrite=overwrite)
-    part = output.with_name(output.name + _PART)
-    _download(published.url, part, progress)
-    found = _sha256(part)
-    if found != published.sha256.lower():
-        os.replace(part, wrong := output.with_name(output.name + ".wrong"))
-        raise InputError(
-            f"{published.url}: SHA-256 is {found}, the registry has "
-            f"{published.sha256}: the file was changed or is damaged. It is in "
-            f"{wrong}; ask whoever keeps the registry, or delete it and try again"
-        )
-    if published.is_archive:
-        _unpack(part, output, overwrite=overwrite)
-        part.unlink()
-    else:
-        os.replace(part, output)
-    return output
-
-
-def _entry(place: str, name: str, entry: Any) -> Published:
-    known = {*_NEEDED, *_MORE}
-    missing = [
-        key for key in _NEEDED if not isinstance(entry, dict) or key not in entry
-    ]
-    odd = [] if missing else sorted(set(entry) - known)
-    if missing or odd:
-        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(odd)}"
-        raise InputError(
-            f"{place}: [maps.{name}] {what}; expected {', '.join(_NEEDED)} and maybe "
-            f"{', '.join(_MORE)}"
-        )
-    if len(str(entry["sha256"])) != 64:
-        raise InputError(f"{place}: [maps.{name}] sha256 is not 64 hexadecimal digits")
-    return Published(name=name, **{key: str(value) for key, value in entry.items()})
-
-
-def _download(url: str, part: Path, progress: Progress) -> None:
-    """Go on where the part ends; from the start where a server cannot."""
+    url, part = published.url, output.with_name(output.name + ".part")
     have = part.stat().st_size if part.exists() else 0
-    with _opened(url, have) as (stream, start, size), part.open("ab") as file:
+    with (
+        _opened(url, have) as (stream, start, size),
+        part.open("ab") as file,
+        Progress(description=f"fetching {published.file}", unit="bytes") as progress,
+    ):
         file.truncate(start)
-        progress(start)
+        progress.update(start)
         while chunk := stream.read(_CHUNK):
-            file.write(chunk)
-            progress(file.tell())
+            progress.update(file.write(chunk))
         if size is not None and file.tell() < size:
             raise InputError(
                 f"{url} broke off after {file.tell():,} of {size:,} bytes: call again "
                 "to go on"
             )
+    found = digest_of(part).sha256
+    if found != published.sha256.lower():
+        os.replace(part, wrong := output.with_name(output.name + ".wrong"))
+        raise InputError(
+            f"{url}: SHA-256 is {found}, the registry has {published.sha256}: the file "
+            f"was changed or is damaged. It is in {wrong}; ask whoever keeps the "
+            "registry, or delete it and try again"
+        )
+    if published.product == published.file:
+        os.replace(part, output)
+    else:
+        _unpack(part, output, overwrite=overwrite)
+        part.unlink()
+    return output
 
 
 @contextmanager
-def _opened(place: str, start: int) -> Iterator[tuple[BinaryIO, int, int | None]]:
-    """A file or a URL from a byte on, the byte from which it really is, and its size.
+def _opened(place: str, start: int = 0) -> Iterator[tuple[Any, int, int | None]]:
+    """Open a path or a URL from a byte on.
+
+    Yields a binary stream, the byte from which it really is (0 where a server sends
+    the whole), and the size of the whole if known.
 
     Raises
     ------
     InputError
         If it cannot be read.
     """
-    parsed = urlparse(place)
-    if parsed.scheme not in ("", "file", "http", "https", "ftp"):
+    scheme = urlparse(place).scheme
+    if scheme not in ("", "file", "http", "https", "ftp"):
         raise InputError(
             f"{place}: expected a path, or a URL of https, http, ftp, file"
         )
+    url = place if scheme else Path(place).absolute().as_uri()
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    request = urllib.request.Request(url, headers=headers)
     try:
-        if parsed.scheme in ("", "file"):
-            path = Path(unquote(parsed.path)) if parsed.scheme else Path(place)
-            with path.open("rb") as file:
-                size = path.stat().st_size
-                file.seek(start if start <= size else 0)
-                yield file, file.tell(), size
-            return
-        headers = {"Range": f"bytes={start}-"} if start else {}
-        request = urllib.request.Request(place, headers=headers)
         try:
             answer: Any = urllib.request.urlopen(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             # All of it is there, or it has become shorter: verification decides.
             if error.code != 416:
                 raise
-            answer = urllib.request.urlopen(place, timeout=_TIMEOUT)
+            answer = urllib.request.urlopen(url, timeout=_TIMEOUT)
         with answer:
             begins = start if answer.status == 206 else 0
             length = answer.headers.get("Content-Length")
@@ -208,11 +179,6 @@ def _opened(place: str, start: int) -> Iterator[tuple[BinaryIO, int, int | None]
             f"{place} cannot be read ({error}): check the address and the network, "
             "then call again; what has come is kept"
         ) from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unpack(archive: Path, output: Path, *, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""Every iteration of a fit that was reported: one line of JSON each, as it goes."""
+"""The reported iterations of a fit: one line of JSON each, as it goes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Metrics(UserList[Record]):
     Parameters
     ----------
     path
-        The file, or ``None`` to keep them in memory only. What it holds beyond
-        ``known`` records is cut off: it will come again.
+        The file, or ``None`` to keep them in memory only. Records beyond ``known`` are
+        cut off: they will come again.
     known
         How many of its records count.
     """
@@ -44,7 +44,7 @@ class Metrics(UserList[Record]):
         self._stream = path.open("ab", buffering=0)
 
     def append(self, item: Record) -> None:
-        """One more; it is handed to the system at once."""
+        """Add a record and hand it to the system at once."""
         super().append(item)
         if self._stream is None:
             return
@@ -63,14 +63,14 @@ class Metrics(UserList[Record]):
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """No more records will come."""
+        """Close the file: no more records will come."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records of a file; a last line that was cut short is none of them.
+    """Read the records of a file, without a last line that was cut short.
 
     Raises
     ------

@@ -1,25 +1,21 @@
-"""A catalogue in the HATS layout through `dustmap ingest`: stars per second, memory.
+"""Simulated catalogues through `dustmap ingest`: stars per second, memory, disk.
 
-Simulated stars, uniform over the sky, are written as a partitioned tree of parquet
-files with five columns that are used, an identifier and a quality flag that cuts a
-tenth. Each run is a process of its own, with as many processes under it as workers.
-Memory is their proportional set sizes together, asked for every tenth of a second:
-files that are mapped into memory count as far as they are at hand.
+Stars, uniform over the sky, are written as a folder of parquet files with five columns
+that are used, an identifier and a quality flag that cuts a tenth. Each run is a process
+of its own. Memory is its proportional set size, sampled every tenth of a second: files
+that are mapped into memory count as far as they are at hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import healpy
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +27,7 @@ from pipelines.base.measurement import Row
 MAPS = ("ra=ra:deg", "dec=dec:deg", "distance=d:pc")
 MAPS += ("extinction=a:mag", "extinction_error=s:mag")
 _PROGRAM = "from pipelines.cli import main; main()"
-_ORDER = 2
+_PER_FILE = 10**6
 
 
 def main() -> None:
@@ -39,19 +35,22 @@ def main() -> None:
     report = Report.of("ingest", __doc__, options)
     rows: list[Row] = []
     for stars in options.stars:
-        source = options.output / "work" / f"hats-{stars}"
+        source = options.output / "work" / f"stars-{stars}"
         if not source.exists():
-            write_tree(source, stars, options.seed)
-        for workers in options.workers:
-            print(f"{stars:,} stars, {workers} workers", file=sys.stderr, flush=True)
-            rows.append(one_run(source, stars, workers))
+            write_files(source, stars, options.seed)
+        for name in ("folder", "one.parquet"):
+            for workers in options.workers:
+                print(
+                    f"{stars:,} stars, {workers} threads", file=sys.stderr, flush=True
+                )
+                rows.append(one_run(source, stars, name, workers))
     report.tables = {"Ingestion": rows}
     report.write(options.output, lambda figure: draw(figure, rows))
 
 
-def one_run(source: Path, stars: int, workers: int) -> Row:
-    """Ingest once; the folder that comes out is measured and removed."""
-    output = source.with_name(f"{source.name}-out")
+def one_run(source: Path, stars: int, name: str, workers: int) -> Row:
+    """Ingest once; the output is measured."""
+    output = source.with_name(name)
     words = ["ingest", str(source), "-o", str(output), "--where", "ruwe < 1.4"]
     words += ["--workers", str(workers), "--overwrite"]
     words += [word for item in MAPS for word in ("--map", item)]
@@ -61,112 +60,73 @@ def one_run(source: Path, stars: int, workers: int) -> Row:
     )
     peak, spilled = 0, 0
     while child.poll() is None:
-        peak = max(peak, sum(memory(pid) for pid in family(child.pid)))
-        spilled = max(spilled, spill_bytes(output))
+        peak = max(peak, memory(child.pid))
+        # The ingestion renames and deletes its files while this looks.
+        with contextlib.suppress(FileNotFoundError):
+            waiting = output.parent.glob(f".{name}.*.part/*")
+            spilled = max(spilled, sum(p.stat().st_size for p in waiting))
         time.sleep(0.1)
     wall = time.perf_counter() - started
     spent = processor_time() - before
     if child.returncode:
         raise RuntimeError(f"dustmap {' '.join(words)} failed")
-    written = sum(p.stat().st_size for p in output.iterdir())
-    read = sum(p.stat().st_size for p in source.rglob("*.parquet"))
-    parts = len(list(output.glob("*.parquet")))
+    parts = list(output.iterdir()) if output.is_dir() else [output]
     return {
         "stars": stars,
-        "workers": workers,
+        "output": name,
+        "threads": workers,
         "wall [s]": wall,
         "CPU [s]": spent,
         "stars/s": stars / wall,
         "stars per CPU second": stars / spent,
-        "peak, all processes [GiB]": peak / 2**30,
-        "input [byte/star]": read / stars,
-        "spilled [byte/star]": spilled / stars,
-        "output [byte/star]": written / stars,
-        "partitions": parts,
+        "peak [GiB]": peak / 2**30,
+        "temporary files [byte/star]": spilled / stars,
+        "output [byte/star]": sum(p.stat().st_size for p in parts) / stars,
     }
 
 
 def processor_time() -> float:
-    """CPU time of the processes that have ended [s], and of those under them."""
+    """CPU time of the processes that have ended [s]."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def family(pid: int) -> Iterator[int]:
-    """A process and all under it."""
-    yield pid
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-            for child in text.split():
-                yield from family(int(child))
-    except (FileNotFoundError, ProcessLookupError):
-        return
-
-
 def memory(pid: int) -> int:
     """Proportional set size [byte]; nought of a process that has ended."""
-    try:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError):
-        pass
     return 0
 
 
-def spill_bytes(output: Path) -> int:
-    """Return the size of the temporary files of an ingestion [byte]."""
-    total = 0
-    # The ingestion renames and deletes them while this looks.
-    with contextlib.suppress(FileNotFoundError):
-        for path in output.parent.glob(f".{output.name}.*.part/*"):
-            if path.suffix in (".arrow", ".npy"):
-                with contextlib.suppress(FileNotFoundError):
-                    total += path.stat().st_size
-    return total
-
-
-def write_tree(folder: Path, stars: int, seed: int) -> None:
-    """A catalogue of about equal partitions over the whole sky."""
+def write_files(folder: Path, stars: int, seed: int) -> None:
+    """A catalogue in files of a million stars."""
     rng = np.random.default_rng(seed)
-    pixels = 12 * 4**_ORDER
-    counts = rng.multinomial(stars, np.full(pixels, 1 / pixels))
-    level = folder / "dataset" / f"Norder={_ORDER}" / "Dir=0"
-    level.mkdir(parents=True)
-    for pixel, n in enumerate(counts):
-        # Places anywhere in the pixel: those of its descendants at order 15.
-        shift = 2 * (15 - _ORDER)
-        inside = (pixel << shift) + rng.integers(0, 1 << shift, n)
-        ra, dec = healpy.pix2ang(2**15, inside, nest=True, lonlat=True)
+    folder.mkdir(parents=True)
+    for start in range(0, stars, _PER_FILE):
+        n = min(_PER_FILE, stars - start)
         columns = {
-            "source_id": (inside << 32) + rng.permutation(n),
-            "ra": ra,
-            "dec": dec,
+            "source_id": start + rng.permutation(n),
+            "ra": rng.uniform(0, 360, n),
+            "dec": np.rad2deg(np.arcsin(rng.uniform(-1, 1, n))),
             "d": rng.uniform(50, 5000, n),
             "a": rng.normal(1.0, 0.5, n),
             "s": rng.uniform(0.02, 0.1, n),
             "ruwe": np.where(rng.random(n) < 0.1, 2.0, 1.0),
         }
-        path = level / f"Npix={pixel}.parquet"
+        path = folder / f"{start // _PER_FILE:05d}.parquet"
         pq.write_table(pa.table(columns), path, row_group_size=1 << 17)
-    listing = "".join(f"{_ORDER},{pixel}\n" for pixel in range(pixels))
-    (folder / "partition_info.csv").write_text(f"Norder,Npix\n{listing}")
-    (folder / "hats.properties").write_text(
-        f"dataproduct_type=object\nhats_nrows={stars}\n"
-    )
 
 
 def draw(figure: Figure, rows: list[Row]) -> None:
     """Rate and memory against the number of stars."""
     left, right = figure.subplots(1, 2)
-    for workers in sorted({int(row["workers"]) for row in rows}):
-        own = [row for row in rows if row["workers"] == workers]
-        stars = [row["stars"] for row in own]
-        label = f"{workers} worker" + "s" * (workers != 1)
+    for name, workers in sorted({(row["output"], row["threads"]) for row in rows}):
+        own = [r for r in rows if (r["output"], r["threads"]) == (name, workers)]
+        stars, label = [row["stars"] for row in own], f"{name}, {workers} threads"
         left.plot(stars, [row["stars/s"] for row in own], "o-", label=label)
-        peak = [row["peak, all processes [GiB]"] for row in own]
-        right.plot(stars, peak, "o-", label=label)
+        right.plot(stars, [row["peak [GiB]"] for row in own], "o-", label=label)
     for axes, label in ((left, "stars per second"), (right, "peak memory [GiB]")):
         axes.set(xlabel="stars", ylabel=label, xscale="log", ylim=(0, None))
         axes.legend(frameon=False)

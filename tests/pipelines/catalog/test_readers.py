@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 from small_catalogue import MAP, UNITS, write_csv
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.readers import open_source, read_columns
+from pipelines.catalog.sources import open_source, read_columns
 from pipelines.catalog.tables import write_table
 
 

@@ -239,7 +239,7 @@ def test_a_new_exporter_is_a_file_and_a_line_in_the_registry(
     assert done.paths == [target]
     grid = positive_run.plan.grid
     assert target.read_text() == str(grid.shape[::-1])
-    from pipelines.cli import exports
+    from pipelines.cli import products
 
-    again = importlib.reload(exports).export
+    again = importlib.reload(products).export
     assert "--shape" in {name for option in again.params for name in option.opts}

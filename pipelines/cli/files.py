@@ -1,8 +1,7 @@
-"""The verb that fetches published maps."""
+"""Verbs on whole files: verify and fetch."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -14,9 +13,21 @@ _VARIABLE = "DUSTMAP_REGISTRY"
 
 
 @click.command()
+@click.argument("path", type=OUT)
+@reporting
+def verify(path: Path) -> None:
+    """Check a run folder (also of a fit that is not finished), checkpoint, zarr store,
+    FITS, HEALPix or parquet file for damage."""
+    from pipelines.verify import verify as check
+
+    click.echo(check(path))
+
+
+@click.command()
 @click.argument("name", required=False)
 @click.option(
     "--registry",
+    envvar=_VARIABLE,
     help=f"File or URL that lists maps.  [default: ${_VARIABLE}]",
 )
 @click.option("-o", "--output", type=OUT, help="Where to.  [default: the map's name]")
@@ -33,37 +44,22 @@ def fetch(
 
     An interrupted download goes on with the same command.
     """
-    from pipelines.base.progress import Progress
     from pipelines.storage.fetching import fetch as run_fetch
     from pipelines.storage.fetching import read_registry
 
-    place = registry or os.environ.get(_VARIABLE)
-    if not place:
+    if not registry:
         raise InputError(
-            "which maps there are stands in a registry: --registry FILE, or "
-            f"${_VARIABLE}"
+            f"no registry of maps is given: --registry FILE, or ${_VARIABLE}"
         )
-    maps = read_registry(place)
+    maps = read_registry(registry)
     if name is None:
         for known in maps.values():
             click.echo(f"{known.name}: {known.description or known.file}")
         return
     if name not in maps:
-        raise InputError(f"{place} has no map {name!r}; it has {', '.join(maps)}")
-    wanted = maps[name]
-    with Progress(description=f"fetching {wanted.file}", unit="bytes") as progress:
-        done = 0
-
-        def on_bytes(have: int) -> None:
-            nonlocal done
-            progress.update(have - done)
-            done = have
-
-        made = run_fetch(
-            wanted,
-            output or Path(wanted.product),
-            overwrite=overwrite,
-            progress=on_bytes,
-        )
+        raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
+    made = run_fetch(
+        maps[name], output or Path(maps[name].product), overwrite=overwrite
+    )
     click.echo(str(made))
-    click.echo(f"cite: {wanted.citation}", err=True)
+    click.echo(f"cite: {maps[name].citation}", err=True)

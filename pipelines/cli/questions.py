@@ -1,4 +1,4 @@
-"""The verb that asks a map at coordinates."""
+"""Verbs that ask a map: query and predict."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pipelines.cli.reporting import (
     OUT,
     OVERWRITE,
     RIGHT_ASCENSION,
+    Parsed,
     band_options,
     fill_of,
     fill_options,
@@ -23,13 +24,19 @@ from pipelines.cli.reporting import (
 )
 
 if TYPE_CHECKING:
-    from astropy.coordinates import SkyCoord
-
     from pipelines.bands import Conversion
     from pipelines.query.beams import Beam
-    from pipelines.query.map import DustMap
     from pipelines.query.table import AnyMap, QueryOptions
     from pipelines.query.targets import TargetTable
+
+
+def _percentiles(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"expected numbers separated by commas, got {text!r}"
+        ) from None
 
 
 @click.command()
@@ -50,7 +57,12 @@ if TYPE_CHECKING:
 @click.option(
     "--mode", help="One of mean, std, median, percentile, samples, random_sample."
 )
-@click.option("--pct", metavar="P,P,...", help="Percentiles of --mode percentile.")
+@click.option(
+    "--pct",
+    type=Parsed("percentiles", _percentiles),
+    metavar="P,P,...",
+    help="Percentiles of --mode percentile.",
+)
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
 @click.option(
     "--at-extinction",
@@ -95,26 +107,62 @@ def query(map_: Path, **options: Any) -> None:
     distance, is NaN, with flags.
     """
     from pipelines.query import open_map
-
-    dust = filled(open_map(map_, samples=options["samples"]), options)
-    wanted = _wanted(options, dust)
-    if options["table"] is None:
-        _one(dust, options, wanted)
-    else:
-        _many(dust, options, wanted)
-
-
-def filled(dust: DustMap, options: dict[str, Any]) -> AnyMap:
-    """The map, continued by the one that is wanted, if any."""
     from pipelines.query.filling import FilledMap
+    from pipelines.query.targets import TargetTable
 
+    dust: AnyMap = open_map(map_, samples=options["samples"])
     other, beyond = fill_of(options)
-    if other is None:
-        return dust
-    return FilledMap(own=dust, other=other, beyond=beyond or "box")
+    if other is not None:
+        dust = FilledMap(own=dust, other=other, beyond=beyond or "box")
+    wanted = _question(dust, options)
+    if options["table"] is None:
+        _answer_one(dust, options, wanted)
+        return
+    if options["output"] is None:
+        raise InputError("a table of answers needs a name: -o answers.parquet")
+    if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
+        raise InputError("give a table or one place, not both")
+    targets = TargetTable(
+        options["table"],
+        options["mappings"],
+        preset=options["preset"],
+        distance=not wanted.directions,
+    )
+    _answer_table(dust, targets, options, wanted)
 
 
-def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
+@click.command()
+@click.argument("run", type=OUT)
+@click.argument("table", type=OUT)
+@target_options
+@click.option("--prefix", default="", help="Put before the names of answers.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=OUT,
+    help="Table to make: .parquet, .csv, .ecsv, .fits or .vot.",
+)
+@band_options
+@OVERWRITE
+@reporting
+def predict(run: Path, table: Path, **options: Any) -> None:
+    """Extinction and density, with std and quantiles, at the rows of TABLE.
+
+    Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
+    """
+    from pipelines.query.opening import open_run
+    from pipelines.query.table import QueryOptions
+    from pipelines.query.targets import TargetTable
+
+    dust = open_run(run)
+    change = _conversion(dust, options)
+    wanted = QueryOptions(change=change, prefix=options["prefix"])
+    targets = TargetTable(table, options["mappings"], preset=options["preset"])
+    _answer_table(dust, targets, options, wanted)
+
+
+def _question(dust: AnyMap, options: dict[str, Any]) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
@@ -122,12 +170,6 @@ def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
         raise InputError("--total is an extinction: it does not go with --differential")
     if pct and options["mode"] not in (None, "percentile"):
         raise InputError(f"--pct goes with --mode percentile, not {options['mode']}")
-    try:
-        percentiles = tuple(float(part) for part in pct.split(",")) if pct else ()
-    except ValueError:
-        raise InputError(
-            f"--pct takes numbers separated by commas, got {pct!r}"
-        ) from None
     both = (True,) if total else (True, False)
     beam = _beam(options)
     if beam is not None and not dust.has_samples:
@@ -140,18 +182,18 @@ def _wanted(options: dict[str, Any], dust: AnyMap) -> QueryOptions:
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
         mode="percentile" if pct else options["mode"],
-        pct=percentiles,
+        pct=pct or (),
         total=total,
         extinction=options["at_extinction"],
         beam=beam,
         seed=options["seed"],
-        change=change_of(dust, options),
+        change=_conversion(dust, options),
         prefix=options["prefix"],
     )
 
 
 def _beam(options: dict[str, Any]) -> Beam | None:
-    """The beam that extinctions are averaged over, if there is one."""
+    """Return the beam that extinctions are averaged over, if there is one."""
     from pipelines.query.beams import Beam
 
     radius, fwhm = options["radius"], options["fwhm"]
@@ -169,8 +211,8 @@ def _beam(options: dict[str, Any]) -> Beam | None:
     return Beam(radius=radius, fwhm=fwhm)
 
 
-def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
-    """The conversion to the band that is wanted, told where there is one."""
+def _conversion(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
+    """Return the conversion to the user's band, printed where there is one."""
     from pipelines.bands import wanted_conversion
 
     change = wanted_conversion(
@@ -185,34 +227,13 @@ def change_of(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
     return change
 
 
-def _many(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
-    from pipelines.query.targets import TargetTable
-
-    output = options["output"]
-    if output is None:
-        raise InputError("a table of answers needs a name: -o answers.parquet")
-    if any(options[name] is not None for name in ("l", "b", "ra", "dec")):
-        raise InputError("give a table or one place, not both")
-    targets = TargetTable(
-        options["table"],
-        options["mappings"],
-        preset=options["preset"],
-        distance=not wanted.directions,
-    )
-    tell_answers(dust, targets, wanted, output, overwrite=options["overwrite"])
-
-
-def tell_answers(
-    dust: AnyMap,
-    targets: TargetTable,
-    wanted: QueryOptions,
-    output: Path,
-    *,
-    overwrite: bool,
+def _answer_table(
+    dust: AnyMap, targets: TargetTable, options: dict[str, Any], wanted: QueryOptions
 ) -> None:
     """Write a table of answers, and say how many rows are inside the map."""
     from pipelines.query.table import write_answers
 
+    output, overwrite = options["output"], options["overwrite"]
     counts = write_answers(dust, targets, wanted, output, overwrite=overwrite)
     rows = counts.pop("rows")
     counts["outside the map"] = rows - counts["inside"]
@@ -220,29 +241,15 @@ def tell_answers(
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
-def _one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _answer_one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+    """Print the answers at the place of the command line, with units and flags."""
     from pipelines.query.table import ask, band_of, rounded
+    from pipelines.query.targets import coordinates
 
     if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
         raise InputError("-o, --map, --preset and --prefix go with a table of places")
-    columns, units = ask(dust, _place(options, wanted), wanted)
-    columns = rounded(columns)
-    width = max(map(len, columns))
-    for name, unit in units.items():
-        click.echo(f"{name:{width}} {columns[name][0]:12.6g} {unit}")
-    true = [name for name, column in columns.items() if name not in units and column]
-    said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
-    click.echo(f"{'flags':{width}} {said}")
-    if band := band_of(dust, wanted):
-        click.echo(f"{'band':{width}} {band}")
-
-
-def _place(options: dict[str, Any], wanted: QueryOptions) -> SkyCoord:
-    """The place of the command line, shape ``(1,)``."""
-    from pipelines.query.targets import coordinates
-
     angles = ("l", "b", "ra", "dec")
-    given = {n: options[n] for n in angles if options[n] is not None}
+    given = {name: options[name] for name in angles if options[name] is not None}
     if set(given) not in ({"l", "b"}, {"ra", "dec"}):
         raise InputError("give a table, or one place: --l and --b, or --ra and --dec")
     if not wanted.directions:
@@ -252,4 +259,14 @@ def _place(options: dict[str, Any], wanted: QueryOptions) -> SkyCoord:
                 "through the whole map, --at-extinction MAG for the distance itself"
             )
         given["distance"] = options["distance"]
-    return coordinates({n: np.array([v]) for n, v in given.items()}, "the place")
+    place = {name: np.array([value]) for name, value in given.items()}
+    columns, units = ask(dust, coordinates(place, "the place"), wanted)
+    columns = rounded(columns)
+    width = max(map(len, columns))
+    for name, unit in units.items():
+        click.echo(f"{name:{width}} {columns[name][0]:12.6g} {unit}")
+    true = [name for name, column in columns.items() if name not in units and column]
+    said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
+    click.echo(f"{'flags':{width}} {said}")
+    if band := band_of(dust, wanted):
+        click.echo(f"{'band':{width}} {band}")

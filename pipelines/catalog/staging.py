@@ -1,0 +1,244 @@
+"""Sound rows in a DuckDB database, between the sources and the table.
+
+DuckDB finds repeated identifiers, computes quantiles and sorts. Beyond `MEMORY` it
+writes to a folder on disk, so that memory does not grow with the catalogue. Every
+query of rows ends in a total order, the number of the file and of the row in it:
+results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import healpy
+import numpy as np
+import pyarrow as pa
+
+from pipelines.base.errors import InputError
+from pipelines.catalog.rows import Columns
+from pipelines.catalog.tables import to_arrow
+
+MEMORY = "512MiB"
+DEEPEST = 29
+"""HEALPix order of the sorting, 0.4 milliarcseconds."""
+_ROWS_PER_BATCH = 1 << 18
+
+
+class Repeats(NamedTuple):
+    """Rows whose identifier came before.
+
+    ``within`` counts those of one catalogue, ``across`` objects that an earlier
+    catalogue has, ``pairs`` the objects that two catalogues share, by their numbers.
+    """
+
+    within: int
+    across: int
+    pairs: dict[tuple[int, int], int]
+
+
+class Staging:
+    """The rows of all sources, with canonical and carried columns.
+
+    ``folder`` holds the rows that exceed `MEMORY`. In the database columns are ``c0,
+    c1, ...``, since SQL does not tell capitals apart. Beside them are the numbers of
+    the catalogue, the file and the row, and the HEALPix pixel (NESTED, order
+    `DEEPEST`, Galactic).
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.schema: pa.Schema = pa.schema([])
+        self._connection = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": MEMORY,
+                "temp_directory": str(folder),
+                "threads": threads,
+                "preserve_insertion_order": False,
+            },
+        )
+        self._run("SET enable_external_access = false")
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def add(
+        self,
+        rows: np.ndarray,
+        columns: Columns,
+        *,
+        path: Path,
+        file: int,
+        catalogue: int,
+    ) -> None:
+        """Append columns, shape ``(n,)``, of the numbered rows of a file.
+
+        Raises
+        ------
+        InputError
+            If the columns are others than those before, or a conversion to their types
+            would lose something.
+        """
+        table = pa.table({name: to_arrow(column) for name, column in columns.items()})
+        first = not self.schema.names
+        self.schema = table.schema if first else self.schema
+        try:
+            # Arrow's errors are ValueErrors, also those of other names than before.
+            table = table.cast(self.schema)
+        except (ValueError, pa.ArrowException) as error:
+            raise InputError(
+                f"the sources' columns do not fit together: {path} gives "
+                f"{list(columns)} after {self.schema.names}: {error}"
+            ) from error
+        place = (columns["l"], columns["b"])
+        pixel = healpy.ang2pix(2**DEEPEST, *place, nest=True, lonlat=True)
+        own: dict[str, Any] = dict(zip(self._names, table.columns, strict=True))
+        own |= {"catalogue": np.full(len(rows), catalogue, np.int32)}
+        own |= {"file": np.full(len(rows), file, np.int32), "row": rows, "pixel": pixel}
+        self._connection.register("batch", pa.table(own))
+        if first:
+            self._run("CREATE TABLE stars AS FROM batch LIMIT 0")
+        self._run("INSERT INTO stars FROM batch")
+        self._connection.unregister("batch")
+
+    def drop_repeats(self, *, across: bool) -> Repeats:
+        """Drop later rows of an identifier in a catalogue, or in all if ``across``."""
+        if "source_id" not in self.schema.names:
+            return Repeats(0, 0, {})
+        # Few identifiers occur twice: only their rows are sorted.
+        self._run(
+            f"""CREATE TEMP TABLE repeats AS
+            SELECT rowid AS place, catalogue, {self._column("source_id")} AS id,
+                row_number() OVER (
+                    PARTITION BY id, catalogue ORDER BY file, row) > 1 AS within,
+                row_number() OVER (PARTITION BY id ORDER BY file, row) > 1 AS again
+            FROM stars WHERE id IN (
+                SELECT {self._column("source_id")} AS id FROM stars
+                GROUP BY id HAVING count(*) > 1)"""
+        )
+        within, others = self._one(
+            "SELECT count(*) FILTER (within), count(*) FILTER (again AND NOT within) "
+            "FROM repeats"
+        )
+        pairs = self._run(
+            """SELECT a.catalogue, b.catalogue, count(*)
+            FROM repeats a JOIN repeats b ON a.id = b.id AND a.catalogue < b.catalogue
+            WHERE NOT a.within AND NOT b.within GROUP BY ALL ORDER BY ALL"""
+        )
+        chosen = "again" if across else "within"
+        self._run(
+            "DELETE FROM stars "
+            f"WHERE rowid IN (SELECT place FROM repeats WHERE {chosen})"
+        )
+        return Repeats(within, others, {(a, b): count for a, b, count in pairs})
+
+    def count(self) -> dict[int, int]:
+        """Return the number of rows of each catalogue that has any."""
+        if not self.schema.names:
+            return {}
+        found = self._run(
+            "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
+        )
+        return dict(found)
+
+    def places(self, enough: int) -> int:
+        """Return the number of distinct positions, up to ``enough``."""
+        if not self.schema.names:
+            return 0
+        names = ", ".join(map(self._column, ("l", "b", "distance")))
+        for some in (f"(FROM stars LIMIT {1000 * enough})", "stars"):
+            query = f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM {some})"
+            (found,) = self._one(query)
+            if found >= enough:
+                return enough
+        return found
+
+    def farthest(self) -> float:
+        """Return the largest distance [pc]."""
+        return self._one(f"SELECT max({self._column('distance')}) FROM stars")[0]
+
+    def negative(self, name: str) -> int:
+        """Return how many values of a column are negative; 0 if there is none."""
+        if name not in self.schema.names:
+            return 0
+        where = f"{self._column(name)} < 0"
+        return self._one(f"SELECT count(*) FROM stars WHERE {where}")[0]
+
+    def quantiles(self, name: str, percents: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the k-th smallest of the n values, ``k = ⌈percent · n / 100⌉``.
+
+        They are exact: the values are sorted, on disk where they exceed `MEMORY`.
+        """
+        column, total = self._column(name), sum(self.count().values())
+        places = [max(-(-percent * total // 100), 1) for percent in percents]
+        found = self._run(
+            f"""SELECT place, value FROM (
+                SELECT {column} AS value, row_number() OVER (ORDER BY {column}) AS place
+                FROM stars) WHERE place IN {tuple(places)} ORDER BY place"""
+        )
+        values = dict(found)
+        return tuple(values[place] for place in places)
+
+    def spread(self, name: str, low: float, high: float) -> float:
+        """Return the standard deviation of the values from ``low`` to ``high``."""
+        column = self._column(name)
+        return self._one(
+            f"SELECT stddev_pop({column}) FROM stars "
+            f"WHERE {column} BETWEEN {low!r} AND {high!r}"
+        )[0]
+
+    def in_order(self) -> Iterator[pa.Table]:
+        """Yield all rows in the order of the sources."""
+        for table, _ in self._sorted("file, row"):
+            yield table
+
+    def partitions(self, stars: int, order: int = DEEPEST) -> Iterator[pa.Table]:
+        """Yield all rows in the order of the sky, about ``stars`` at a time.
+
+        Equal pixels are in the order of the sources. A pixel of the HEALPix ``order``
+        is never divided, whatever it holds.
+        """
+        rows, pixels = self.schema.empty_table(), np.empty(0, np.int64)
+        for table, pixel in self._sorted("pixel, file, row"):
+            rows = pa.concat_tables([rows, table])
+            pixels = np.append(pixels, pixel >> 2 * (DEEPEST - order))
+            ends = 1 + np.flatnonzero(np.diff(pixels))
+            start = 0
+            while len(rows) - start > stars and ends.size and ends[-1] > start:
+                # The last end that is near enough, or else the first one.
+                last = np.searchsorted(ends, start + stars, side="right") - 1
+                first = np.searchsorted(ends, start, side="right")
+                end = int(ends[max(last, first)])
+                yield rows.slice(start, end - start)
+                start = end
+            rows, pixels = rows.slice(start), pixels[start:]
+        if len(rows):
+            yield rows
+
+    def _sorted(self, order: str) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """Yield rows and their pixels, shape ``(n,)``."""
+        names = ", ".join([*self._names, "pixel"])
+        found = self._connection.sql(f"SELECT {names} FROM stars ORDER BY {order}")
+        for batch in found.to_arrow_reader(_ROWS_PER_BATCH):
+            *columns, pixel = batch.columns
+            table = pa.table(columns, names=self.schema.names)
+            yield table.cast(self.schema), pixel.to_numpy()
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"c{number}" for number in range(len(self.schema))]
+
+    def _column(self, name: str) -> str:
+        return f"c{self.schema.get_field_index(name)}"
+
+    def _one(self, query: str) -> tuple[Any, ...]:
+        return self._run(query)[0]
+
+    def _run(self, query: str) -> list[tuple[Any, ...]]:
+        # DuckDB refuses other work before the last row of a result was fetched.
+        return self._connection.execute(query).fetchall()

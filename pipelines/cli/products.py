@@ -1,0 +1,374 @@
+"""Verbs that make files of a map: export, plot, report, compare."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.base.errors import InputError
+from pipelines.cli.reporting import (
+    ANGLE,
+    ANGLES,
+    DIRECTION,
+    LENGTH,
+    LENGTHS,
+    OUT,
+    OVERWRITE,
+    Parsed,
+    band_options,
+    fill_of,
+    fill_options,
+    reporting,
+)
+from pipelines.export.registry import EXPORTERS, usual_targets
+
+
+def _products(command: Any) -> Any:
+    """Add an option for every product that can be written."""
+    for name, exporter in reversed(EXPORTERS.items()):
+        option = click.option(f"--{name}", type=OUT, multiple=True, help=exporter.help)
+        command = option(command)
+    return command
+
+
+def _box(text: str) -> dict[str, tuple[float, float]]:
+    from pipelines.export.options import parse_box
+
+    return parse_box(text)
+
+
+@click.command()
+@click.argument("run", type=OUT)
+@_products
+@click.option(
+    "--distances",
+    type=LENGTHS,
+    metavar="PC,PC,...",
+    help="Distances of HEALPix maps and images [pc].  [default of images: the farthest "
+    "round one that the box holds on 90% of it]",
+)
+@click.option(
+    "--shell-edges",
+    type=LENGTHS,
+    metavar="PC,PC,...",
+    help="Edges of the shells [pc].",
+)
+@click.option("--nside", type=int, help="Resolution of all that is on HEALPix pixels.")
+@click.option(
+    "--ordering",
+    type=click.Choice(["nested", "ring"]),
+    help="Of the pixels in HEALPix files; nested unless given.",
+)
+@click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
+@click.option(
+    "--center",
+    "centre",
+    type=DIRECTION,
+    metavar="L,B",
+    help="Of images.  [default: 0,0]",
+)
+@click.option(
+    "--field",
+    "size",
+    type=ANGLES,
+    metavar="W,H",
+    help="Size of images [deg].  [default: the whole sky, or 20,20]",
+)
+@click.option("--pixel", type=ANGLE, help="Side of their pixels [deg].  [default: 0.5]")
+@click.option("--header", type=OUT, help="FITS file or cards that give all four.")
+@fill_options
+@band_options
+@click.option(
+    "--box",
+    type=Parsed("box", _box),
+    default={},
+    metavar="x=LO:HI,y=...",
+    help="Only the density in this box [pc]; extinction of the zarr only as far as the "
+    "box's farthest corner.",
+)
+@click.option(
+    "--sphere",
+    type=LENGTH,
+    metavar="PC",
+    help="Only what is within this distance: density, and extinction of the zarr.",
+)
+@click.option(
+    "--spacing",
+    type=LENGTH,
+    metavar="PC",
+    help="Cells of the density this far apart, finer than the grid's or coarser.",
+)
+@click.option(
+    "--samples",
+    type=int,
+    metavar="N",
+    help="Posterior samples of the density that the zarr store holds.",
+)
+@OVERWRITE
+@reporting
+def export(run: Path, overwrite: bool, **chosen: Any) -> None:
+    """Write the map of RUN: density and integrated extinction, with whom to cite.
+
+    Without a choice of outputs they are written into RUN: map.zarr, map.fits and
+    map.healpix.fits.
+    """
+    from pipelines.export.exporters import export_run
+    from pipelines.export.options import ExportOptions
+    from pipelines.formats.images import Field
+
+    outputs = {name: chosen.pop(name) for name in EXPORTERS}
+    targets = {name: paths for name, paths in outputs.items() if paths}
+    names = ("projection", "centre", "size", "pixel", "header")
+    view = {name: chosen.pop(name) for name in names}
+    view = {name: value for name, value in view.items() if value is not None}
+    if "header" in view and len(view) > 1:
+        raise InputError(
+            "--header gives projection, center, field and pixels: drop these"
+        )
+    fill, beyond = fill_of(chosen)
+    options = ExportOptions(
+        field=Field(**view) if view else None,
+        fill=fill,
+        fill_beyond=beyond,
+        **chosen,
+    )
+    done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
+    if done.change is not None:
+        click.echo(done.change.summary(), err=True)
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    for path in done.paths:
+        click.echo(str(path))
+
+
+class _Kind(click.ParamType):
+    """A figure by its name in the registry, which is heavy to import."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if value not in (kinds := self._kinds()):
+            self.fail(f"{value!r} is not one of {', '.join(kinds)}", param, ctx)
+        return value
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        return f"[{'|'.join(self._kinds())}]"
+
+    def _kinds(self) -> list[str]:
+        from pipelines.figures.registry import KINDS
+
+        return list(KINDS)
+
+
+@click.command()
+@click.argument("source", metavar="RUN_OR_MAP", type=OUT)
+@click.option("-o", "--output", required=True, type=OUT, help="Folder for figures.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=_Kind(),
+    help="What to draw; may be repeated. Default: all that RUN_OR_MAP has data for.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(("png", "pdf", "svg")), default="png"
+)
+@click.option("--dpi", type=click.FloatRange(min=30, max=2400), default=300.0)
+@click.option(
+    "--width",
+    type=click.FloatRange(min=80, max=400),
+    default=180.0,
+    help="Of the page [mm]: 88 is a journal's column, 180 (the default) two.",
+)
+@click.option(
+    "--log/--linear",
+    default=None,
+    help="Colours; linear, but edge-on logarithmic where the plane outshines the rest.",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="PC",
+    help="edge-on: look through |y| < PC; 500 where the box is wider than 2 kpc. "
+    "slice: show what lies so near the Sun. near: the finest grid that reaches so far.",
+)
+@click.option(
+    "--panel",
+    metavar="NAME",
+    help="face-on, near, edge-on, slice, sky: this panel alone: mean, median, std or "
+    "relative-error.",
+)
+@click.option(
+    "--vmin",
+    type=float,
+    help="Where the colours of the map, or of --panel, begin, in the unit of the "
+    "colour bar.",
+)
+@click.option("--vmax", type=float, help="Where they end.")
+@click.option("--cmap", help="Their colour map, by matplotlib's name, as viridis.")
+@click.option(
+    "--distance",
+    "distances",
+    multiple=True,
+    type=LENGTH,
+    metavar="PC",
+    help="sky: how far out [pc]; may be repeated.",
+)
+@click.option("--nside", type=int, help="sky: resolution of the maps.")
+@click.option("--x", type=LENGTH, metavar="PC", help="slice: the plane x = PC.")
+@click.option("--y", type=LENGTH, metavar="PC", help="slice: the plane y = PC.")
+@click.option("--z", type=LENGTH, metavar="PC", help="slice: the plane z = PC; 0.")
+@click.option(
+    "--direction",
+    "directions",
+    multiple=True,
+    type=DIRECTION,
+    metavar="L,B",
+    help="los: Galactic direction [deg]; may be repeated.",
+)
+@click.option(
+    "--other",
+    help="compare: a second run, map, truth, .npz, or dustmaps:MODULE.CLASS.",
+)
+@click.option(
+    "--factor",
+    type=float,
+    help="compare: multiplies the second map, to bring it to the band of the first; "
+    "without it, known bands are converted.",
+)
+@click.option(
+    "--other-integrated/--other-differential",
+    default=None,
+    help="compare: what a map of dustmaps gives, extinctions or densities.",
+)
+@band_options
+@reporting
+def plot(
+    source: Path,
+    output: Path,
+    kinds: tuple[str, ...],
+    form: str,
+    directions: tuple[tuple[float, float], ...],
+    distances: tuple[float, ...],
+    **look: Any,
+) -> None:
+    """Draw RUN_OR_MAP: a run folder, or an exported map.zarr, map.fits or HEALPix maps.
+
+    Extinctions stand beside their standard deviations; densities are means, which add
+    up to the extinction. Figures in the folder are replaced.
+    """
+    from pipelines.figures.registry import PlotOptions
+    from pipelines.figures.registry import plot as draw
+
+    planes = {axis: look.pop(axis) for axis in "xyz"}
+    planes = {axis: at for axis, at in planes.items() if at is not None}
+    if len(planes) > 1:
+        raise InputError("a slice is one plane: give one of --x, --y and --z")
+    axis, at = next(iter(planes.items()), ("z", 0.0))
+    options = PlotOptions(
+        axis=axis,
+        at=at,
+        distances=sorted(set(distances)) or None,
+        directions=list(directions) or None,
+        **look,
+    )
+    paths, left_out = draw(source, output, kinds=kinds, options=options, form=form)
+    for path in paths:
+        click.echo(str(path))
+    for kind, reason in left_out.items():
+        click.echo(f"left out: {kind}: {reason}", err=True)
+
+
+@click.command()
+@click.argument("run", type=OUT)
+@click.option("-o", "--output", required=True, type=OUT, help="HTML file to write.")
+@click.option(
+    "--3d/--no-3d",
+    "three_d",
+    default=True,
+    help="The interactive view of the density, which takes about 5 MB.",
+)
+@click.option("--nside", type=int, help="Resolution of the sky maps.")
+@OVERWRITE
+@reporting
+def report(run: Path, output: Path, **options: Any) -> None:
+    """Write a report of RUN: one HTML file that opens anywhere, without a network.
+
+    A verdict with all warnings, maps, a 3-D view, lines of sight, limits; and folded:
+    how held-out stars are predicted, what was mapped, convergence, provenance.
+    """
+    from pipelines.report import write_report
+
+    click.echo(str(write_report(run, output, **options)))
+
+
+def _keyword(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise ValueError(f"--query takes KEY=VALUE, got {text!r}")
+    if value.lower() in ("true", "false"):
+        return key, value.lower() == "true"
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+@click.command()
+@click.argument("run", type=OUT)
+@click.argument("reference")
+@click.option("-o", "--output", required=True, type=OUT, help="Folder to make.")
+@click.option(
+    "--factor",
+    type=float,
+    help="What turns values of the reference into the band of the map.",
+)
+@click.option(
+    "--integrated/--differential",
+    default=None,
+    help="What a map of the package dustmaps gives.",
+)
+@click.option(
+    "--query",
+    "queries",
+    multiple=True,
+    type=Parsed("keyword", _keyword),
+    metavar="KEY=VALUE",
+    help="Keyword for a map of the package dustmaps, such as mode=median.",
+)
+@click.option(
+    "--points",
+    default=5000,
+    show_default=True,
+    help="Cells drawn to compare maps in.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the cells drawn.")
+@OVERWRITE
+@reporting
+def compare(
+    run: Path,
+    reference: str,
+    output: Path,
+    queries: tuple[tuple[str, Any], ...],
+    overwrite: bool,
+    **chosen: Any,
+) -> None:
+    """Compare the map of RUN with REFERENCE, in tables, figures and words.
+
+    REFERENCE is a table of stars (from `dustmap ingest`; those that were fitted are
+    left out), the word held-out, another map (zarr, FITS, npz or run), or
+    dustmaps:NAME for a map of the package dustmaps.
+    """
+    from pipelines.compare.dispatch import CompareOptions
+    from pipelines.compare.dispatch import compare as run_comparison
+
+    options = CompareOptions(query=dict(queries), **chosen)
+    found, written = run_comparison(
+        run, reference, output, options, overwrite=overwrite
+    )
+    click.echo(str(found))
+    for path in written:
+        click.echo(str(path))

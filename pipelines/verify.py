@@ -1,0 +1,179 @@
+"""Checks of outputs: is a file what was written?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipelines.base.errors import InputError
+from pipelines.catalog.tables import reading
+from pipelines.cubes.cube import Cube
+from pipelines.formats.fits import read_fits
+from pipelines.formats.hdus import open_checked
+from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
+from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.saving.state_file import check_state, check_states, is_state
+from pipelines.saving.workspace import SUFFIX, unfinished
+from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
+from pipelines.storage.checksum import verify_checksum
+from pipelines.storage.metrics import read_metrics
+
+# Kinds of folders, by the record in them.
+_RECORDS = {"run.json": "run", "summary.json": "run", "comparison.json": "comparison"}
+_SUFFIXES = {".zarr": "zarr", ".fits": "fits", ".parquet": "parquet"}
+_WITHOUT_CHECKS = (".csv", ".ecsv", ".png", ".pdf", ".html")
+
+
+def verify(path: str | os.PathLike[str]) -> str:
+    """Read an output in full and report what was checked, one line per file.
+
+    A zarr store is compared with its manifest, FITS files with their checksums, a
+    parquet table with the SHA-256 in its footer and is read through, and the folder of
+    a run, of a map or a regression, is compared with its manifest and every
+    export inside is verified. Of a fit that is not finished every checkpoint is read,
+    and the iterations it has noted.
+
+    Raises
+    ------
+    InputError
+        If ``path`` is absent, of no known kind, incomplete or altered.
+    """
+    source = Path(path)
+    work = unfinished(source)
+    if work is not None and (not source.exists() or source.name.endswith(SUFFIX)):
+        lines = [f"{work.output}: a fit that is not finished, in {work.folder}"]
+        lines += check_states(work.folder)
+        if work.metrics.is_file():
+            try:
+                count = len(read_metrics(work.metrics))
+            except ValueError as error:
+                raise InputError(str(error)) from error
+            lines.append(f"{work.metrics}: {count} records")
+        return "\n".join(lines)
+    if not source.exists():
+        raise InputError(f"{source} does not exist")
+    kind = _kind(source)
+    if kind == "zarr":
+        return _verify_zarr(source)
+    if kind == "fits":
+        return _verify_fits(source)
+    if kind == "parquet":
+        return _verify_parquet(source)
+    if kind == "partitions":
+        return "\n".join(map(_verify_parquet, sorted(source.glob("*.parquet"))))
+    if kind == "checkpoint":
+        return check_state(source)
+    if kind == "run":
+        listed = check_manifest(source, allow_extra=True)
+        known = [_RECORDS[name] for name in _RECORDS if name in listed]
+        what = known[0] if known else "folder of partitions"
+        lines = [f"{source}: {what}, {len(listed)} files match their SHA-256"]
+        return "\n".join(lines + [verify(item) for item in _exports(source)])
+    if source.suffix in _WITHOUT_CHECKS:
+        raise InputError(
+            f"{source} is none of the outputs that can be verified: tables as text, "
+            "pictures and pages carry no checks. Name a table .parquet to have some"
+        )
+    raise InputError(
+        f"{source} is none of the outputs: expected a zarr store, a FITS cube, "
+        "HEALPix maps, a parquet table, a checkpoint or the folder of a run or a "
+        "comparison"
+    )
+
+
+def _kind(path: Path) -> str | None:
+    """Return the kind of an output by its content, or else by its name.
+
+    The name decides where the content no longer can: a damaged export must not pass as
+    some other file.
+    """
+    by_name = _SUFFIXES.get(path.suffix)
+    if path.is_dir():
+        if (path / "zarr.json").exists():
+            return "zarr"
+        # Any file that a run has: without its record, what is left of a run must not
+        # pass for plain tables.
+        records = ("run.json", "summary.json", MANIFEST, MARKER)
+        if path.suffix != ".zarr" and any((path / name).exists() for name in records):
+            return "run"
+        return "partitions" if any(path.glob("*.parquet")) else by_name
+    if is_state(path):
+        return "checkpoint"
+    with path.open("rb") as stream:
+        magic = stream.read(9)
+    if magic.startswith(b"PAR1"):
+        return "parquet"
+    return "fits" if magic == b"SIMPLE  =" else by_name
+
+
+def _exports(folder: Path) -> Iterator[Path]:
+    """Find the outputs in a run's folder and in plain folders inside it."""
+    for item in sorted(folder.iterdir()):
+        if item.name.startswith("."):
+            continue
+        if _kind(item) is not None:
+            yield item
+        elif item.is_dir():
+            yield from _exports(item)
+
+
+def _verify_zarr(path: Path) -> str:
+    """Compare a store with its manifest, and describe it."""
+    content = _describe(read_zarr(path))
+    if holds_integrated(path):
+        maps = read_integrated(path, verify=False)
+        distance = maps.distance
+        content += (
+            f"; integrated {', '.join(maps.arrays)} in {len(maps.last_star)} pixels to "
+            f"{len(distance)} distances of {distance[0]:g} to {distance[-1]:g} pc"
+        )
+    count = len(check_manifest(path, hashes=False))
+    return f"{path}: zarr store, {content}; {count} files match their SHA-256"
+
+
+def _verify_fits(path: Path) -> str:
+    """Compare a cube, HEALPix maps or shells with their CHECKSUMs."""
+    with open_checked(path) as hdus:
+        units, names = len(hdus), [hdu.name for hdu in hdus]
+        is_table = any("TFIELDS" in hdu.header for hdu in hdus)
+    if not is_table:
+        content = f"FITS cube, {_describe(read_fits(path))}"
+    elif SHELLS in names:
+        shells = read_shells(path)
+        content = (
+            f"{len(shells.edges) - 1} HEALPix shells from {shells.edges[0]:g} to "
+            f"{shells.edges[-1]:g} pc, nside {shells.nside}"
+        )
+    else:
+        maps = read_healpix(path)
+        content = (
+            f"HEALPix maps to {len(maps.distances)} distances of "
+            f"{maps.distances[0]:g} to {maps.distances[-1]:g} pc, "
+            f"{maps.mean.shape[1]} pixels"
+        )
+    return f"{path}: {content}; {units} units match CHECKSUM"
+
+
+def _verify_parquet(path: Path) -> str:
+    """Compare a table of this program with its SHA-256, and read it."""
+    with path.open("rb") as stream:
+        if stream.read(4) != b"PAR1":
+            raise InputError(
+                f"{path} is damaged: it does not begin like a parquet file"
+            )
+    verify_checksum(path)
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as table:
+        rows = sum(batch.num_rows for batch in table.iter_batches())
+        groups = table.num_row_groups
+    return f"{path}: parquet table, {rows} rows in {groups} row groups, read in full"
+
+
+def _describe(cube: Cube) -> str:
+    shape = " x ".join(str(len(axis)) for axis in (cube.x, cube.y, cube.z))
+    missing = {name: int(np.isnan(array).sum()) for name, array in cube.arrays.items()}
+    faults = [f", {count} NaN in {name}" for name, count in missing.items() if count]
+    return f"{', '.join(cube.arrays)} on {shape} cells (x y z)" + "".join(faults)
