@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
     from pipelines.config import SimulateConfig
     from pipelines.query.filling import FilledMap
-    from pipelines.regress import Report
+    from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
 
 __all__ = [
@@ -264,22 +264,28 @@ def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTabl
 
 
 def regress(
-    source: PathLike,
-    output: PathLike,
+    X: Any,
+    y: Any,
     *,
-    target: str,
-    overwrite: bool = False,
-    **options: Any,
-) -> Report:
-    """Predict one column of a table from others, with uncertainty.
+    likelihood: str = "gaussian",
+    method: str = "auto",
+    seed: int = 0,
+) -> Regressor:
+    """Fit a Gaussian process that predicts a target from inputs.
 
-    ``options`` are those of `pipelines.regress.options.Options`.
+    ``model.predict(X_new)`` gives mean and standard deviation in the unit of y. The
+    arguments are those of `Regressor` and `Regressor.fit`: X is an array or quantity
+    (n, d), a DataFrame, an astropy table or a mapping of columns; y (n,) holds numbers,
+    a quantity, or two classes.
+
+    Raises
+    ------
+    InputError
+        If shapes disagree, a value is missing or not finite, or a choice is unknown.
     """
-    from pipelines.regress import Options
-    from pipelines.regress import regress as run_regress
+    from pipelines.regress import Regressor
 
-    chosen = Options(target=target, **options)
-    return run_regress(Path(source), Path(output), chosen, overwrite=overwrite)
+    return Regressor(likelihood=likelihood, method=method, seed=seed).fit(X, y)
 
 
 def _kept_until_exit() -> Path:

@@ -27,21 +27,7 @@ from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, repo
     "--method",
     default="auto",
     show_default=True,
-    help="auto, neighbours, hip (grid, 1 to 3 inputs), svgp, sgpr or exact.",
-)
-@click.option(
-    "--time-budget",
-    type=float,
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Of auto: compare methods whose estimated times fit into it.",
-)
-@click.option(
-    "--whitening",
-    default="cholesky",
-    show_default=True,
-    help="Of svgp: cholesky or ciq.",
+    help="auto, exact, neighbours or svgp (inducing points).",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
@@ -58,12 +44,7 @@ from pipelines.cli.reporting import OUT, OVERWRITE, REQUIRE, check_verdict, repo
 @OVERWRITE
 @reporting
 def regress(
-    table: Path,
-    output: Path,
-    inputs: str | None,
-    require: str | None,
-    overwrite: bool,
-    **choices: Any,
+    table: Path, output: Path, inputs: str | None, require: str | None, **settings: Any
 ) -> None:
     """Predict one column of TABLE from others by a Gaussian process.
 
@@ -71,12 +52,11 @@ def regress(
     printed; RUN gets metrics.json and predictions.parquet of the test rows, plot.png
     and summary.txt.
     """
-    from pipelines.regress import Options
-    from pipelines.regress import regress as run
+    from pipelines.regress import regress_table
 
     names = None
     if inputs is not None:
-        names = tuple(name.strip() for name in inputs.split(",") if name.strip())
-    report = run(table, output, Options(inputs=names, **choices), overwrite=overwrite)
+        names = [name.strip() for name in inputs.split(",") if name.strip()]
+    report = regress_table(table, output, inputs=names, **settings)
     click.echo(str(report))
     check_verdict(report.verdict, require)

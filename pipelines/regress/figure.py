@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -13,92 +12,106 @@ from matplotlib.figure import Figure
 
 from pipelines.figures.scales import Scale, colour_scale
 from pipelines.figures.style import BLUE, ORANGE, SMALL
-from pipelines.regress.columns import SplitData
-from pipelines.regress.fitted import FittedModel
-from pipelines.regress.prediction import Prediction, Scaling, predict
+from pipelines.regress.regressor import Prediction, Regressor
+from pipelines.regress.table import Rows
 
+# Ends of the 68% and of the 95% interval.
+_INNER, _OUTER = (0.15865525, 0.84134475), (0.025, 0.975)
 # Points of a curve, pixels along each side of an image, rows drawn at most.
 _CURVE, _PIXELS, _ROWS = 500, 120, 4000
 
 
-def draw(
-    data: SplitData, scaling: Scaling, model: FittedModel, prediction: Prediction
-) -> Figure:
-    """The figure that suits the number of inputs."""
-    if len(data.inputs) == 1:
-        return _curve(data, scaling, model)
-    if len(data.inputs) == 2:
-        return _image(data, scaling, model)
+def draw(rows: Rows, model: Regressor, prediction: Prediction) -> Figure:
+    """Draw the figure that suits the number of inputs.
+
+    ``prediction`` is that of the rows to test.
+    """
+    if len(rows.inputs) == 1:
+        return _curve(rows, model)
+    if len(rows.inputs) == 2:
+        return _image(rows, model)
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-    if data.classes is None:
-        _against_truth(figure.subplots(), data, prediction)
+    if rows.classes is None:
+        _against_truth(figure.subplots(), rows, prediction)
     else:
-        _reliability(figure.subplots(), data, prediction, data.classes[1])
+        _reliability(figure.subplots(), rows, prediction.mean, rows.classes[1])
     return figure
 
 
-def _curve(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
+def _curve(rows: Rows, model: Regressor) -> Figure:
     """Rows, mean and central intervals of the target along the only input."""
-    x = np.linspace(data.x.min(), data.x.max(), _CURVE)
-    seen = predict(model.latent(scaling.inputs(x[:, None])), model.likelihood, scaling)
+    x = np.linspace(rows.x.min(), rows.x.max(), _CURVE)
+    seen = model.distribution({rows.inputs[0]: x})
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")
     axes = figure.subplots()
     for part, color, label, alpha in (
-        (~data.test, "0.55", "rows to fit", 0.7),
-        (data.test, ORANGE, "rows to test", 1.0),
+        (~rows.test, "0.55", "rows to fit", 0.7),
+        (rows.test, ORANGE, "rows to test", 1.0),
     ):
-        rows = _some(np.flatnonzero(part))
+        some = _some(np.flatnonzero(part))
         axes.scatter(
-            data.x[rows],
-            data.y[rows],
-            s=10 if len(data.x) < 1000 else 4,
+            rows.x[some],
+            rows.y[some],
+            s=10 if len(rows.x) < 1000 else 4,
             color=color,
             label=label,
             alpha=alpha,
             linewidths=0,
             rasterized=True,
         )
-    label = "probability of 1, 68%"
-    axes.fill_between(x, seen.p16, seen.p84, color=BLUE, alpha=0.22, lw=0)
-    if not model.likelihood.classes:
-        axes.fill_between(x, seen.lower, seen.upper, color=BLUE, alpha=0.13, lw=0)
+    label, (low, high) = "probability of 1, 68%", map(seen.quantile, _INNER)
+    axes.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0)
+    if rows.classes is None:
+        low, high = map(seen.quantile, _OUTER)
+        axes.fill_between(x, low, high, color=BLUE, alpha=0.13, lw=0)
         label = "mean, 68% and 95% of the rows"
-        _limits(axes, np.concatenate([data.y, seen.lower, seen.upper]))
+        _limits(axes, np.concatenate([rows.y, low, high]))
     axes.plot(x, seen.mean, color=BLUE, lw=1.6, label=label)
-    axes.set(xlim=(x[0], x[-1]), xlabel=data.inputs[0], ylabel=data.target)
+    axes.set(xlim=(x[0], x[-1]), xlabel=rows.inputs[0], ylabel=rows.target)
     axes.legend(fontsize=SMALL, frameon=False, loc="best", markerscale=1.6)
     return figure
 
 
-def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
+def _image(rows: Rows, model: Regressor) -> Figure:
     """Mean of the target and standard deviation of the field over both inputs."""
-    low, high = data.x.min(axis=0), data.x.max(axis=0)
-    sides = np.linspace(low, high, _PIXELS).T
-    mesh = np.stack(np.meshgrid(*sides), axis=-1)
-    latent = model.latent(scaling.inputs(mesh.reshape(-1, 2)))
-    seen = predict(latent, model.likelihood, scaling)
-    label, limits = data.target, np.percentile(seen.mean, [0.5, 99.5])
-    std = latent.variance.clamp_min(0).sqrt().numpy() * scaling.y_scale
-    std_label = f"std of the mean of {data.target}"
-    if data.classes is not None:
-        label = f"probability of {data.target} = {data.classes[1]}"
-        limits = (0.0, 1.0)
-        std, std_label = 0.5 * (seen.p84 - seen.p16), "half the 68% interval"
+    low, high = rows.x.min(axis=0), rows.x.max(axis=0)
+    mesh = np.meshgrid(*np.linspace(low, high, _PIXELS).T)
+    places = [side.ravel() for side in mesh]
+    seen = model.distribution(dict(zip(rows.inputs, places, strict=True)))
+    mean, std = seen.mean, seen.field_std
+    label, limits = rows.target, np.percentile(mean, [0.5, 99.5])
+    std_label, beyond = f"std of the mean of {rows.target}", "both"
+    if rows.classes is not None:
+        label = f"probability of {rows.target} = {rows.classes[1]}"
+        limits, beyond = (0.0, 1.0), "neither"
+        std = 0.5 * (seen.quantile(_INNER[1]) - seen.quantile(_INNER[0]))
+        std_label = "half the 68% interval"
     norm = Normalize(limits[0], limits[1])
-    beyond = "neither" if data.classes is not None else "both"
     colours = Scale(cmap=colormaps["viridis"], norm=norm, extend=beyond)
     figure = Figure(figsize=(9.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     extent = (low[0], high[0], low[1], high[1])
-    _panel(left, seen.mean, colours, extent, label)
-    _panel(right, std, colour_scale("spread", std), extent, std_label)
-    rows = _some(np.arange(len(data.x)))
+    for axes, values, scale, name in (
+        (left, mean, colours, label),
+        (right, std, colour_scale("spread", std), std_label),
+    ):
+        image = axes.imshow(
+            values.reshape(_PIXELS, _PIXELS),
+            origin="lower",
+            extent=extent,
+            cmap=scale.cmap,
+            norm=scale.norm,
+            aspect="auto",
+            interpolation="bilinear",
+        )
+        figure.colorbar(image, ax=axes, label=name, extend=scale.extend)
+    some = _some(np.arange(len(rows.x)))
     left.scatter(
-        *data.x[rows].T,
-        c=data.y[rows],
+        *rows.x[some].T,
+        c=rows.y[some],
         cmap="viridis",
         norm=norm,
-        s=6 if len(rows) < 2000 else 2.5,
+        s=6 if len(some) < 2000 else 2.5,
         edgecolors="white",
         linewidths=0.15,
         rasterized=True,
@@ -106,58 +119,41 @@ def _image(data: SplitData, scaling: Scaling, model: FittedModel) -> Figure:
     left.set_title("mean, and the rows", fontsize="medium")
     right.set_title("uncertainty of the field, without noise", fontsize="medium")
     for axes in (left, right):
-        axes.set(xlabel=data.inputs[0], xlim=extent[:2], ylim=extent[2:])
-    left.set_ylabel(data.inputs[1])
+        axes.set(xlabel=rows.inputs[0], xlim=extent[:2], ylim=extent[2:])
+    left.set_ylabel(rows.inputs[1])
     return figure
 
 
-def _panel(
-    axes: Axes, values: np.ndarray, scale: Scale, extent: Any, label: str
-) -> None:
-    """A square image with its colour bar."""
-    image = axes.imshow(
-        values.reshape(_PIXELS, _PIXELS),
-        origin="lower",
-        extent=extent,
-        cmap=scale.cmap,
-        norm=scale.norm,
-        aspect="auto",
-        interpolation="bilinear",
-    )
-    axes.figure.colorbar(image, ax=axes, label=label, extend=scale.extend)
-
-
-def _against_truth(axes: Axes, data: SplitData, prediction: Prediction) -> None:
+def _against_truth(axes: Axes, rows: Rows, prediction: Prediction) -> None:
     """Truth against mean of the test rows."""
-    all_rows = data.y[data.test]
-    rows = _some(np.arange(len(all_rows)))
-    truth, mean = all_rows[rows], prediction.mean[rows]
+    tested = rows.y[rows.test]
+    some = _some(np.arange(len(tested)))
+    truth, mean = tested[some], prediction.mean[some]
+    low, high = (prediction.quantile(p)[some] for p in _INNER)
     both = np.percentile(np.concatenate([truth, mean]), [0, 100])
     axes.errorbar(
         mean,
         truth,
-        xerr=[mean - prediction.p16[rows], prediction.p84[rows] - mean],
+        xerr=[mean - low, high - mean],
         fmt=".",
         ms=3,
         color=BLUE,
         elinewidth=0.5,
-        alpha=0.35 if len(rows) > 300 else 0.8,
+        alpha=0.35 if len(some) > 300 else 0.8,
         rasterized=True,
     )
     axes.plot(both, both, color="0.2", lw=0.9)
-    axes.set_xlabel(f"predicted {data.target}, with 68% interval")
-    axes.set_ylabel(f"true {data.target}")
+    axes.set_xlabel(f"predicted {rows.target}, with 68% interval")
+    axes.set_ylabel(f"true {rows.target}")
     _limits(axes, truth)
-    axes.set_title(f"{len(all_rows):,} rows to test", fontsize="medium")
+    axes.set_title(f"{len(tested):,} rows to test", fontsize="medium")
 
 
-def _reliability(
-    axes: Axes, data: SplitData, prediction: Prediction, name: str
-) -> None:
+def _reliability(axes: Axes, rows: Rows, probability: np.ndarray, name: str) -> None:
     """How often a class comes true against its predicted probability."""
-    truth, order = data.y[data.test], np.argsort(prediction.mean)
+    truth, order = rows.y[rows.test], np.argsort(probability)
     groups = np.array_split(order, max(1, min(12, len(order) // 20)))
-    mean = [prediction.mean[g].mean() for g in groups]
+    mean = [probability[g].mean() for g in groups]
     share = np.array([truth[g].mean() for g in groups])
     error = [math.sqrt(max(p * (1 - p), 0.01) / len(g)) for p, g in zip(share, groups)]
     axes.plot([0, 1], [0, 1], color="0.2", lw=0.9)
@@ -168,12 +164,12 @@ def _reliability(
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
-    """At most so many of the rows, at random but always the same."""
+    """At most 4,000 of the rows, at random but always the same."""
     return np.random.default_rng(0).permutation(rows)[:_ROWS]
 
 
 def _limits(axes: Axes, values: np.ndarray) -> None:
-    """An outlier or two must not flatten the rest."""
+    """Limit the axis so that an outlier or two do not flatten the rest."""
     low, high = np.percentile(values, [0.2, 99.8])
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)

@@ -1,4 +1,4 @@
-"""Kernel and first hyperparameters by the exact evidence of some of the rows."""
+"""Kernel and scales by the exact evidence of rows, and the exact posterior."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from torch import Tensor
 from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
 from dustmap.gp.fitting import LBFGS, EvidenceFit, maximise
+<<<<<<< HEAD
 from dustmap.gp.inducing import clustered_subset
 from dustmap.gp.neighbours import NeighbourGP
+=======
+from dustmap.inference.scales.search import clustered_subset
+>>>>>>> main
 from dustmap.kernels import KERNELS, Radial
+from dustmap.likelihoods import Likelihood
+from pipelines.regress.fitted import FittedField, field_of
 
-# Rows of the subset, those that the first places are tried on, and how many near
-# neighbours form a group.
-ROWS, _FEW, _NEIGHBOURS = 1000, 300, 4
-# Up to so many rows the exact evidence refines them; of more rows 10,000 do, each given
-# so many of those before it.
-_EXACT, MORE_ROWS, _GIVEN = 2_000, 10_000, 20
-SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
-NOISES = (1e-3, 0.03, 0.3, 0.9)
+# Rows of the subset, and how many near neighbours form a group of it.
+_ROWS, _GROUP = 1000, 4
+# Rows on which the first places are compared, and these: lengthscales in the root of
+# the dimension, as which distances of random points grow, and variances of the noise.
+_FEW = 300
+_SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+_NOISES = (1e-3, 0.03, 0.3, 0.9)
+# Rows of the second search.
+_MORE_ROWS = 2_000
 _CANDIDATES = ("matern52", "matern32")
 _SETTINGS = LBFGS(max_steps=60, gradient_tolerance=0.1, relative_tolerance=1e-7)
 # Longest lengthscale in extents of the inputs, and shortest in the distance of
 # neighbouring values: beyond, a field along this axis cannot be told from one that does
 # not vary, and from noise.
 _LONGEST, _SHORTEST = 10.0, 0.1
-
-
 # Least variance of the noise: less makes covariances singular in double precision.
 _QUIET = 1e-8
 
@@ -43,7 +48,8 @@ Ranges = dict[str, tuple[Tensor, Tensor]]
 class Start:
     """The better kernel and its hyperparameters, in standardised units.
 
-    ``why`` is the choice of the kernel, for people; ``ranges`` are those of the search.
+    ``why`` is the reason for the kernel, for people; ``ranges`` are those of the
+    search.
     """
 
     kernel: Radial
@@ -72,51 +78,9 @@ class Start:
         """The exact posterior of these rows."""
         return ExactGP(self.kernel, PointValues(x), y, noise=self.noise, mean=self.mean)
 
-    def refined(
-        self,
-        x: Float[Tensor, "n d"],
-        y: Float[Tensor, " n"],
-        generator: torch.Generator,
-    ) -> Start:
-        """The same kernel's hyperparameters by the evidence of up to 10,000 rows.
-
-        Of more than 2,000 it is Vecchia's (1988, J. R. Stat. Soc. B 50, 297): every row
-        given its nearest among those before it, in random order, so that pairs of every
-        separation count. Given the nearest of all rows only short separations would,
-        and scales could grow without end.
-        """
-        order = torch.randperm(len(x), generator=generator)[:MORE_ROWS]
-        if len(x) <= _EXACT:
-            model = self.exact(x, y)
-        else:
-            x, y = x[order], y[order]
-            model = NeighbourGP(
-                self.kernel,
-                PointValues(x),
-                y,
-                noise=self.noise,
-                mean=self.mean,
-                count=_GIVEN,
-                scored=torch.arange(_GIVEN, len(x)),
-                near=earlier_neighbours(x / self.kernel.lengthscale, _GIVEN),
-            )
-        fitted = maximise(model, replace(_SETTINGS, ranges=self.ranges))
-        return Start.of(fitted, self.why, self.ranges)
-
-
-def earlier_neighbours(x: Float[Tensor, "n d"], count: int) -> Tensor:
-    """Nearest rows of each from row ``count`` on, among those before it (n − k, k)."""
-    parts = []
-    for rows in torch.arange(count, len(x)).split(1_000):
-        distances = torch.cdist(x[rows], x[: int(rows[-1])])
-        later = torch.arange(distances.shape[1]) >= rows[:, None]
-        distances[later] = math.inf
-        parts.append(distances.topk(count, largest=False).indices)
-    return torch.cat(parts)
-
 
 def ranges_of(x: Float[Tensor, "n d"]) -> Ranges:
-    """What inputs can tell of lengthscales, by axis, and double precision of noise."""
+    """Return what inputs can resolve of lengthscales, and double precision of noise."""
     ends = []
     for column in x.T:
         values = torch.unique(column)
@@ -134,22 +98,36 @@ def find_start(
 ) -> Start:
     """Maximise the evidence of at most 1,000 rows for every kernel.
 
-    The first is searched from some lengthscales, each with the best noise for few of
-    the rows, the others from where it ended.
+    The first is searched from five lengthscales, equal along all axes, each with the
+    best noise for 300 of the rows; the others from where it ended.
     """
     ranges = ranges_of(x)
     settings = replace(_SETTINGS, ranges=ranges)
-    chosen = clustered_subset(x, ROWS, _NEIGHBOURS, generator)
+    chosen = clustered_subset(x, _ROWS, _GROUP, generator)
     x, y = x[chosen], y[chosen]
     few = torch.randperm(len(x), generator=generator)[:_FEW]
-    starts = _first(x[few], y[few], ranges)
-    searched = [Start.of(maximise(each, settings), "", ranges) for each in starts]
-    models = [each.exact(x, y) for each in searched]
-    model = max(models, key=lambda model: model.log_marginal())
+    axes, searched = x.shape[1], []
+    for scale in _SCALES:
+        scales = torch.full((axes,), scale * math.sqrt(axes)).to(x)
+        scales = scales.clamp(*ranges["lengthscale"])
+        places = [
+            ExactGP(
+                KERNELS[_CANDIDATES[0]](
+                    lengthscale=scales, variance=max(1 - noise, 0.1)
+                ),
+                PointValues(x[few]),
+                y[few],
+                noise=noise,
+                mean=float(y[few].mean()),
+            )
+            for noise in _NOISES
+        ]
+        best = max(places, key=lambda model: model.log_marginal())
+        searched.append(Start.of(maximise(best, settings), "", ranges).exact(x, y))
+    model = max(searched, key=lambda model: model.log_marginal())
     found = {}
     for name in _CANDIDATES:
-        values = model.kernel.parameters()
-        model = replace(model, kernel=KERNELS[name](**values))
+        model = replace(model, kernel=KERNELS[name](**model.kernel.parameters()))
         found[name] = maximise(model, settings)
         model = found[name].model
     best, *others = sorted(found, key=lambda name: -found[name].log_marginal)
@@ -161,24 +139,33 @@ def find_start(
     return Start.of(found[best], why, ranges)
 
 
-def _first(x: Tensor, y: Tensor, ranges: Ranges) -> list[ExactGP]:
-    """The best noises for some lengthscales, equal along all axes."""
-    axes, found = x.shape[1], []
-    for scale in SCALES:
-        # Distances of random points grow as the root of the dimension.
-        wanted = torch.full((axes,), scale * math.sqrt(axes)).to(x)
-        lengthscale = wanted.clamp(*ranges["lengthscale"])
-        models = [
-            ExactGP(
-                KERNELS[_CANDIDATES[0]](
-                    lengthscale=lengthscale, variance=max(1 - noise, 0.1)
-                ),
-                PointValues(x),
-                y,
-                noise=noise,
-                mean=float(y.mean()),
-            )
-            for noise in NOISES
-        ]
-        found.append(max(models, key=lambda model: model.log_marginal()))
-    return found
+def fit_exact(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    generator: torch.Generator,
+) -> FittedField:
+    """The exact posterior of all rows, with the scales of largest evidence of these.
+
+    Of more rows than the first search had, up to 2,000 are searched again; a second
+    search that lowers the evidence of all is not taken.
+    """
+    tame = kind.tamed(y)
+    starts = [find_start(x, tame, generator)]
+    if len(x) > _ROWS:
+        first = starts[0]
+        more = torch.randperm(len(x), generator=generator)[:_MORE_ROWS]
+        more = torch.arange(len(x)) if len(x) <= _MORE_ROWS else more
+        settings = replace(_SETTINGS, ranges=first.ranges)
+        again = maximise(first.exact(x[more], tame[more]), settings)
+        starts.append(Start.of(again, first.why, first.ranges))
+    models = [start.exact(x, tame) for start in starts]
+    evidence, last = max((m.log_marginal(), n) for n, m in enumerate(models))
+    return field_of(
+        models[last],
+        y,
+        kind,
+        why=starts[last].why,
+        converged=starts[last].converged,
+        facts={"log_evidence": evidence},
+    )

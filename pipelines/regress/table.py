@@ -1,4 +1,4 @@
-"""A table of any origin as named columns of numbers or text."""
+"""A table of any origin, and the columns and rows of it that a regression takes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pipelines.base.errors import InputError
 from pipelines.catalog.sources import is_gzipped, refuse_duplicates
 from pipelines.catalog.tables import unreadable
+from pipelines.regress.regressor import classes_of
 
 # What people write where a number is missing.
 _MISSING = ("", "null", "NULL", "nan", "NaN", "NAN", "NA", "N/A", "n/a", "None", "?")
@@ -42,7 +43,7 @@ class Table:
         return tuple(n for n, c in self.columns.items() if c.dtype == np.float64)
 
     def column(self, name: str, role: str) -> np.ndarray:
-        """A column by name.
+        """Return a column by name.
 
         Raises
         ------
@@ -63,7 +64,7 @@ class Table:
         return self.columns[name]
 
     def numbers(self, name: str, role: str) -> np.ndarray:
-        """A column of numbers by name.
+        """Return a column of numbers by name.
 
         Raises
         ------
@@ -81,6 +82,46 @@ class Table:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows to fit and to test, in the table's own units.
+
+    Parameters
+    ----------
+    x, y
+        Inputs (N, D) and target (N,), finite; two classes are 0 and 1.
+    row
+        Number of every row in the table, from 0.
+    test
+        Whether it is held out.
+    inputs, target
+        Names of the columns.
+    classes
+        What stands for 0 and 1 in the target of two classes.
+    missing
+        Rows left out for a missing or infinite value, by column.
+    left_out
+        Rows left out in all.
+    notes
+        Choices made on the way, for people.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    row: np.ndarray
+    test: np.ndarray
+    inputs: tuple[str, ...]
+    target: str
+    classes: tuple[str, str] | None
+    missing: dict[str, int]
+    left_out: int
+    notes: tuple[str, ...]
+
+    def part(self, test: bool) -> dict[str, np.ndarray]:
+        """Return the inputs of the rows to test, or to fit, by name."""
+        return dict(zip(self.inputs, self.x[self.test == test].T, strict=True))
+
+
 def read_any(path: str | Path) -> Table:
     """Read CSV (also gzipped; separated by comma, semicolon, tab or bar) or parquet.
 
@@ -96,8 +137,7 @@ def read_any(path: str | Path) -> Table:
     try:
         with source.open("rb") as stream:
             is_parquet = stream.read(4) == b"PAR1"
-        parquet = pq.ParquetFile(source) if is_parquet else None
-        table = parquet.read() if parquet else _text(source, notes)
+        table = pq.ParquetFile(source).read() if is_parquet else _text(source, notes)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise unreadable(source, error) from error
     named = [name for name in table.column_names if name.strip()]
@@ -168,3 +208,144 @@ def _values(column: pa.ChunkedArray) -> np.ndarray | None:
     ):
         return None
     return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+
+
+def split(
+    table: Table,
+    target: str,
+    inputs: tuple[str, ...] | None = None,
+    *,
+    classes: bool = False,
+    test_fraction: float = 0.2,
+    split_column: str | None = None,
+    seed: int = 0,
+) -> Rows:
+    """Choose columns and complete rows, and hold some of them out.
+
+    Parameters
+    ----------
+    inputs
+        Names of columns; all other columns of numbers if ``None``.
+    classes
+        Whether the target has two classes.
+    test_fraction, seed
+        Share of the rows that is held out, at random.
+    split_column
+        Holds 1 for rows to test and 0 for rows to fit, instead.
+
+    Raises
+    ------
+    InputError
+        If a column is absent or of no use, or no row remains on one side.
+    """
+    notes = list(table.notes)
+    y = table.column(target, "target")
+    if not 0 < test_fraction < 1:
+        raise InputError(
+            "the test fraction lies between 0 and 1, both excluded, got "
+            f"{test_fraction}"
+        )
+    if inputs is None:
+        own = (target, split_column)
+        inputs = tuple(n for n in table.numeric if n not in own)
+        others = (n for n in (*table.columns, *table.other) if n not in table.numeric)
+        text = [n for n in others if n not in own]
+        if text:
+            notes.append(f"columns without numbers are left out: {', '.join(text)}")
+        if not inputs:
+            raise InputError(
+                f"{table.path} has no column of numbers beside the target {target!r}: "
+                "a regression needs an input"
+            )
+    repeated = sorted({n for n in inputs if inputs.count(n) > 1})
+    if not inputs:
+        raise InputError("--inputs names no column: give names or leave it out")
+    if repeated:
+        raise InputError(f"--inputs names {', '.join(repeated)} twice")
+    if target in inputs:
+        raise InputError(
+            f"the target {target!r} is among the inputs: leave it out there"
+        )
+    columns = {name: table.numbers(name, "input") for name in inputs}
+    is_text = y.dtype != np.float64
+    known = np.array([v is not None for v in y]) if is_text else np.isfinite(y)
+    two = len(np.unique(y[known].astype(str) if is_text else y[known])) == 2
+    if not classes and is_text and two:
+        raise InputError(
+            f"{table.path}: the target {target!r} holds two words: use --likelihood "
+            "bernoulli to predict which"
+        )
+    if not classes:
+        y = table.numbers(target, "target")
+    if not classes and two:
+        notes.append(
+            f"{target} has two values only: --likelihood bernoulli would take them for "
+            "classes"
+        )
+    bad = {name: ~np.isfinite(values) for name, values in columns.items()}
+    bad[target] = ~known
+    if split_column is not None:
+        bad[split_column] = ~np.isfinite(table.numbers(split_column, "split column"))
+    missing = {name: int(rows.sum()) for name, rows in bad.items() if rows.any()}
+    for name, count in missing.items():
+        if count == table.rows:
+            raise InputError(
+                f"{table.path}: no row has a finite value of {name!r}: leave the "
+                "column out with --inputs, or correct the file"
+            )
+    kept = ~np.any(list(bad.values()), axis=0)
+    if not kept.any():
+        counts = ", ".join(f"{n} in {c}" for c, n in missing.items())
+        raise InputError(
+            f"{table.path}: every row lacks some value (missing by column: {counts}): "
+            "choose --inputs with fewer gaps"
+        )
+    named = None
+    if classes:
+        codes, found = classes_of(y[known])
+        y = np.full(table.rows, np.nan)
+        y[known] = codes
+        low, high = (str(v) if is_text else f"{v:g}" for v in found)
+        named = (low, high)
+        if named != ("0", "1"):
+            notes.append(f"classes of {target}: {named[0]} is 0, {named[1]} is 1")
+    if split_column is None:
+        order = np.random.default_rng(seed).permutation(int(kept.sum()))
+        test = order.argsort() < max(1, round(test_fraction * len(order)))
+    else:
+        marks = table.columns[split_column][kept]
+        odd = marks[(marks != 0) & (marks != 1)]
+        if len(odd):
+            raise InputError(
+                f"{table.path}: the split column {split_column!r} holds 0 for rows to "
+                f"fit and 1 for rows to test, {len(odd)} rows hold something else, the "
+                f"first {odd[0]:g}"
+            )
+        test = marks == 1
+    if test.all() or not test.any():
+        raise InputError(
+            f"{table.path}: {int((~test).sum())} rows to fit and {int(test.sum())} to "
+            f"test remain of {table.rows}: both are needed"
+        )
+    train = np.flatnonzero(kept)[~test]
+    constant = [n for n in inputs if np.ptp(columns[n][train]) == 0]
+    inputs = tuple(n for n in inputs if n not in constant)
+    if not inputs:
+        raise InputError(
+            f"{table.path}: every input is constant ({', '.join(constant)}): name "
+            "others with --inputs"
+        )
+    if constant:
+        notes.append(f"constant inputs are left out: {', '.join(constant)}")
+    return Rows(
+        x=np.stack([columns[name][kept] for name in inputs], axis=1),
+        y=y[kept],
+        row=np.flatnonzero(kept),
+        test=test,
+        inputs=inputs,
+        target=target,
+        classes=named,
+        missing=missing,
+        left_out=int((~kept).sum()),
+        notes=tuple(notes),
+    )

@@ -3,81 +3,87 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.functionals import PointValues
+from dustmap.gp.fitting import LBFGS, maximise
+from dustmap.gp.inducing import kmeans_points
+from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Radial
-from dustmap.likelihoods.base import Initial
-from dustmap.linalg.ciq import CIQ
-from dustmap.linalg.minres import MultiShiftMinres
-from dustmap.whitening import CholeskyWhitening, CiqWhitening, Whitening
+from dustmap.likelihoods import Likelihood
+from dustmap.whitening import CholeskyWhitening
 from pipelines.base.progress import Progress
-from pipelines.regress.dense import inducing_points, learn_sparse
-from pipelines.regress.fitted import FittedModel, Problem
-from pipelines.regress.start import Start, find_start
+from pipelines.regress.fitted import FittedField
+from pipelines.regress.start import find_start
 
-# Inducing points: one for a few rows, within limits.
-_FEWEST_POINTS, _ROWS_PER_POINT = 50, 5
+# Inducing points: one for five rows, within limits, and their relative nugget.
+_FEWEST_POINTS, _MOST_POINTS, _ROWS_PER_POINT, _NUGGET = 50, 500, 5, 1e-6
+# Rows from which scales and noise start by the collapsed bound. The search begins
+# within a factor of e of the start: from afar it can leap to where the whole target is
+# noise, and stay. What few points cannot follow is noise to them: it starts with more.
+_START_ROWS, _REACHES, _LEAST_NOISE = 3000, (1.0, 3.0), 0.1
 # Steps: what Adam needs to move a scale by a factor of ten, and many passes.
-_FEWEST_STEPS, _EPOCHS = 800, 30
-# Rows from which scales and noise start.
-_START_ROWS = 3000
+_BATCH, _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 800, 3000, 30
 # Of the natural gradient. With 0.3 the bound of 3,000 rows and 200 points ends lower,
 # by 0.001 nats per row (kin40k), 0.004 (four inputs) and 0.006 (Student-T noise).
 _NATURAL_RATE = 0.1
-# What the last tenth of the steps may still move the bound by [nats per row].
-_STILL = 1e-3
-# Relative error of the roots by contour quadrature.
-_ROOT_ERROR = 1e-3
+# Rows that measure whether the bound has ceased to move, and what the last tenth of the
+# steps may still move it by [nats per row].
+_WATCHED, _STILL = 10_000, 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
-    """What a whitening can afford: points, rows in a step, steps; and its nugget.
-
-    ``watched`` rows measure whether the bound has ceased to move. The nugget is
-    relative to the kernel's variance. On one CPU core a step of contour quadrature with
-    500 points and 256 rows took 80 times that of the factor.
-    """
-
-    points: int
-    batch: int
-    steps: int
-    watched: int
-    nugget: float
-
-
-_SIZES = {
-    "cholesky": _Size(points=500, batch=256, steps=3000, watched=10_000, nugget=1e-6),
-    "ciq": _Size(points=200, batch=64, steps=300, watched=1_000, nugget=1e-4),
-}
-
-
-def fit_variational(problem: Problem) -> FittedModel:
+def fit_variational(
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    kind: type[Likelihood],
+    generator: torch.Generator,
+) -> FittedField:
     """Inducing points at the centres of clusters, scales from a subset, then Adam."""
-    x, y, size = problem.x, problem.y, _SIZES[problem.whitening]
-    start, first, points = _start(problem, size)
-    kernel = start.kernel.with_parameters({"variance": first.variance})
-    batch = min(size.batch, len(x))
+    tame = kind.tamed(y)
+    start = find_start(x, tame, generator)
+    count = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), _MOST_POINTS, len(x))
+    # In units of the lengthscales: inputs that hardly matter do not spread the points.
+    scales = start.kernel.lengthscale
+    points = kmeans_points(x / scales, count, generator) * scales
+    rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
+    sparse = SGPR(
+        start.kernel,
+        PointValues(x[rows]),
+        tame[rows],
+        points,
+        noise=max(start.noise, _LEAST_NOISE),
+        mean=start.mean,
+        jitter=_NUGGET,
+    )
+    for reach in _REACHES:
+        near = LBFGS(
+            max_steps=30, gradient_tolerance=1.0, reach=reach, ranges=start.ranges
+        )
+        sparse = maximise(sparse, near).model
+    learnt = sparse.parameters()
+    first = kind.start(y, learnt["noise"], learnt["variance"], learnt["mean"])
+    kernel = start.kernel.with_parameters(
+        {"lengthscale": learnt["lengthscale"], "variance": first.variance}
+    )
+    batch = min(_BATCH, len(x))
     steps = max(_FEWEST_STEPS, _EPOCHS * math.ceil(len(x) / batch))
     settings = SvgpSettings(
         batch_size=batch,
-        steps=min(steps, size.steps),
+        steps=min(steps, _MOST_STEPS),
         natural_rate=_NATURAL_RATE,
-        watch_rows=size.watched,
+        watch_rows=_WATCHED,
     )
     with Progress(description="fit", total=settings.steps) as progress:
         result = fit_svgp(
             PointValues(x),
             y,
-            _whitening(problem.whitening, kernel, points),
+            CholeskyWhitening(kernel, points, nugget=_NUGGET * float(kernel.variance)),
             first.likelihood,
-            generator=problem.generator,
+            generator=generator,
             mean=float(first.mean),
             settings=settings,
             on_step=lambda *_: progress.update(),
@@ -86,8 +92,8 @@ def fit_variational(problem: Problem) -> FittedModel:
     assert rise is not None
     assert isinstance(model.kernel, Radial)
     messages = [
-        f"inducing points: {len(points)}, whitening {problem.whitening}; a fixed "
-        f"number of steps ({settings.steps} of {batch} rows)",
+        f"inducing points: {len(points)}; a fixed number of steps ({settings.steps} of "
+        f"{batch} rows)",
         *result.message.splitlines(),
     ]
     ended = abs(rise.value) <= _STILL
@@ -96,7 +102,7 @@ def fit_variational(problem: Problem) -> FittedModel:
             f"warning: that is more than {_STILL:g} nats per row: the steps ended "
             "before scales and intervals had settled"
         )
-    return FittedModel(
+    return FittedField(
         latent=lambda where: model.predict(PointValues(where)),
         likelihood=model.likelihood,
         kernel=model.kernel,
@@ -111,29 +117,3 @@ def fit_variational(problem: Problem) -> FittedModel:
             "late_rise_error": rise.error,
         },
     )
-
-
-def _start(
-    problem: Problem, size: _Size
-) -> tuple[Start, Initial, Float[Tensor, "m d"]]:
-    """Inducing points and scales, by the bound of a subset with normal noise."""
-    x, generator = problem.x, problem.generator
-    tame = problem.likelihood.tamed(problem.y)
-    start = find_start(x, tame, generator)
-    count = min(max(len(x) // _ROWS_PER_POINT, _FEWEST_POINTS), size.points)
-    points = inducing_points(start, x, count, generator)
-    rows = torch.randperm(len(x), generator=generator)[:_START_ROWS]
-    learnt = learn_sparse(start, x[rows], tame[rows], points).model.parameters()
-    first = problem.likelihood.start(
-        problem.y, learnt["noise"], learnt["variance"], learnt["mean"]
-    )
-    kernel = start.kernel.with_parameters({"lengthscale": learnt["lengthscale"]})
-    return replace(start, kernel=kernel), first, points
-
-
-def _whitening(name: str, kernel: Radial, points: Float[Tensor, "m d"]) -> Whitening:
-    nugget = _SIZES[name].nugget * float(kernel.variance)
-    if name == "cholesky":
-        return CholeskyWhitening(kernel, points, nugget=nugget)
-    ciq = CIQ(solver=MultiShiftMinres(rtol=_ROOT_ERROR))
-    return CiqWhitening(kernel, points, nugget=nugget, ciq=ciq)

@@ -118,7 +118,6 @@ def measured(
         "in 95%": scores["coverage_95"],
         **taken.row(),
         "converged": "yes" if summary["converged"] else "no",
-        "tried": json.dumps(summary.get("tried", {})),
     }
 
 

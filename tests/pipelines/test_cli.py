@@ -256,7 +256,7 @@ def test_the_installed_program_logs_plain_lines_where_there_is_no_terminal(desk)
     )
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr and "\x1b" not in done.stderr
-    assert "inference: 1 it" in done.stderr
+    assert "map and samples: 1 it" in done.stderr
     assert "grid: " in done.stderr and "memory: " in done.stderr
     *_, run, verdict = done.stdout.splitlines()
     assert run == "run: fresh" and verdict.startswith(("Usable", "Not usable"))

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from dustmap.functionals import PointValues
 from dustmap.gp.exact import ExactGP
+from dustmap.gp.fitting import maximise
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian
-from pipelines.regress import dense
-from pipelines.regress.fitted import Problem
-from pipelines.regress.start import (
-    Start,
-    earlier_neighbours,
-    find_start,
-    ranges_of,
-)
+from pipelines.regress.start import find_start, fit_exact, ranges_of
 
 
 def standardised(*columns):
@@ -33,62 +28,36 @@ def ages(count, seed=0):
     return standardised(age, feh, mass)
 
 
-def good_start(x):
-    """Near the scales of largest evidence of `ages`."""
-    return Start(
-        kernel=Matern52(lengthscale=[2.5, 30.0], variance=40.0),
-        noise=0.016,
-        mean=0.0,
-        why="",
-        converged=True,
-        ranges=ranges_of(x),
-    )
-
-
-@pytest.mark.parametrize("most_exact", [2_000, 300])
-def test_more_rows_raise_the_evidence_of_all(monkeypatch, generator, most_exact):
-    monkeypatch.setattr("pipelines.regress.start._EXACT", most_exact)
+def test_more_rows_raise_the_evidence_of_all(monkeypatch, generator):
     x, y = ages(700)
-    start = good_start(x)
-    # From another noise, which rows see at once, and from scales that are too short.
-    off = replace(start, noise=0.1, kernel=Matern52(lengthscale=[1.0, 5.0]))
-    found = off.refined(x, y, generator)
-    assert found.converged
-    evidence = [each.exact(x, y).log_marginal() for each in (off, start, found)]
-    assert evidence[2] > evidence[0] + 100 and evidence[2] > evidence[1] - 5
-    assert found.noise == pytest.approx(0.016, rel=0.15)
-    assert float(found.kernel.lengthscale[0]) == pytest.approx(2.5, rel=0.5)
-
-
-def test_scales_do_not_run_away_where_nothing_holds_them(monkeypatch, generator):
-    monkeypatch.setattr("pipelines.regress.start._EXACT", 300)
-    x, y = ages(400, seed=1)
-    kernel = Matern52(lengthscale=[5.0, 150.0], variance=1000.0)
-    start = replace(good_start(x), kernel=kernel, ranges={})
-    found = start.refined(x, y, generator)
-    before, after = (each.exact(x, y).log_marginal() for each in (start, found))
-    assert after > before - 15
+    monkeypatch.setattr("pipelines.regress.start._ROWS", 100)
+    found = {}
+    for more in (1, 700):
+        monkeypatch.setattr("pipelines.regress.start._MORE_ROWS", max(more, 101))
+        found[more] = fit_exact(x, y, Gaussian, generator)
+    assert found[700].converged
+    assert found[700].facts["log_evidence"] >= found[1].facts["log_evidence"] - 1
+    assert float(found[700].likelihood.variance) == pytest.approx(0.016, rel=0.15)
+    assert float(found[700].kernel.lengthscale[0]) == pytest.approx(2.5, rel=0.5)
 
 
 def test_a_second_search_that_lowers_the_evidence_is_not_taken(monkeypatch, generator):
-    monkeypatch.setattr(dense, "ROWS", 50)
     x, y = ages(200)
-    runaway = replace(good_start(x), kernel=Matern52(lengthscale=[900.0, 2000.0]))
-    monkeypatch.setattr(Start, "refined", lambda *_: runaway)
-    problem = Problem(x=x, y=y, everywhere=x, likelihood=Gaussian, generator=generator)
-    found = dense.fit_exact(problem)
+    monkeypatch.setattr("pipelines.regress.start._ROWS", 50)
+    kernel = Matern52(lengthscale=[2.5, 30.0], variance=40.0)
+
+    def runaway(model, settings):
+        found = maximise(model, settings)
+        if len(model) < 200:
+            return found
+        far = model.with_parameters({"lengthscale": torch.tensor([900.0, 2000.0])})
+        return replace(found, model=far)
+
+    monkeypatch.setattr("pipelines.regress.start.maximise", runaway)
+    found = fit_exact(x, y, Gaussian, generator)
     assert float(found.kernel.lengthscale[0]) < 10
-    kept = ExactGP.log_marginal(replace(good_start(x), kernel=found.kernel).exact(x, y))
-    assert found.facts["log_evidence"] > kept - 50
-
-
-def test_neighbours_are_the_nearest_of_the_rows_before(generator):
-    x = torch.randn(1_300, 2, generator=generator, dtype=torch.float64)
-    near = earlier_neighbours(x, 5)
-    assert near.shape == (1_295, 5)
-    for row in (5, 6, 1_003, 1_299):
-        apart = (x[:row] - x[row]).norm(dim=1)
-        assert set(near[row - 5].tolist()) == set(apart.argsort()[:5].tolist())
+    good = ExactGP(kernel, PointValues(x), y, noise=0.016).log_marginal()
+    assert found.facts["log_evidence"] > good - 50
 
 
 def test_ranges_are_those_of_the_inputs():

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.spatial import KDTree
 
-from pipelines.regress import Options, regress
+from pipelines.regress import regress_table
 from tests.pipelines.regress.exact import predict_exactly
 from tests.pipelines.regress.tables import NOISE_FREE, ROWS, TABLES, draw
 
@@ -53,8 +53,9 @@ def measured(name: str, seed: int) -> Measured:
     with TemporaryDirectory() as folder:
         source = Path(folder) / "table.parquet"
         pq.write_table(pa.table(columns), source)
-        options = Options(target="y", split_column="test", seed=seed)
-        report = regress(source, Path(folder) / "run", options)
+        report = regress_table(
+            source, Path(folder) / "run", target="y", split_column="test", seed=seed
+        )
     return Measured(
         rmse=report.metrics["rmse"],
         held=report.metrics["coverage_68"],

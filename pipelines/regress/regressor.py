@@ -1,0 +1,367 @@
+"""A regressor on arrays and tables, with scikit-learn's names, in the user's units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from astropy import units as u
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.inference.svi.bound import LatentMoments
+from dustmap.likelihoods import LIKELIHOODS, Likelihood
+from pipelines.base.errors import InputError
+from pipelines.catalog.sources import is_table
+from pipelines.regress.fitted import FittedField
+from pipelines.regress.neighbours import fit_neighbours
+from pipelines.regress.start import fit_exact
+from pipelines.regress.variational import fit_variational
+
+Engine = Callable[[Tensor, Tensor, type[Likelihood], torch.Generator], FittedField]
+ENGINES: dict[str, Engine] = {
+    "exact": fit_exact,
+    "neighbours": fit_neighbours,
+    "svgp": fit_variational,
+}
+# Up to so many rows `auto` is exact, and `exact` is possible at all; up to so many
+# inputs rows with outliers are not left to `svgp`.
+EXACT_ROWS, MOST_EXACT, ROBUST_INPUTS = 2_000, 8_000, 3
+# Fewer rows say nothing about a covariance.
+_FEWEST = 10
+# Of standardised variances.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Distributions of the target at some places, its noise included.
+
+    Of two classes the mean is the probability of the second, and quantiles are those of
+    this probability, as the field's uncertainty leaves it.
+
+    Parameters
+    ----------
+    latent
+        Moments of the field, standardised.
+    likelihood
+        Of the target given the field, standardised.
+    shift, scale
+        The target is ``shift + scale ·`` its standardised value.
+    """
+
+    latent: LatentMoments
+    likelihood: Likelihood
+    shift: float
+    scale: float
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the target (n,)."""
+        expected = self.likelihood.predictive_moments(*self.latent)
+        return self.shift + self.scale * expected.mean.numpy()
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of the target (n,)."""
+        expected = self.likelihood.predictive_moments(*self.latent)
+        return self.scale * expected.variance.sqrt().numpy()
+
+    @property
+    def field_std(self) -> np.ndarray:
+        """Standard deviation of the field, without noise (n,)."""
+        return self.scale * self.latent.variance.sqrt().numpy()
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """Quantile of the target, or of the second class's probability (n,)."""
+        if not self.likelihood.classes:
+            values = self.likelihood.quantile(probability, *self.latent)
+            return self.shift + self.scale * values.numpy()
+        z = torch.special.ndtri(torch.tensor(probability, dtype=torch.float64))
+        bound = self.latent.mean + z * self.latent.variance.sqrt()
+        return torch.special.ndtr(bound).numpy()
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log density of true values [nats, per unit of the target] (n,)."""
+        white = torch.as_tensor((y - self.shift) / self.scale)
+        density = self.likelihood.predictive_log_density(white, *self.latent)
+        return density.numpy() - np.log(self.scale)
+
+
+@dataclass(kw_only=True, eq=False)
+class Regressor:
+    """A Gaussian process that chooses kernel, scales, noise and method by itself.
+
+    The kernel is a Matérn with one lengthscale per input. After ``fit`` it has
+    ``n_features_in_``, ``feature_names_in_`` if the inputs had names, ``classes_`` of
+    two classes, ``method_``, and ``field_``, the posterior in standardised units.
+
+    Parameters
+    ----------
+    likelihood
+        ``gaussian``, ``student-t`` (outliers) or ``bernoulli`` (two classes).
+    method
+        ``exact``, ``neighbours`` (every place from its nearest rows) or ``svgp``
+        (inducing points); ``auto`` is ``svgp`` for classes, and for outliers in more
+        than three inputs, else ``exact`` for up to 2,000 rows and ``neighbours`` for
+        more.
+    seed
+        Of all random choices.
+
+    Raises
+    ------
+    InputError
+        If a choice is unknown, or the method cannot have the likelihood.
+    """
+
+    likelihood: str = "gaussian"
+    method: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("likelihood", tuple(LIKELIHOODS)),
+            ("method", ("auto", *ENGINES)),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(f"{name} takes {', '.join(known)}, got {value!r}")
+        normal = self.kind.conjugate or self.kind.mixture_of_normals
+        if not normal and self.method not in ("auto", "svgp"):
+            raise InputError(
+                f"the method {self.method} cannot have the likelihood "
+                f"{self.likelihood}: use svgp, or leave it out"
+            )
+
+    @property
+    def kind(self) -> type[Likelihood]:
+        """The likelihood's class."""
+        return LIKELIHOODS[self.likelihood]
+
+    def fit(self, X: Any, y: Any) -> Regressor:
+        """Learn from rows, and return this regressor.
+
+        Parameters
+        ----------
+        X
+            Inputs: an array or quantity (n, d), or a table of d columns (DataFrame,
+            astropy's, a mapping). Columns are taken by name and unit in predictions.
+        y
+            The target (n,): numbers, a quantity, or any two values as classes.
+
+        Raises
+        ------
+        InputError
+            If shapes disagree, a value is missing or not finite, there are fewer than
+            10 rows, the target does not vary, or the method cannot have these rows.
+        """
+        self._names, self._units = _names_and_units(X)
+        x = self._inputs(X)
+        self._unit = getattr(y, "unit", None)
+        if self.kind.classes:
+            values, self.classes_ = classes_of(np.asarray(y))
+        else:
+            values = _numbers(y, self._unit, "the target")
+        if values.shape != (len(x),):
+            raise InputError(
+                f"the target has shape {values.shape}, expected ({len(x)},) as many "
+                "values as the inputs have rows"
+            )
+        if len(x) < _FEWEST:
+            raise InputError(f"{len(x)} rows to fit, at least {_FEWEST} are needed")
+        if np.ptp(values) == 0:
+            raise InputError(
+                f"the target is {values[0]:g} in every row to fit: there is nothing to "
+                "learn"
+            )
+        if self.method == "exact" and len(x) > MOST_EXACT:
+            raise InputError(
+                f"the method exact takes at most {MOST_EXACT} rows to fit, here are "
+                f"{len(x)}: use another method, or leave it out"
+            )
+        self.method_, self.why_ = self.method, "as given"
+        if self.method == "auto":
+            self.method_, self.why_ = _chosen(self.kind, *x.shape)
+        self.n_features_in_ = x.shape[1]
+        if self._names is not None:
+            self.feature_names_in_ = np.array(self._names, dtype=object)
+        spread = x.std(axis=0)
+        # An input that does not vary has no effect.
+        self.input_shift_, self.input_scale_ = x.mean(axis=0), spread + (spread == 0)
+        self.target_shift_, self.target_scale_ = 0.0, 1.0
+        if not self.kind.classes:
+            self.target_shift_ = float(values.mean())
+            self.target_scale_ = float(values.std())
+        self.field_ = ENGINES[self.method_](
+            torch.as_tensor((x - self.input_shift_) / self.input_scale_),
+            torch.as_tensor((values - self.target_shift_) / self.target_scale_),
+            self.kind,
+            torch.Generator().manual_seed(self.seed),
+        )
+        return self
+
+    def predict(self, X: Any, return_std: bool = True) -> Any:
+        """Return mean and standard deviation of the target, noise included, (n,) each.
+
+        They have the target's unit, if it had one. Of classes the mean is the
+        probability of ``classes_[1]``. Without ``return_std`` the mean alone.
+
+        Raises
+        ------
+        InputError
+            If an input is absent, of another unit, missing or not finite.
+        RuntimeError
+            If the covariance is so close to singular that a variance is negative.
+        """
+        found = self.distribution(X)
+        parts = (found.mean, found.std) if return_std else (found.mean,)
+        if self._unit is not None:
+            parts = tuple(u.Quantity(part, self._unit) for part in parts)
+        return parts if return_std else parts[0]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the share R² of the variance that is predicted, of classes accuracy.
+
+        ``R² = 1 − Σ (y − mean)² / Σ (y − ȳ)²``.
+        """
+        mean = self.distribution(X).mean
+        if self.kind.classes:
+            return float(np.mean(self.classes_[(mean > 0.5).astype(int)] == y))
+        truth = _numbers(y, self._unit, "the target")
+        square = np.sum((truth - truth.mean()) ** 2)
+        return float(1 - np.sum((truth - mean) ** 2) / square)
+
+    def distribution(self, X: Any) -> Prediction:
+        """Return the whole distribution of the target at some places, without units."""
+        if not hasattr(self, "field_"):
+            raise InputError("this regressor has not been fitted: call fit(X, y) first")
+        x = torch.as_tensor((self._inputs(X) - self.input_shift_) / self.input_scale_)
+        latent = self.field_.latent(x)
+        lowest = float(latent.variance.min())
+        if lowest < -_ROUNDING:
+            raise RuntimeError(
+                f"a variance of the field came out as {lowest:.3g} of the target's: "
+                "the covariance is too close to singular, try another method"
+            )
+        return Prediction(
+            # What is left below zero is rounding.
+            latent=latent._replace(variance=latent.variance.clamp_min(0.0)),
+            likelihood=self.field_.likelihood,
+            shift=self.target_shift_,
+            scale=self.target_scale_,
+        )
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return kernel, lengthscales by input, std, mean and noise, in data's units.
+
+        Inputs without names are numbered ``x0``, ``x1`` and so on.
+        """
+        kernel, unit = self.field_.kernel, self.target_scale_
+        own = kernel.lengthscale.detach().expand(self.n_features_in_).numpy()
+        names = self._names or [f"x{axis}" for axis in range(self.n_features_in_)]
+        scales = (own * self.input_scale_).tolist()
+        return {
+            "kernel": type(kernel).__name__,
+            "lengthscale": dict(zip(names, scales, strict=True)),
+            "std": float(kernel.variance.detach().sqrt()) * unit,
+            "mean": self.field_.mean * unit + self.target_shift_,
+            **self.field_.likelihood.noise_in(unit),
+        }
+
+    def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
+        """Columns by the names and units of the fit, side by side."""
+        if self._names is not None and is_table(X):
+            absent = [n for n in self._names if n not in getattr(X, "colnames", X)]
+            if absent:
+                raise InputError(
+                    f"there is no column {absent[0]!r}: the inputs are "
+                    f"{', '.join(self._names)}"
+                )
+            columns = [X[name] for name in self._names]
+        elif is_table(X):
+            raise InputError("the fit had inputs without names: give an array")
+        else:
+            unit = getattr(X, "unit", None)
+            array = X if unit is not None else np.asarray(X)
+            if array.ndim != 2 or array.shape[1] != len(self._units):
+                raise InputError(
+                    f"inputs have shape {array.shape}, expected (n, "
+                    f"{len(self._units)}): one row for each place"
+                )
+            columns = list(array.T)
+        names = self._names or [f"number {axis}" for axis in range(len(columns))]
+        parts = [
+            _numbers(column, unit, f"the input {name}")
+            for column, unit, name in zip(columns, self._units, names, strict=True)
+        ]
+        if len({len(part) for part in parts}) > 1:
+            raise InputError("inputs have different numbers of rows")
+        return np.stack(parts, axis=1)
+
+
+def _chosen(kind: type[Likelihood], rows: int, inputs: int) -> tuple[str, str]:
+    """The method that suits rows, and why, for people."""
+    if kind.classes:
+        return "svgp", "classes"
+    robust = kind.mixture_of_normals and inputs <= ROBUST_INPUTS
+    if not (kind.conjugate or robust):
+        return "svgp", f"outliers in more than {ROBUST_INPUTS} inputs"
+    if rows <= EXACT_ROWS:
+        return "exact", f"no more than {EXACT_ROWS:,} rows"
+    return "neighbours", f"more than {EXACT_ROWS:,} rows"
+
+
+def classes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return 0 and 1 for two values of any kind, and the two, in order.
+
+    Raises
+    ------
+    InputError
+        If there are not two values.
+    """
+    found = np.unique(values.astype(str) if values.dtype == object else values)
+    if len(found) != 2:
+        shown = ", ".join(str(v) for v in found[:5]) + (" ..." * (len(found) > 5))
+        raise InputError(
+            "the target of the likelihood bernoulli must have two values, it has "
+            f"{len(found)}: {shown or 'none'}"
+        )
+    return (values == found[1]).astype(np.float64), found
+
+
+def _names_and_units(X: Any) -> tuple[list[str] | None, list[Any]]:
+    """Names of a table's columns, `None` of an array, and the unit of every input."""
+    if is_table(X):
+        names = list(getattr(X, "colnames", X))
+        if not names:
+            raise InputError("a regression needs an input: the table has no column")
+        return names, [getattr(X[name], "unit", None) for name in names]
+    shape = np.shape(X)
+    if len(shape) != 2 or not shape[1]:
+        raise InputError(
+            f"inputs have shape {shape}, expected (n, d): one column for each input"
+        )
+    return None, [getattr(X, "unit", None)] * shape[1]
+
+
+def _numbers(values: Any, unit: Any, what: str) -> Float[np.ndarray, " n"]:
+    """Finite numbers in a unit; values without one are in it already."""
+    try:
+        if isinstance(values, np.ma.MaskedArray):
+            values = np.ma.filled(values.astype(np.float64), np.nan)
+        column = u.Quantity(values, unit or u.one, dtype=np.float64).value
+    except (u.UnitConversionError, TypeError, ValueError) as error:
+        expected = f"in {unit}" if unit else "without a unit"
+        raise InputError(f"{what}: expected numbers {expected} ({error})") from error
+    if column.ndim != 1:
+        raise InputError(f"{what} has shape {column.shape}, expected one value per row")
+    faulty = ~np.isfinite(column)
+    if faulty.any():
+        raise InputError(
+            f"{what} is missing or not finite in {int(faulty.sum())} of {len(column)} "
+            f"rows, first in row {int(np.argmax(faulty)) + 1}: leave these rows out"
+        )
+    return column

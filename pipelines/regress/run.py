@@ -1,0 +1,295 @@
+"""Regression of one column of a table on others: from a file to a folder.
+
+=======================  ===================================================
+``summary.json, .txt``   choices and their reasons, hyperparameters, counts
+``metrics.json``         scores of the test rows in the target's own unit
+``predictions.parquet``  of the test rows: truth, mean, std, quantiles
+``plot.png``             the fit in one or two inputs, else truth and mean
+``manifest.json``        hashes of all of these; ``COMPLETE`` is last
+=======================  ===================================================
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import dustmap
+from dustmap.residual.neighbours import nearest
+from pipelines.base.errors import InputError
+from pipelines.base.timing import StageClock
+from pipelines.catalog.schema import write_table
+from pipelines.figures.style import save_figure
+from pipelines.regress.figure import draw
+from pipelines.regress.regressor import Prediction, Regressor
+from pipelines.regress.table import Rows, read_any, split
+from pipelines.run.folder import check_run_folder, write_json
+from pipelines.run.verdict import Verdict, verdict
+from pipelines.storage.atomic import atomic_directory, write_manifest
+from pipelines.storage.digests import input_digests
+
+# Ends of the 68% and of the 95% interval.
+_LOW, _HIGH, _LOWER, _UPPER = 0.15865525, 0.84134475, 0.025, 0.975
+# Rows whose mean a fit has to beat, and test rows on which it is compared with that.
+_NEAR, _COMPARED = 10, 10_000
+# Of the metrics, those on which the verdict rests.
+_JUDGED = (
+    *("rmse", "rmse_neighbours", "excess"),
+    *("coverage_68", "coverage_95", "z_median"),
+)
+
+
+def regress_table(
+    source: Path,
+    output: Path,
+    *,
+    target: str,
+    inputs: Sequence[str] | None = None,
+    test_fraction: float = 0.2,
+    split_column: str | None = None,
+    overwrite: bool = False,
+    **settings: Any,
+) -> Report:
+    """Fit a table, test the fit on rows that were held out, and write the folder.
+
+    Parameters
+    ----------
+    target, inputs, test_fraction, split_column
+        As in `pipelines.regress.table.split`.
+    settings
+        Those of `Regressor`; its seed also holds rows out.
+
+    Raises
+    ------
+    InputError
+        If the table or a setting is of no use, or the output exists or cannot be
+        written.
+    """
+    check_run_folder(output, overwrite=overwrite, marker="summary.json")
+    clock, model = StageClock(), Regressor(**settings)
+    table = read_any(source)
+    rows = split(
+        table,
+        target,
+        None if inputs is None else tuple(inputs),
+        classes=model.kind.classes,
+        test_fraction=test_fraction,
+        split_column=split_column,
+        seed=model.seed,
+    )
+    clock.lap("read")
+    try:
+        model.fit(rows.part(test=False), rows.y[~rows.test])
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    clock.lap("fit")
+    prediction = model.distribution(rows.part(test=True))
+    metrics = scores(rows.y[rows.test], prediction)
+    metrics |= beside_neighbours(model, rows, prediction.mean)
+    clock.lap("test")
+    figure = draw(rows, model, prediction)
+    clock.lap("plot")
+    report = Report(
+        source=source,
+        output=output,
+        read=table.rows,
+        rows=rows,
+        model=model,
+        metrics=metrics,
+        seconds=clock.seconds,
+        memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+    )
+    provenance = {
+        "program": "dustmap",
+        "version": dustmap.__version__,
+        "inputs": input_digests(source),
+    }
+    with atomic_directory(output, overwrite=overwrite) as folder:
+        summary = {**report.as_dict(), "provenance": provenance}
+        write_json(folder / "summary.json", summary)
+        (folder / "summary.txt").write_text(str(report) + "\n")
+        write_json(folder / "metrics.json", metrics)
+        write_table(
+            folder / "predictions.parquet",
+            {
+                "row": rows.row[rows.test],
+                "truth": rows.y[rows.test],
+                "mean": prediction.mean,
+                "std": prediction.std,
+                "p16": prediction.quantile(_LOW),
+                "p50": prediction.quantile(0.5),
+                "p84": prediction.quantile(_HIGH),
+            },
+            units={},
+            meta={"target": target, "inputs": list(rows.inputs), **provenance},
+            kind="predictions",
+            overwrite=False,
+        )
+        save_figure(figure, folder / "plot.png")
+        write_manifest(folder)
+    return report
+
+
+def scores(truth: np.ndarray, found: Prediction) -> dict[str, float]:
+    """Return scores of the test rows, in the target's own unit.
+
+    ``rmse`` and ``mae`` of the mean, ``nll`` the mean negative log density, the
+    share of rows inside the central intervals, and the median distance of the truth
+    from the median in half the 68% interval. Of classes ``rmse`` and ``mae`` are
+    those of the probability, and ``brier`` the mean square of its error.
+    """
+    error = found.mean - truth
+    values = {
+        "rows": len(error),
+        "rmse": np.sqrt(np.mean(error**2)),
+        "mae": np.mean(np.abs(error)),
+        "nll": -np.mean(found.log_density(truth)),
+    }
+    if found.likelihood.classes:
+        values |= {
+            "accuracy": np.mean((found.mean > 0.5) == (truth > 0.5)),
+            "brier": np.mean(error**2),
+            "share_of_class_1": np.mean(truth),
+        }
+    else:
+        low, median, high = (found.quantile(p) for p in (_LOW, 0.5, _HIGH))
+        lower, upper = (found.quantile(p) for p in (_LOWER, _UPPER))
+        values |= {
+            "coverage_68": np.mean((low <= truth) & (truth <= high)),
+            "coverage_95": np.mean((lower <= truth) & (truth <= upper)),
+            "z_median": np.median(2 * (truth - median) / (high - low)),
+            "std_of_truth": np.std(truth),
+        }
+    return {name: float(value) for name, value in values.items()}
+
+
+def beside_neighbours(
+    model: Regressor, rows: Rows, mean: np.ndarray
+) -> dict[str, float]:
+    """Compare the fit's squared error with that of the mean of the 10 nearest rows.
+
+    ``mean`` is the fit's of every test row. ``excess`` is the mean difference of the
+    squared errors in its own standard errors, of 10,000 rows at most.
+    """
+    x = torch.as_tensor((rows.x - model.input_shift_) / model.input_scale_)
+    tested = np.flatnonzero(rows.test)
+    some = np.random.default_rng(0).permutation(len(tested))[:_COMPARED]
+    near = nearest(x[~rows.test], x[tested[some]], _NEAR).numpy()
+    truth = rows.y[tested[some]]
+    squared = (rows.y[~rows.test][near].mean(axis=1) - truth) ** 2
+    score = {"rmse_neighbours": float(squared.mean() ** 0.5)}
+    difference = (mean[some] - truth) ** 2 - squared
+    if len(some) > 1 and (spread := difference.std(ddof=1)) > 0:
+        score["excess"] = float(difference.mean() / spread * len(some) ** 0.5)
+    return score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The record of one regression; ``str`` gives the lines for people.
+
+    ``read`` counts the table's rows; ``seconds`` are those of each stage, ``memory``
+    is the peak [bytes].
+    """
+
+    source: Path
+    output: Path
+    read: int
+    rows: Rows
+    model: Regressor
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+    memory: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the fit can be used, by its test rows."""
+        score = {n: self.metrics[n] for n in _JUDGED if n in self.metrics}
+        if not score["rmse_neighbours"]:
+            # Rows at the very places of the test rows leave no error to compare with.
+            score = {n: v for n, v in score.items() if n not in _JUDGED[1:3]}
+        score["stars"] = self.metrics["rows"]
+        converged = self.model.field_.converged
+        return verdict(converged, score, intervals=self.rows.classes is None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of ``summary.json``."""
+        rows, model, field = self.rows, self.model, self.model.field_
+        return {
+            "source": self.source.name,
+            "target": rows.target,
+            "inputs": list(rows.inputs),
+            "classes": list(rows.classes) if rows.classes else None,
+            "rows": {
+                "read": self.read,
+                "left_out": rows.left_out,
+                "missing_by_column": rows.missing,
+                "fitted": int((~rows.test).sum()),
+                "tested": int(rows.test.sum()),
+            },
+            "likelihood": model.likelihood,
+            "method": model.method_,
+            "why": model.why_,
+            "kernel_choice": field.why,
+            "hyperparameters": model.hyperparameters(),
+            "scaling": {
+                "input_shift": model.input_shift_.tolist(),
+                "input_scale": model.input_scale_.tolist(),
+                "target_shift": model.target_shift_,
+                "target_scale": model.target_scale_,
+            },
+            "converged": field.converged,
+            "grade": self.verdict.grade,
+            "verdict": str(self.verdict),
+            "messages": [*rows.notes, *field.messages],
+            "seed": model.seed,
+            "seconds": self.seconds,
+            "peak_memory_bytes": self.memory,
+            **field.facts,
+        }
+
+    def __str__(self) -> str:
+        rows, model, field = self.rows, self.model, self.model.field_
+        kept = f"{int((~rows.test).sum()):,} fitted, {int(rows.test.sum()):,} tested"
+        first = f"{self.source}: {self.read:,} rows, {kept}"
+        if rows.left_out:
+            gaps = ", ".join(f"{n} in {name}" for name, n in rows.missing.items())
+            first += f", {rows.left_out:,} left out (missing or not finite: {gaps})"
+        found = model.hyperparameters()
+        scales = (f"{n} {v:.3g}" for n, v in found["lengthscale"].items())
+        noise = f"; noise {found['noise']:.4g}" if "noise" in found else ""
+        if "degrees" in found:
+            noise += f" (Student-T, ν = {found['degrees']:.3g})"
+        scored = (
+            "RMSE {rmse:.4g} (they scatter by {std_of_truth:.4g}; the mean of the 10 "
+            "nearest rows {rmse_neighbours:.4g}), MAE {mae:.4g}, nll {nll:.4g}; the "
+            "68% intervals contain {coverage_68:.3f}, the 95% ones {coverage_95:.3f}"
+        )
+        if rows.classes is not None:
+            scored = (
+                "accuracy {accuracy:.4f} (class 1 has {share_of_class_1:.4f}), nll "
+                "{nll:.4f}, Brier {brier:.4f}"
+            )
+        times = ", ".join(f"{what} {s:.1f} s" for what, s in self.seconds.items())
+        lines = [
+            first,
+            f"target: {rows.target}; inputs: {', '.join(rows.inputs)}",
+            *rows.notes,
+            f"method: {model.method_} ({model.why_}); likelihood {model.likelihood}",
+            f"kernel: {field.why}",
+            f"lengthscale: {', '.join(scales)}",
+            f"field: mean {found['mean']:.4g}, std {found['std']:.4g}{noise}",
+            *field.messages,
+            f"{int(self.metrics['rows']):,} test rows: "
+            + scored.format_map(self.metrics),
+            f"time: {times}; peak memory {self.memory / 2**30:.2f} GiB",
+            f"run: {self.output}",
+            str(self.verdict),
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,128 @@
+"""The regressor on arrays, tables and quantities, in the user's units."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas
+import pytest
+from astropy import units as u
+from astropy.table import MaskedColumn, QTable, Table
+
+import dustmap
+from pipelines.base.errors import InputError
+
+ROWS = 60
+RANDOM = np.random.default_rng(0)
+FAR, TILT = RANDOM.uniform(0, 2, ROWS), RANDOM.uniform(-1, 1, ROWS)
+Y = np.sin(3 * FAR) + 0.5 * TILT + 0.05 * RANDOM.normal(size=ROWS)
+ARRAY = np.c_[FAR, TILT]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return dustmap.regress(ARRAY, Y)
+
+
+def test_mean_and_std_are_predicted_of_an_array(plain):
+    mean, std = plain.predict(ARRAY[:5])
+    assert mean.shape == std.shape == (5,)
+    assert np.abs(mean - Y[:5]).max() < 0.2 and (std > 0.02).all()
+    np.testing.assert_array_equal(plain.predict(ARRAY[:5], return_std=False), mean)
+    assert plain.n_features_in_ == 2 and not hasattr(plain, "feature_names_in_")
+    assert 0.9 < plain.score(ARRAY, Y) < 1
+    truth = 1 - np.sum((Y - plain.predict(ARRAY)[0]) ** 2) / np.sum((Y - Y.mean()) ** 2)
+    assert plain.score(ARRAY, Y) == pytest.approx(truth)
+
+
+@pytest.mark.parametrize("kind", [pandas.DataFrame, Table, QTable, dict])
+def test_columns_of_tables_are_taken_by_name(plain, kind):
+    model = dustmap.regress(kind({"far": FAR, "tilt": TILT}), pandas.Series(Y))
+    assert model.feature_names_in_.tolist() == ["far", "tilt"]
+    swapped = kind({"name": ["x"] * 5, "tilt": TILT[:5], "far": FAR[:5]})
+    np.testing.assert_array_equal(model.predict(swapped), plain.predict(ARRAY[:5]))
+    np.testing.assert_array_equal(model.predict(ARRAY[:5]), plain.predict(ARRAY[:5]))
+    with pytest.raises(InputError, match="no column 'tilt'"):
+        model.predict(kind({"far": FAR[:5]}))
+
+
+def test_units_are_converted_and_given_back(plain):
+    table = QTable({"far": FAR * u.kpc, "tilt": TILT})
+    model = dustmap.regress(table, Y * u.mag)
+    there = QTable({"far": 1000 * FAR[:5] * u.pc, "tilt": TILT[:5]})
+    mean, std = model.predict(there)
+    assert mean.unit == std.unit == u.mag
+    np.testing.assert_allclose(mean.value, plain.predict(ARRAY[:5])[0], rtol=1e-6)
+    assert model.score(table, 1e3 * Y * u.mmag) == pytest.approx(plain.score(ARRAY, Y))
+    with pytest.raises(InputError, match="kpc"):
+        model.predict(QTable({"far": FAR * u.s, "tilt": TILT}))
+    both = dustmap.regress(ARRAY * u.pc, Y)
+    np.testing.assert_allclose(
+        both.predict(ARRAY[:5] * 1e-3 * u.kpc), plain.predict(ARRAY[:5]), rtol=1e-6
+    )
+
+
+def test_classes_are_any_two_values():
+    words = np.where(FAR > 1, "far", "near").astype(object)
+    model = dustmap.regress(FAR[:, None], words, likelihood="bernoulli")
+    assert model.classes_.tolist() == ["far", "near"]
+    chance = model.predict([[0.2], [1.8]], return_std=False)
+    assert chance[0] > 0.8 and chance[1] < 0.2
+    assert model.score(FAR[:, None], words) > 0.9
+
+
+def test_a_fit_can_be_repeated_with_other_rows_and_inputs_that_do_not_vary(plain):
+    model = dustmap.regress(np.c_[FAR, np.full(ROWS, 7.0)], Y, method="exact", seed=2)
+    assert np.isfinite(model.predict(np.c_[FAR, np.full(ROWS, 7.0)])).all()
+    assert model.fit(ARRAY, Y) is model and model.method_ == "exact"
+    assert model.score(ARRAY, Y) == pytest.approx(plain.score(ARRAY, Y), abs=0.01)
+
+
+GAP = np.where(np.arange(ROWS) == 7, np.nan, FAR)
+MASKED = Table({"far": MaskedColumn(FAR, mask=np.arange(ROWS) == 7)})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (FAR, Y, r"expected \(n, d\)"),
+        (ARRAY, Y[:-1], r"shape \(59,\), expected \(60,\)"),
+        (ARRAY[:9], Y[:9], "9 rows to fit, at least 10"),
+        (ARRAY, np.ones(ROWS), "is 1 in every row"),
+        (ARRAY, GAP, "target is missing or not finite in 1 of 60 rows, first in row 8"),
+        ({"far": GAP}, Y, "input far is missing or not finite in 1 of 60"),
+        (MASKED, Y, "input far is missing or not finite in 1 of 60"),
+        ({"far": ["a"] * ROWS}, Y, "input far: expected numbers"),
+        ({"far": FAR, "tilt": TILT[:5]}, Y, "different numbers of rows"),
+        ({}, Y, "no column"),
+    ],
+)
+def test_a_mistake_is_named(x, y, said):
+    with pytest.raises(InputError, match=said):
+        dustmap.regress(x, y)
+
+
+def test_what_was_not_fitted_or_is_unknown_is_refused(plain):
+    from pipelines.regress import Regressor
+
+    with pytest.raises(InputError, match="fit"):
+        Regressor().predict(ARRAY)
+    with pytest.raises(InputError, match=r"shape \(60, 1\), expected \(n, 2\)"):
+        plain.predict(ARRAY[:, :1])
+    with pytest.raises(InputError, match="without names"):
+        plain.predict({"far": FAR, "tilt": TILT})
+    with pytest.raises(InputError, match="method takes auto"):
+        dustmap.regress(ARRAY, Y, method="magic")
+
+
+def test_no_call_changes_threads_or_warnings_of_the_process():
+    program = (
+        "import warnings, torch, numpy as np, dustmap, pipelines.regress\n"
+        "torch.set_num_threads(2)\n"
+        "before = warnings.filters[:], torch.get_default_dtype()\n"
+        "x = np.linspace(0, 1, 30)[:, None]\n"
+        "dustmap.regress(x, x[:, 0] ** 2).predict(x)\n"
+        "assert torch.get_num_threads() == 2\n"
+        "assert (warnings.filters[:], torch.get_default_dtype()) == before\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
