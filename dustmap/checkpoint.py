@@ -2,13 +2,13 @@
 
 A state is flat: tensors and plain values by name, ``part.name`` for those of a part. It
 holds what cannot be computed again with the same bits, and nothing else. A state that
-was read from a file is checked against a :data:`StateSchema` before it is used: the
+was read from a file is compared with an example before it is used (`check_state`): the
 file may have been written for another problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -17,9 +17,6 @@ from torch import Tensor
 
 # Tensors, numbers, truth values and strings.
 State = dict[str, Any]
-# What an entry is: a number's type, or a tensor's dtype and shape (None: any length).
-Kind = type | tuple[torch.dtype, tuple[int | None, ...]]
-StateSchema = Mapping[str, Kind]
 
 T = TypeVar("T")
 
@@ -87,52 +84,56 @@ def part_of(state: State, part: str) -> State:
     return {name.removeprefix(start): value for name, value in found.items()}
 
 
-def like(value: Any) -> Kind:
-    """The kind of values of this one's type, or dtype and shape."""
-    if isinstance(value, Tensor):
-        return value.dtype, tuple(value.shape)
-    return type(value)
-
-
-def schema_of(state: State, *, any_length: Iterable[str] = ()) -> dict[str, Kind]:
-    """That of states like this one; first dims of ``any_length`` are free."""
-    schema = {name: like(value) for name, value in state.items()}
-    for name in any_length:
-        dtype, shape = state[name].dtype, state[name].shape
-        schema[name] = dtype, (None, *shape[1:])
-    return schema
-
-
 def check_state(
-    state: State, schema: StateSchema, optional: Mapping[str, StateSchema] | None = None
+    state: State,
+    example: State,
+    *,
+    optional: Collection[str] = (),
+    any_length: Collection[str] = (),
 ) -> None:
-    """Compare a state that was restored with what it has to be.
+    """Compare a state that was restored with an example of what it has to be.
 
     Parameters
     ----------
-    schema
-        What there must be.
+    example
+        A state of this problem and these settings.
     optional
-        Parts by name, of each of which there must be all or nothing.
+        Parts of which there may be all or nothing.
+    any_length
+        Tensors whose first dim is free.
 
     Raises
     ------
     ValueError
         If an entry is missing, unknown, or of another type, dtype or shape.
     """
-    wanted = dict(schema)
-    for part, names in (optional or {}).items():
-        if part_of(state, part):
-            wanted |= {f"{part}.{name}": kind for name, kind in names.items()}
-    for name in [*wanted, *state]:
-        expected = _described(wanted[name]) if name in wanted else "nothing"
-        found = _described(like(state[name])) if name in state else "nothing"
-        if name not in wanted or name not in state or not _fits(state, name, wanted):
+    absent = {part for part in optional if not part_of(state, part)}
+    expected = {n: v for n, v in example.items() if n.split(".")[0] not in absent}
+    for name in [*expected, *state]:
+        kinds = [
+            _kind(entries, name, is_free=name in any_length)
+            for entries in (expected, state)
+        ]
+        if kinds[0] != kinds[1]:
             raise ValueError(
-                f"the saved state does not fit: {name} should be {expected}, found "
-                f"{found}. It was saved by another problem, other settings or another "
-                "version: restore it with those, or start afresh"
+                f"the saved state does not fit: {name} should be {kinds[0]}, found "
+                f"{kinds[1]}. It was saved by another problem, other settings or "
+                "another version: restore it with those, or start afresh"
             )
+
+
+def _kind(entries: State, name: str, *, is_free: bool) -> str:
+    """Describe the type of an entry, or dtype and shape of a tensor."""
+    if name not in entries:
+        return "nothing"
+    value = entries[name]
+    if not isinstance(value, Tensor):
+        return f"one {type(value).__name__}"
+    shape = list(map(str, value.shape))
+    if is_free:
+        shape[:1] = ["any"]
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"a {dtype} tensor of shape ({', '.join(shape)})"
 
 
 def require_finite(where: str, **values: Tensor | float) -> None:
@@ -153,21 +154,3 @@ def require_finite(where: str, **values: Tensor | float) -> None:
                 "observations, variances or starting values; take float64, or a larger "
                 "noise. Checkpoints written before are not affected"
             )
-
-
-def _fits(state: State, name: str, schema: StateSchema) -> bool:
-    """Whether an entry is of its kind; ``True`` is no ``int``."""
-    found, kind = like(state[name]), schema[name]
-    if isinstance(found, type) or isinstance(kind, type):
-        return found == kind
-    if found[0] != kind[0] or len(found[1]) != len(kind[1]):
-        return False
-    return all(length in (None, n) for n, length in zip(found[1], kind[1], strict=True))
-
-
-def _described(kind: Kind) -> str:
-    if isinstance(kind, type):
-        return f"one {kind.__name__}"
-    dtype, shape = kind
-    lengths = ", ".join("any" if n is None else str(n) for n in shape)
-    return f"a {str(dtype).removeprefix('torch.')} tensor of shape ({lengths})"

@@ -163,25 +163,23 @@ class Torus:
         """Length of the torus per axis."""
         return tuple(n * h for n, h in zip(self.shape, self.grid.spacing, strict=True))
 
-    def lags(self, refinement: int = 1) -> Float[Tensor, "*n d"]:
-        """Signed shortest displacements from point 0 to every point (float64).
-
-        ``refinement`` asks for the torus with that many times finer spacing.
-        """
+    def lags(self) -> Float[Tensor, "*n d"]:
+        """Signed shortest displacements from point 0 to every point (float64)."""
         import torch
 
         axes = []
         for n, h in zip(self.shape, self.grid.spacing, strict=True):
-            total = n * refinement
-            index = torch.arange(total, dtype=torch.float64)
-            index = torch.where(index > total // 2, index - total, index)
-            axes.append(index * (h / refinement))
+            index = torch.arange(n, dtype=torch.float64)
+            axes.append(torch.where(index > n // 2, index - n, index) * h)
         return _mesh(axes)
 
     def half_lags(
         self, refinement: int = 1, device: torch.device | str = "cpu"
     ) -> list[Float[Tensor, " _"]]:
-        """The non-negative displacements of :meth:`lags` along every axis (float64)."""
+        """Non-negative displacements of :meth:`lags` along every axis (float64).
+
+        ``refinement`` makes the spacing as many times finer.
+        """
         import torch
 
         return [
@@ -189,21 +187,3 @@ class Torus:
             * (h / refinement)
             for n, h in zip(self.shape, self.grid.spacing, strict=True)
         ]
-
-
-def torus_positions(torus: Torus, refinement: int) -> Float[Tensor, "f d"]:
-    """Positions of the (refined) torus' points; the nearest of the box for the rest.
-
-    The padding is never looked at: what stands there need only be finite and smooth.
-    """
-    import torch
-
-    axes = []
-    for axis, n in enumerate(torus.shape):
-        last = (torus.grid.shape[axis] - 1) * refinement
-        index = torch.arange(n * refinement)
-        beyond = torch.where(index - last <= n * refinement - index, last, 0)
-        index = torch.where(index <= last, index, beyond)
-        step = torus.grid.spacing[axis] / refinement
-        axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
-    return _mesh(axes).flatten(0, -2)

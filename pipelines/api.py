@@ -6,7 +6,6 @@ The names are loaded when they are first used (:mod:`dustmap`).
 from __future__ import annotations
 
 import atexit
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +28,7 @@ from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
-    from pipelines.config import SimulateConfig
+    from pipelines.config import FitConfig, SimulateConfig
     from pipelines.query.filling import FilledMap
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
@@ -56,7 +55,7 @@ def fit(
     output: PathLike | None = None,
     distance_error: Any = None,
     declare_band: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | FitConfig | None = None,
     overwrite: bool = False,
     resume: bool = False,
     **options: Any,
@@ -79,8 +78,8 @@ def fit(
     declare_band
         The band of the extinctions, e.g. ``A_V``.
     settings
-        Keys of the configuration (``dustmap config`` prints them) and their values,
-        for example ``{"budget.minutes": 2, "box.spacing": 50}``.
+        A `FitConfig`, or keys of the configuration (``dustmap config`` prints them) and
+        their values, for example ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.
@@ -102,7 +101,10 @@ def fit(
         say(f"without output= the run lasts as long as this process: {folder / 'run'}")
         output = folder / "run"
     output = Path(output)
-    config = load_config(FitConfig, overrides=_overrides(settings))
+    if isinstance(settings, FitConfig):
+        config = settings
+    else:
+        config = load_config(FitConfig, settings=settings)
     again, kept = overwrite or resume, output.with_name(output.name + ".stars.parquet")
     if not isinstance(stars, SkyCoord) and (
         extinction is not None or extinction_error is not None
@@ -221,7 +223,7 @@ def simulate(config: SimulateConfig | None = None, **settings: Any) -> Simulatio
     from pipelines.simulate import simulate as run_simulate
 
     if config is None:
-        config = load_config(SimulateConfig, overrides=_overrides(settings))
+        config = load_config(SimulateConfig, settings=settings)
     elif settings:
         raise InputError(f"give a config, or {', '.join(settings)}, not both")
     return run_simulate(config)
@@ -293,17 +295,6 @@ def _kept_until_exit() -> Path:
     folder = TemporaryDirectory(prefix="dustmap-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
-
-
-def _overrides(settings: Mapping[str, Any] | None) -> list[str]:
-    """Return settings as the command line has them: JSON's values are TOML's."""
-    found = []
-    for key, value in (settings or {}).items():
-        if isinstance(value, Mapping):
-            found += [f"{key}.{each}" for each in _overrides(value)]
-        else:
-            found.append(f"{key}={json.dumps(value)}")
-    return found
 
 
 def _places(coords: SkyCoord) -> Stars:

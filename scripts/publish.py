@@ -17,7 +17,7 @@ import click
 import yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.references import OTHERS
+from pipelines.catalog.presets import OTHERS
 from pipelines.cli.reporting import OVERWRITE, reporting
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions

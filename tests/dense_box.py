@@ -22,8 +22,7 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid
-from dustmap.inference.svi import HipSettings, initial_family
-from dustmap.inference.svi.blocks import BlockGaussian
+from dustmap.inference.svi import HipSettings, NaturalGaussian, initial_family
 from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import KERNELS
 from dustmap.likelihoods import Gaussian
@@ -173,14 +172,13 @@ def fresh_model(problem: Box) -> RowwiseGaussian:
 
 def optimum(
     model: RowwiseGaussian, data: Observations, **family: object
-) -> BlockGaussian:
+) -> NaturalGaussian:
     """The best q of a family: the blocks of ``Λ = I + Φᵀ Σ⁻¹ Φ``, and ``m = Λ⁻¹ b``."""
     rows = model.rows(torch.arange(len(data)))
     weight = 1 / data.noise(model)
     Lambda = torch.eye(model.latent_size, dtype=torch.float64)
     Lambda += (rows.features * weight[:, None]).mT @ rows.features
     q = initial_family(model, HipSettings(**family))
-    assert isinstance(q, BlockGaussian)
     # The identity in the padding.
     padded = torch.eye(len(Lambda) + 1, dtype=torch.float64)
     padded[:-1, :-1] = Lambda

@@ -24,6 +24,7 @@ from dustmap.functionals import (
 )
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
+from dustmap.linalg.operator import LinearOperator
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
@@ -98,6 +99,12 @@ def model(
     )
 
 
+def white_features(whitening: TorusWhitening, operator: LinearOperator) -> np.ndarray:
+    """``Φ T``, dense: the features of white noise at the points of the torus."""
+    white = torch.eye(whitening.torus.size, dtype=torch.float64)
+    return operator.matvec(whitening.modes.of(white)).mT.numpy()
+
+
 @functools.cache
 def log_normal(variance: float, count: int, seed: int = 3) -> LogNormal:
     """A density whose logarithm has this variance, seen along so many rays."""
@@ -146,7 +153,7 @@ def torus_covariance(
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """Φ, the mean and the covariance of the functionals of one model, all dense."""
+    """``Φ T``, the mean and the covariance of a model's functionals, all dense."""
 
     features: np.ndarray
     offset: np.ndarray

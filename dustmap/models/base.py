@@ -50,7 +50,8 @@ class ForwardModel(ABC):
     # Independent share α of the unresolved variance of line integrals.
     subgrid_share: float = 1.0
 
-    # Places of the latent numbers that observations tell most about, if it is known.
+    # Places in ε that observations constrain most, where they are known: a
+    # preconditioner needs no others.
     leading: Int[Tensor, " k"] | None = None
 
     @property
@@ -66,35 +67,15 @@ class ForwardModel(ABC):
     def linearise(self, eps: Float[Tensor, " p"]) -> Linearisation:
         """The model's tangent at ε."""
 
-    def retract(
-        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
-    ) -> Float[Tensor, " p"]:
-        """``ε + length · step``, or another curve with the same tangent at ε."""
-        return eps + length * step
-
     def with_subgrid_share(self, share: float) -> ForwardModel:
         """The same field with another share of the unresolved variance."""
         raise ValueError(f"{type(self).__name__} takes the unresolved variance whole")
 
-    def in_modes(self) -> ForwardModel:
-        """The model in an orthonormal basis of ε where products cost less, or itself.
-
-        It takes ``latent(ε)`` for ε; inner products are the same.
-        """
-        return self
-
-    @property
-    def white_size(self) -> int:
-        """Length of ε, that of ``latent(ε)`` being ``latent_size``."""
-        return self.latent_size
-
-    def latent(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        """ε in the model's basis."""
-        return white
-
-    def white(self, latent: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        """The inverse of :meth:`latent`."""
-        return latent
+    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+        """Draw ε from its prior."""
+        return torch.randn(
+            self.latent_size, generator=generator, dtype=torch.float64
+        ).to(dtype=self.dtype, device=self.device)
 
     @abstractmethod
     def residual_draws(

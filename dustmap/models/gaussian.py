@@ -134,8 +134,7 @@ class TorusGaussian(TorusModel[TorusWhitening]):
         if self.residual_refinement != self.whitening.refinement:
             weights = self._projection(self.residual_refinement)
         for _ in range(count):
-            field, _ = fine.prior_draw(generator)
-            eps = self.whitening.whiten(fine.subsample(field))
+            field, eps = fine.prior_draw(generator)
             yield (weights.matvec(field) - self.operator.matvec(eps))[0]
 
     def at(self, functionals: Functionals) -> Self:

@@ -29,15 +29,15 @@ from dustmap.models.means import Mean
 from dustmap.models.subgrid import LocalResidual, local_residual
 from dustmap.models.torus import TorusModel, TorusTangent
 from dustmap.projection import Interpolation
-from dustmap.whitening import ModeWhitening, SpectralWhitening
+from dustmap.whitening import GridWhitening
 
-# Modes of the field up to this fraction of the Nyquist mode, along every axis, are
-# those that observations constrain most: a preconditioner of 1/8 of all numbers saves
-# as many iterations as one of all.
+# Observations constrain modes of the field most up to this fraction of the Nyquist mode
+# along every axis: a preconditioner of 1/8 of all numbers saves as many iterations as
+# one of all.
 LEADING = 0.5
 
 
-class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
+class LogNormal(TorusModel[GridWhitening]):
     """A log-normal density that predicts all observations without a solve.
 
     Parameters
@@ -71,7 +71,7 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
 
     def __init__(
         self,
-        whitening: SpectralWhitening,
+        whitening: GridWhitening,
         functionals: Functionals,
         *,
         mean: Mean,
@@ -88,6 +88,7 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
         super().__init__(
             whitening, functionals, mean=mean, interpolation=interpolation, group=group
         )
+        self.leading = whitening.modes.longest(LEADING)
         self._log_mean = self._logarithm()
         self._seed = seed
         # Shared with all models derived from this: one for each level.
@@ -104,32 +105,6 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
                     "for others"
                 )
         super()._observe(functionals)
-
-    def in_modes(self) -> LogNormal:
-        """The same of Fourier modes (:mod:`dustmap.whitening.modes`)."""
-        if isinstance(self.whitening, ModeWhitening):
-            return self
-        other = copy.copy(self)
-        other.whitening = ModeWhitening(self.whitening)
-        other.latent_size = other.whitening.size
-        other.leading = other.whitening.longest(LEADING)
-        return other
-
-    @property
-    def white_size(self) -> int:
-        return self._modes.white_size if self._modes else self.latent_size
-
-    def latent(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        return self._modes.modes(white) if self._modes else white
-
-    def white(self, latent: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        return self._modes.white(latent) if self._modes else latent
-
-    @property
-    def _modes(self) -> ModeWhitening | None:
-        """The whitening, if it is one of Fourier modes."""
-        found = self.whitening
-        return found if isinstance(found, ModeWhitening) else None
 
     @property
     def kernel(self) -> Radial:
@@ -149,7 +124,7 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
                     interpolation=self.interpolation,
                     seed=self._seed,
                 )
-                for grid in self.whitening.levels.grids
+                for grid in self.whitening.tori.grids
             ]
         return self._measured
 
@@ -192,23 +167,9 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
         """κ of every point's level, over that of the coarsest."""
         if not self._relative:
             kappa = [local.line / self.local[0].line for local in self.local]
-            found = self.whitening.levels.constants(kappa)
+            found = self.whitening.tori.constants(kappa)
             self._relative.append(found.to(dtype=self.dtype, device=self.device))
         return self._relative[0]
-
-    def retract(
-        self, eps: Float[Tensor, " p"], step: Float[Tensor, " p"], length: float
-    ) -> Float[Tensor, " p"]:
-        """Multiply ρ by ``1 + δ`` where δ, the change of f, is positive.
-
-        This is the change predicted by the tangent. ``exp(δ)`` overshoots it, and a
-        few such cells would force long steps to be halved.
-        """
-        if not self.whitening.invertible:
-            return super().retract(eps, step, length)
-        change = length * self.whitening.colour(step)
-        softer = torch.where(change > 0, torch.log1p(change.clamp(min=0)), change)
-        return eps + self.whitening.whiten(softer)
 
     def residual_draws(
         self, eps: Float[Tensor, "s p"], generator: torch.Generator
@@ -252,19 +213,16 @@ class LogNormal(TorusModel[SpectralWhitening | ModeWhitening]):
 
     def _point_variance(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """``c`` of each point, on the level that it has."""
-        levels = self.whitening.levels
-        level = torch.from_numpy(levels.grids.level_of(points.numpy()))
+        grids = self.whitening.tori.grids
+        level = torch.from_numpy(grids.level_of(points.numpy()))
         variance = points.new_zeros(len(points))
-        for number, (local, grid) in enumerate(
-            zip(self.local, levels.grids, strict=True)
-        ):
+        for number, (local, grid) in enumerate(zip(self.local, grids, strict=True)):
             variance[level == number] = local.at(points[level == number], grid)
         return variance
 
     def _logarithm(self) -> Float[Tensor, " f"]:
         """``ln ρ_0`` on the (refined) torus."""
-        levels, refinement = self.whitening.levels, self.whitening.refinement
-        values = self.mean(levels.positions(refinement))
+        values = self.mean(self.whitening.tori.positions(self.whitening.refinement))
         if not bool((values > 0).all()):
             raise ValueError(
                 "the median of a log-normal density must be positive everywhere, the "

@@ -77,7 +77,7 @@ class ConstantMean(Mean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDisc(Mean):
-    r"""``μ(x) = value · exp(−|z − z_0|/h_z − (R − R_0)/h_R)``.
+    r"""``μ(x) = value · exp(−|z|/h_z − (R − R_0)/h_R)``.
 
     ``x`` is heliocentric Galactic, +x towards the Galactic centre at ``R_0``; ``R`` is
     the cylindrical distance from it and ``value`` the density in the plane at the
@@ -92,7 +92,6 @@ class ExponentialDisc(Mean):
     scale_height: float
     scale_length: float
     centre_distance: float
-    midplane: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("scale_height", "scale_length", "centre_distance"):
@@ -103,7 +102,7 @@ class ExponentialDisc(Mean):
         if x.shape[1] != 3:
             raise ValueError(f"a disc needs 3-D positions, got {x.shape[1]}-D")
         radius = torch.sqrt((x[:, 0] - self.centre_distance) ** 2 + x[:, 1] ** 2)
-        height = (x[:, 2] - self.midplane).abs() / self.scale_height
+        height = x[:, 2].abs() / self.scale_height
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * torch.exp(-height - beyond)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Generic, Self, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -99,7 +100,7 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
 
     def _projection(self, refinement: int) -> Projection:
         return projection(
-            self.whitening.levels,
+            self.whitening.tori,
             self._functionals,
             refinement=refinement,
             interpolation=self.interpolation,
@@ -108,6 +109,9 @@ class TorusModel(ForwardModel, Generic[AnyWhitening]):
             memory_budget=self.memory_budget,
             group=self.group,
         )
+
+    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+        return self.whitening.modes.white_noise(generator)
 
     @property
     def functionals(self) -> Functionals:

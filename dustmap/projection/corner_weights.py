@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dustmap.levels import Levels
 from dustmap.linalg.compiled_tasks import compiled
+from dustmap.nested_grids import NestedGrids
+from dustmap.tori import Tori
 
 
 class Lattice(NamedTuple):
@@ -20,6 +21,7 @@ class Lattice(NamedTuple):
     An absent axis has one point, one corner and the weight 1.
     """
 
+    grids: NestedGrids
     scales: np.ndarray  # (levels, 2, 3): origin, step
     sizes: np.ndarray  # (levels, 3, 3): points, corners of a cell, offset of the first
     boxes: np.ndarray  # (levels, 2, d): where a level counts if no finer one does
@@ -27,22 +29,23 @@ class Lattice(NamedTuple):
     cubic: bool
 
     @classmethod
-    def make(cls, levels: Levels, refinement: int, cubic: bool) -> Lattice:
-        """The levels' tori, refined, with linear or cubic interpolation."""
-        count = len(levels)
+    def make(cls, tori: Tori, refinement: int, cubic: bool) -> Lattice:
+        """Describe the tori, refined, with linear or cubic interpolation."""
+        count, grids = len(tori), tori.grids
         scales, sizes = np.zeros((count, 2, 3)), np.zeros((count, 3, 3), np.int64)
         scales[:, 1], sizes[:, :2] = 1.0, 1
-        present = slice(levels.dimension)
+        present = slice(grids.dimension)
         sizes[:, 1:, present] = [[4], [-1]] if cubic else [[2], [0]]
-        for torus, scale, size in zip(levels.tori, scales, sizes, strict=True):
+        for torus, scale, size in zip(tori, scales, sizes, strict=True):
             scale[0, present] = torus.grid.origin
             scale[1, present] = [h / refinement for h in torus.grid.spacing]
             size[0, present] = [n * refinement for n in torus.shape]
         points = sizes[:, 0].prod(axis=1)
         return cls(
+            grids=grids,
             scales=scales,
             sizes=sizes,
-            boxes=np.array([(grid.lower, grid.upper) for grid in levels.grids]),
+            boxes=np.array([(grid.lower, grid.upper) for grid in grids]),
             firsts=np.cumsum(points) - points,
             cubic=cubic,
         )

@@ -17,11 +17,11 @@ from dustmap.distributed.group import Group
 from dustmap.distributed.rows import ShardedRows, row_cuts
 from dustmap.functionals import Functionals
 from dustmap.grid import Torus
-from dustmap.levels import Levels
 from dustmap.linalg.sparse import SparseMatrix
 from dustmap.projection.corner_weights import Lattice
 from dustmap.projection.nodes import NodeProjection
 from dustmap.projection.weight_rows import RecomputedProjection, sampled, stored
+from dustmap.tori import Tori
 
 Interpolation = Literal["linear", "cubic"]
 # W kept, or computed anew in every product; then shared out over processes.
@@ -30,7 +30,7 @@ Projection = OwnProjection | ShardedRows
 
 
 def projection(
-    levels: Levels | Torus,
+    tori: Tori | Torus,
     functionals: Functionals,
     *,
     refinement: int = 1,
@@ -40,9 +40,9 @@ def projection(
     memory_budget: float | None = None,
     group: Group | None = None,
 ) -> Projection:
-    """The matrix W on the levels' tori refined ``refinement`` times (C order).
+    """The matrix W on tori refined ``refinement`` times (C order).
 
-    A node has weights on the finest level whose box holds it; one torus is one level.
+    A node has weights on the torus of the finest grid whose box holds it.
     Derivative nodes use the derivative of the interpolant. Cost: ``2^D`` (linear) or
     ``4^D`` (cubic, Keys 1981) weights per node before equal columns are added up.
 
@@ -67,19 +67,17 @@ def projection(
     ValueError
         If a node lies outside the coarsest box, or the dimensions disagree.
     """
-    if isinstance(levels, Torus):
-        levels = Levels(tori=(levels,))
-    if functionals.dimension != levels.dimension:
+    if isinstance(tori, Torus):
+        tori = Tori(tori=(tori,))
+    if functionals.dimension != tori.grids.dimension:
         raise ValueError(
             f"the functionals live in {functionals.dimension} dimensions, the grid in "
-            f"{levels.dimension}"
+            f"{tori.grids.dimension}"
         )
-    lattice = Lattice.make(levels, refinement, interpolation == "cubic")
+    lattice = Lattice.make(tori, refinement, interpolation == "cubic")
 
     def recomputed(rows: Functionals, nonzeros: int) -> RecomputedProjection:
-        return RecomputedProjection(
-            lattice, levels, rows, nonzeros=nonzeros, dtype=dtype
-        )
+        return RecomputedProjection(lattice, rows, nonzeros=nonzeros, dtype=dtype)
 
     if group is None or group.size == 1:
         return _stored_within(recomputed, functionals, memory_budget, device)

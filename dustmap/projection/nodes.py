@@ -77,7 +77,7 @@ class NodeProjection(SizedOperator):
         self._blocks: list[_Block] = []
         for begin, nodes in source.node_runs(together):
             points = torch.from_numpy(nodes.points)
-            levels = torch.from_numpy(source.levels.grids.level_of(nodes.points))
+            levels = torch.from_numpy(lattice.grids.level_of(nodes.points))
             places = (points - origin[levels]) / step[levels]
             self._blocks += self._padded(begin, levels, places, nodes, together)
         heaviest = [float(b.weights.abs().max()) for b in self._blocks]

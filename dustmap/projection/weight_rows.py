@@ -14,7 +14,6 @@ import torch
 
 from dustmap.functionals import FixedStep, Functionals, LineIntegrals, Nodes
 from dustmap.grid import Grid
-from dustmap.levels import Levels
 from dustmap.linalg.compiled_rows import Blocks, RowOperator, Rows, precision
 from dustmap.linalg.compiled_tasks import in_parallel, thread_count
 from dustmap.linalg.sparse import SparseMatrix
@@ -96,9 +95,7 @@ class RecomputedProjection(RowOperator):
     Parameters
     ----------
     lattice
-        The refined tori with their interpolation.
-    levels
-        Their grids; nodes must lie in the coarsest one's box.
+        The refined tori with their interpolation; nodes must lie in the coarsest box.
     functionals
         The rows.
     nonzeros
@@ -116,7 +113,6 @@ class RecomputedProjection(RowOperator):
     def __init__(
         self,
         lattice: Lattice,
-        levels: Levels,
         functionals: Functionals,
         *,
         nonzeros: int,
@@ -129,14 +125,15 @@ class RecomputedProjection(RowOperator):
         self.device = torch.device("cpu")
         self.nonzeros = nonzeros
         self._type = precision(dtype)
-        self.lattice, self.levels, self._functionals = lattice, levels, functionals
+        self.lattice, self._functionals = lattice, functionals
+        box = lattice.grids.box
         self._rays: _Rays | None = None
         # A subclass may place its nodes elsewhere.
         if type(functionals) is LineIntegrals and type(functionals.rule) is FixedStep:
             self._rays = _Rays.of(functionals, functionals.rule)
-            outside = torch.from_numpy(np.flatnonzero(~self._rays.inside(levels.box)))
+            outside = torch.from_numpy(np.flatnonzero(~self._rays.inside(box)))
             if len(outside):
-                _require_inside(levels.box, functionals.select(outside).nodes())
+                _require_inside(box, functionals.select(outside).nodes())
         weights = _WEIGHTS_PER_QUESTION if self._rays is None else _WEIGHTS_PER_BLOCK
         self._cuts = self._block_cuts(weights // lattice.corner_count)
         # torch works on all processors for one thread; for several they get in the way.
@@ -199,7 +196,7 @@ class RecomputedProjection(RowOperator):
             count=end - begin,
         )
         entries = (rows.pointers, rows.columns, rows.values)
-        node_entries(*nodes, *self.lattice, *entries)
+        node_entries(*nodes, *self.lattice[1:], *entries)
         return rows
 
     def _nodes(self, begin: int, end: int) -> NodeRun:
@@ -207,7 +204,7 @@ class RecomputedProjection(RowOperator):
             return self._rays.nodes(begin, end)
         with self._one_at_a_time:
             nodes = self._functionals.select(torch.arange(begin, end)).nodes()
-            _require_inside(self.levels.box, nodes)
+            _require_inside(self.lattice.grids.box, nodes)
         sizes = np.bincount(nodes.rows.numpy(), minlength=nodes.count)
         axes = np.empty(0) if nodes.axes is None else nodes.axes.numpy()
         return NodeRun(

@@ -2,7 +2,7 @@ r"""Whitening: white ε ↔ correlated inducing values, ``u = R ε`` with ``R R�
 
 Roots of one covariance differ by a rotation, which no posterior can tell:
 
-- :class:`TorusWhitening`: the points fill a torus; diagonal in Fourier space.
+- :class:`TorusWhitening`: the points fill a torus; ε are Fourier modes.
 - :class:`LevelWhitening`: the same on nested tori, finer and finer inwards.
 - :class:`ToeplitzWhitening`: the box of a circulant embedding (HIP-GP).
 - :class:`CholeskyWhitening`: free points; exact, ``O(M³)`` once.
@@ -15,7 +15,7 @@ from dustmap.whitening.base import GridWhitening, Whitening
 from dustmap.whitening.cholesky import CholeskyReport, CholeskyWhitening
 from dustmap.whitening.ciq import CiqWhitening
 from dustmap.whitening.kernel_matrix import KernelMatrix, point_covariance
-from dustmap.whitening.modes import ModeWhitening, SpectralWhitening
+from dustmap.whitening.modes import Modes
 from dustmap.whitening.nested import (
     LevelWhitening,
     nested_tori,
@@ -31,8 +31,7 @@ __all__ = [
     "GridWhitening",
     "KernelMatrix",
     "LevelWhitening",
-    "ModeWhitening",
-    "SpectralWhitening",
+    "Modes",
     "ToeplitzWhitening",
     "TorusReport",
     "TorusWhitening",

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.kernels import Kernel
-from dustmap.levels import Levels
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.operator import LinearOperator
+from dustmap.tori import Tori
+from dustmap.whitening.modes import Modes
 
 
 class Whitening(Protocol):
@@ -75,12 +76,13 @@ class Whitening(Protocol):
 
 
 class GridWhitening(Protocol):
-    """White ε to a field on the points of nested grids, without a solve.
+    """Fourier modes ε of white noise to a field on the points of tori, without a solve.
 
-    ``field = A ε``, where A may have fewer columns than rows.
+    ``field = A ε``; :attr:`modes` says how ε lies.
     """
 
-    levels: Levels
+    tori: Tori
+    modes: Modes
     refinement: int
     dtype: torch.dtype
     device: torch.device
@@ -92,29 +94,20 @@ class GridWhitening(Protocol):
 
     @property
     def size(self) -> int:
-        """Length of ε."""
+        """P, the length of ε."""
         ...
 
     @property
     def fine_size(self) -> int:
-        """Length of the field: all points of the levels' tori, refined."""
+        """Length of the field: all points of the tori, refined."""
         ...
 
-    @property
-    def invertible(self) -> bool:
-        """Whether :meth:`whiten` takes any field back to its ε."""
-        ...
-
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``."""
         ...
 
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch m"]:
+    ) -> Float[Tensor, "*batch p"]:
         """``Aᵀ g``."""
-        ...
-
-    def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        """The ε of a field, if it is ``invertible``."""
         ...

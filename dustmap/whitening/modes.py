@@ -1,17 +1,19 @@
-r"""The same field from Fourier modes of the white noise: half of the transforms.
+r"""White noise as Fourier modes on one torus after another: what ε is.
 
-With F the orthonormal Fourier transform of every torus and :math:`A = F^{-1} a F` a
-colouring costs two transforms. In the basis :math:`x = T \epsilon` of real and
-imaginary parts of :math:`F \epsilon` it costs one, :math:`A T^\top x = F^{-1} a x`.
-Of modes that are each other's conjugates one is kept, times :math:`\sqrt{2}`, except
-where both lie in the half spectrum (``rfftn``): T is an isometry,
-:math:`T^\top T = 1`, into slightly more numbers, and inner products stay as they are.
+With F the orthonormal Fourier transform of a torus and :math:`A = F^{-1} a F` a
+colouring of white noise ξ costs two transforms. In the basis :math:`\epsilon = T \xi`
+of real and imaginary parts of :math:`F \xi` it costs one,
+:math:`A T^\top \epsilon = F^{-1} a \epsilon`. Of modes that are each other's conjugates
+one is kept, times :math:`\sqrt{2}`, except where both lie in the half spectrum
+(``rfftn``): T is an isometry, :math:`T^\top T = 1`, into slightly more numbers. If they
+are independent standard normals, so are the :math:`T^\top \epsilon`; fields depend on
+nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -19,17 +21,16 @@ from torch import Tensor
 
 from dustmap.grid import Torus
 from dustmap.linalg.circulant import inverse_transform
-from dustmap.whitening.base import GridWhitening
 
 
-class Modes:
-    """Fourier modes of white noise on one torus, as flat vectors of real numbers.
+class TorusModes:
+    """Fourier modes on one torus, as complex half spectra.
 
     ``pairs`` is how many modes of the full spectrum each one of the half spectrum
     stands for: two, or one in the first plane and in that of the Nyquist mode.
     """
 
-    def __init__(self, torus: Torus, device: torch.device) -> None:
+    def __init__(self, torus: Torus, dtype: torch.dtype, device: torch.device) -> None:
         *others, last = torus.shape
         self.torus = torus
         self.half = (*others, last // 2 + 1)
@@ -38,20 +39,21 @@ class Modes:
         if last % 2 == 0:
             pairs[-1] = 1.0
         self.pairs = pairs.to(device)
+        self._factor = self.pairs.sqrt().to(dtype)
         self.axes = tuple(range(-len(torus.shape), 0))
 
     @property
     def size(self) -> int:
-        """Length of a vector."""
+        """Real numbers that hold them."""
         return 2 * math.prod(self.half)
 
     def of(self, white: Float[Tensor, "*batch m"]) -> Tensor:
-        """``T ε`` as a complex half spectrum."""
-        return self.forward(self.unflat(white)).mul_(self.pairs.sqrt().to(white))
+        """``T ξ``."""
+        return self.forward(self.unflat(white)).mul_(self._factor)
 
     def white(self, spectrum: Tensor) -> Float[Tensor, "*batch m"]:
-        """``Tᵀ x``, the inverse of :meth:`of`."""
-        return self.flat(self.inverse(spectrum / self.pairs.sqrt().to(spectrum.real)))
+        """``Tᵀ ε``, the inverse of :meth:`of`."""
+        return self.flat(self.inverse(spectrum / self._factor))
 
     def unflat(self, field: Float[Tensor, "*batch m"]) -> Tensor:
         """Vectors as arrays on the torus."""
@@ -69,14 +71,6 @@ class Modes:
         """Arrays on the torus of these half spectra, without the factors √2."""
         return inverse_transform(spectrum, self.torus.shape, norm="ortho")
 
-    def unpacked(self, x: Float[Tensor, "*batch p"]) -> Tensor:
-        """The complex half spectrum in the same memory, with the factors √2."""
-        return torch.view_as_complex(x.reshape(*x.shape[:-1], *self.half, 2))
-
-    def packed(self, spectrum: Tensor) -> Float[Tensor, "*batch p"]:
-        """The inverse of :meth:`unpacked`."""
-        return torch.view_as_real(spectrum).flatten(-len(self.axes) - 1)
-
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
         """Places of the modes below this fraction of the Nyquist mode on every axis."""
         kept = torch.ones(1, dtype=torch.bool)
@@ -90,98 +84,56 @@ class Modes:
         return torch.nonzero(kept[0][..., None].expand(*self.half, 2).flatten())[:, 0]
 
 
-class SpectralWhitening(GridWhitening, Protocol):
-    """A whitening on tori that takes its white noise as Fourier modes, too."""
+class Modes:
+    """Fourier modes on some tori, one torus after another in one flat vector ε.
 
-    @property
-    def modes(self) -> tuple[Modes, ...]:
-        """Those of ε, of one torus after another."""
-        ...
-
-    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
-        """``A Tᵀ x``, x as half spectra with the factors √2."""
-        ...
-
-    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
-        """``T Aᵀ g``, as half spectra with the factors √2."""
-        ...
-
-
-class ModeWhitening:
-    """Fourier modes x of ε in place of ε: ``field = A Tᵀ x``.
-
-    Vectors that are no ``T ε`` for any ε lose what is none in :meth:`white`; no field
-    depends on it.
+    ``parts`` are those of every torus. Vectors that are no ``T ξ`` for any ξ have parts
+    on which no field depends.
     """
 
-    def __init__(self, whitening: SpectralWhitening) -> None:
-        self.whitening = whitening
-        self.levels = whitening.levels
-        self.refinement = whitening.refinement
-        self.dtype = whitening.dtype
-        self.device = whitening.device
-        self.kernel = whitening.kernel
+    def __init__(
+        self, tori: Sequence[Torus], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.parts = tuple(TorusModes(torus, dtype, device) for torus in tori)
+        self._dtype = dtype
+        self._device = device
 
     @property
     def size(self) -> int:
-        """Length of x."""
-        return sum(self._sizes)
+        """P, the length of ε."""
+        return sum(part.size for part in self.parts)
 
-    @property
-    def white_size(self) -> int:
-        """Length of ε."""
-        return self.whitening.size
+    def spectra(self, eps: Float[Tensor, "*batch p"]) -> list[Tensor]:
+        """Complex half spectra in the same memory, with the factors √2."""
+        split = eps.split([part.size for part in self.parts], dim=-1)
+        return [
+            torch.view_as_complex(x.reshape(*x.shape[:-1], *part.half, 2))
+            for part, x in zip(self.parts, split, strict=True)
+        ]
 
-    @property
-    def fine_size(self) -> int:
-        """Length of the field."""
-        return self.whitening.fine_size
+    def joined(self, spectra: Sequence[Tensor]) -> Float[Tensor, "*batch p"]:
+        """The inverse of :meth:`spectra`."""
+        flat = [
+            torch.view_as_real(x).flatten(-len(part.axes) - 1)
+            for part, x in zip(self.parts, spectra, strict=True)
+        ]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
 
-    @property
-    def invertible(self) -> bool:
-        """Whether a field has an ε."""
-        return self.whitening.invertible
+    def of(self, white: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
+        """``T ξ`` of white noise at the points of all tori."""
+        split = white.split([part.torus.size for part in self.parts], dim=-1)
+        return self.joined([m.of(x) for m, x in zip(self.parts, split, strict=True)])
 
-    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
-        """``A Tᵀ x``."""
-        parts = zip(self.whitening.modes, eps.split(self._sizes, dim=-1), strict=True)
-        return self.whitening.colour_modes([m.unpacked(x) for m, x in parts])
-
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch p"]:
-        """``T Aᵀ g``."""
-        spectra = self.whitening.colour_modes_transpose(field)
-        return self._joined(spectra)
-
-    def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        """The modes of a field's ε."""
-        return self.modes(self.whitening.whiten(values))
-
-    def modes(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch p"]:
-        """``T ε``."""
-        sizes = [modes.torus.size for modes in self.whitening.modes]
-        parts = zip(self.whitening.modes, eps.split(sizes, dim=-1), strict=True)
-        return self._joined([modes.of(white) for modes, white in parts])
-
-    def white(self, x: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch m"]:
-        """``Tᵀ x``."""
-        parts = zip(self.whitening.modes, x.split(self._sizes, dim=-1), strict=True)
-        return torch.cat([m.white(m.unpacked(part)) for m, part in parts], dim=-1)
+    def white_noise(self, generator: torch.Generator) -> Float[Tensor, " p"]:
+        """Draw ε: standard normals at the points of all tori, transformed."""
+        count = sum(part.torus.size for part in self.parts)
+        white = torch.randn(count, generator=generator, dtype=torch.float64)
+        return self.of(white.to(dtype=self._dtype, device=self._device))
 
     def longest(self, fraction: float) -> Int[Tensor, " k"]:
-        """Places in x of the modes below this fraction of the Nyquist modes."""
+        """Places in ε of the modes below this fraction of the Nyquist modes."""
         found, before = [], 0
-        for modes in self.whitening.modes:
-            found.append(before + modes.longest(fraction))
-            before += modes.size
-        return torch.cat(found).to(self.device)
-
-    def _joined(self, spectra: list[Tensor]) -> Tensor:
-        parts = zip(self.whitening.modes, spectra, strict=True)
-        packed = [modes.packed(x) for modes, x in parts]
-        return packed[0] if len(packed) == 1 else torch.cat(packed, dim=-1)
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [modes.size for modes in self.whitening.modes]
+        for part in self.parts:
+            found.append(before + part.longest(fraction))
+            before += part.size
+        return torch.cat(found).to(self._device)

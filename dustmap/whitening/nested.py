@@ -32,10 +32,10 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import Radial
-from dustmap.levels import Levels
+from dustmap.tori import Tori
 from dustmap.whitening import splines
 from dustmap.whitening.bands import band_spectrum
-from dustmap.whitening.modes import Modes
+from dustmap.whitening.modes import Modes, TorusModes
 from dustmap.whitening.torus import padded_torus
 
 # The shortest smooth scale of a level's own band, in its cells. For Matérn-1/2 with
@@ -56,7 +56,7 @@ class _Level:
     Arrays of coefficients begin ``MARGIN`` points before the box.
     """
 
-    modes: Modes
+    modes: TorusModes
     # Both roots are those of modes with the factors √2.
     folded: Float[Tensor, "*n"] | None  # b, of levels that have a field
     own: Float[Tensor, "*n"] | None  # a, where there is a finer level
@@ -84,7 +84,7 @@ class _Level:
         return handed.new_zeros(*batch, *room)
 
 
-def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Levels:
+def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) -> Tori:
     """Tori for nested grids, the coarsest first, that keep opposite faces apart.
 
     Of one grid alone correlations through the torus are at most ``wrap_tolerance``
@@ -92,8 +92,8 @@ def nested_tori(grids: Sequence[Grid], kernel: Radial, wrap_tolerance: float) ->
     of a band: :class:`LevelWhitening` takes longer correlations from coarser grids.
     """
     if len(grids) == 1:
-        return Levels(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
-    return Levels(tori=tuple(_with_gap(grid) for grid in grids))
+        return Tori(tori=(padded_torus(grids[0], kernel, wrap_tolerance),))
+    return Tori(tori=tuple(_with_gap(grid) for grid in grids))
 
 
 def _with_gap(grid: Grid) -> Torus:
@@ -101,57 +101,50 @@ def _with_gap(grid: Grid) -> Torus:
     return Torus(grid=grid, shape=shape)
 
 
-def _coarser(grid: Grid) -> Grid:
-    """Twice the spacing, over the same box or up to a cell more."""
-    return Grid(
-        shape=tuple(n // 2 + 1 for n in grid.shape),
-        spacing=tuple(2 * h for h in grid.spacing),
-        origin=grid.origin,
-    )
+def hidden_tori(finest: Torus, kernel: Radial) -> list[Torus]:
+    """Return coarser tori over the whole box, the coarsest first.
 
-
-def _hidden_tori(finest: Torus, kernel: Radial, count: int | None) -> list[Torus]:
-    """Coarser tori over the whole box, the coarsest first.
-
-    So many, or until the kernel's correlation through the coarsest is negligible.
+    Each has twice the spacing of the next, over the same box or up to a cell more;
+    correlations of the kernel through the coarsest are negligible.
     """
     reach = kernel.decay(_WRAP)
     scale = kernel.lengthscale.detach().expand(len(finest.shape)).tolist()
     tori = [finest]
     while True:
-        torus = tori[0]
-        cells = [n - m + 1 for n, m in zip(torus.shape, torus.grid.shape, strict=True)]
-        gaps = zip(cells, torus.grid.spacing, scale, strict=True)
-        enough = all(n * h >= reach * s for n, h, s in gaps)
-        if len(tori) - 1 == count or (count is None and enough):
+        torus, grid = tori[0], tori[0].grid
+        cells = [n - m + 1 for n, m in zip(torus.shape, grid.shape, strict=True)]
+        gaps = zip(cells, grid.spacing, scale, strict=True)
+        if all(n * h >= reach * s for n, h, s in gaps):
             return tori[:-1]
-        tori.insert(0, _with_gap(_coarser(torus.grid)))
+        coarser = Grid(
+            shape=tuple(n // 2 + 1 for n in grid.shape),
+            spacing=tuple(2 * h for h in grid.spacing),
+            origin=grid.origin,
+        )
+        tori.insert(0, _with_gap(coarser))
 
 
-def transformed_points(levels: Levels, kernel: Radial) -> int:
+def transformed_points(tori: Tori, kernel: Radial) -> int:
     """Points of all transforms of a colouring in Fourier modes, hidden grids included.
 
     A level has one for its field, and one for what it hands inwards.
     """
-    sizes = [torus.size for torus in levels.tori]
+    sizes = [torus.size for torus in tori]
     if len(sizes) == 1:
         return sizes[0]
-    hidden = sum(torus.size for torus in _hidden_tori(levels.tori[0], kernel, None))
+    hidden = sum(torus.size for torus in hidden_tori(tori[0], kernel))
     return hidden + 2 * sum(sizes) - sizes[-1]
 
 
 class LevelWhitening:
-    """White ε on all levels' tori to the field on them.
+    """Modes ε of white noise on all tori, hidden ones first, to the field.
 
     Parameters
     ----------
     kernel
         A Matérn covariance.
-    levels
+    tori
         Where the field lives.
-    hidden
-        How many coarser grids over the whole box add what is longer than the coarsest
-        level's torus; until 1e-3 of the variance is left if ``None``.
     dtype, device
         Of the products; spectra are computed in float64.
 
@@ -166,19 +159,19 @@ class LevelWhitening:
     def __init__(
         self,
         kernel: Radial,
-        levels: Levels,
+        tori: Tori,
         *,
-        hidden: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         self.kernel = kernel
-        self.levels = levels
+        self.tori = tori
         self.dtype = dtype
         self.device = torch.device(device)
-        coarser = _hidden_tori(levels.tori[0], kernel, hidden)
+        coarser = hidden_tori(tori[0], kernel)
         self.hidden = len(coarser)
-        self._tori = (*coarser, *levels.tori)
+        self._tori = (*coarser, *tori)
+        self.modes = Modes(self._tori, dtype, self.device)
         self._parts = [self._level(number) for number in range(len(self._tori))]
 
     def _level(self, number: int) -> _Level:
@@ -194,7 +187,7 @@ class LevelWhitening:
         longest = self._cut(number - 1) if number else math.inf
         own = folded = None
         window, finer = (), ()
-        modes = Modes(torus, self.device)
+        modes = self.modes.parts[number]
         if number >= self.hidden:
             spectrum = band_spectrum(self.kernel, torus, 0.0, longest)
             folded = self._root(spectrum.sqrt(), modes)
@@ -218,7 +211,7 @@ class LevelWhitening:
             finer=finer,
         )
 
-    def _root(self, root: Tensor, modes: Modes) -> Tensor:
+    def _root(self, root: Tensor, modes: TorusModes) -> Tensor:
         """A root of a spectrum for modes with the factors √2."""
         return (root.to(self.device) / modes.pairs.sqrt()).to(self.dtype)
 
@@ -231,52 +224,26 @@ class LevelWhitening:
 
     @property
     def size(self) -> int:
-        """Length of ε."""
-        return sum(self._sizes)
+        """P, the length of ε."""
+        return self.modes.size
 
     @property
     def fine_size(self) -> int:
         """Length of the field."""
-        return self.levels.size
+        return self.tori.size
 
-    @property
-    def invertible(self) -> bool:
-        """Never: what coarse levels hand inwards is in many ε."""
-        return False
+    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
+        """``A ε``: the field on the tori; of no meaning in their paddings.
 
-    def whiten(self, values: Tensor) -> Tensor:
-        """No field on levels has one ε."""
-        raise ValueError("a field on several levels has no single ε")
-
-    @property
-    def modes(self) -> tuple[Modes, ...]:
-        """Fourier modes of every torus' ε, hidden ones first."""
-        return tuple(part.modes for part in self._parts)
-
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
-        """``A ε``: the field on the levels' tori; of no meaning in their paddings.
-
-        Cost: three FFTs of each level, two of the finest and of hidden ones.
+        Cost: two FFTs of each level, one of the finest and of hidden ones.
         """
-        parts = zip(self.modes, eps.split(self._sizes, dim=-1), strict=True)
-        return self.colour_modes([modes.of(white) for modes, white in parts])
-
-    def colour_transpose(
-        self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch m"]:
-        """``Aᵀ g``, from the finest level outwards."""
-        parts = zip(self.modes, self.colour_modes_transpose(field), strict=True)
-        return torch.cat([modes.white(spectrum) for modes, spectrum in parts], dim=-1)
-
-    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
-        """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`): an FFT less of each torus."""
         fields: list[Tensor] = []
         low: Tensor | None = None
-        for part, spectrum in zip(self._parts, spectra, strict=True):
+        for part, spectrum in zip(self._parts, self.modes.spectra(eps), strict=True):
             if part.folded is not None:
                 field = part.modes.inverse(spectrum * part.folded)
                 if low is not None:
-                    field[part.box] += splines.values(low, self.levels.dimension)
+                    field[part.box] += splines.values(low, self.tori.grids.dimension)
                 fields.append(part.modes.flat(field))
             if part.own is not None:
                 handed = part.gather(part.modes.inverse(spectrum * part.own))
@@ -285,20 +252,24 @@ class LevelWhitening:
                 low = splines.refine(handed, part.finer)
         return torch.cat(fields, dim=-1)
 
-    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
-        """``T Aᵀ g``."""
+    def colour_transpose(
+        self, field: Float[Tensor, "*batch f"]
+    ) -> Float[Tensor, "*batch p"]:
+        """``Aᵀ g``, from the finest level outwards."""
         spectra: list[Tensor] = []
         low: Tensor | None = None
-        given = list(self.levels.split(field))
+        given = list(self.tori.split(field))
         for part in reversed(self._parts):
             spectrum: Tensor | None = None
             below: Tensor | None = None
             if part.folded is not None:
                 grid = part.modes.unflat(given.pop())
                 spectrum = part.modes.forward(grid) * part.folded
-                below = splines.values_transpose(grid[part.box], self.levels.dimension)
+                below = splines.values_transpose(
+                    grid[part.box], self.tori.grids.dimension
+                )
             if low is not None and part.own is not None:
-                handed = splines.refine_transpose(low, self.levels.dimension)
+                handed = splines.refine_transpose(low, self.tori.grids.dimension)
                 band = part.modes.forward(part.scatter(handed)) * part.own
                 spectrum = band if spectrum is None else spectrum + band
                 if below is None:
@@ -307,11 +278,7 @@ class LevelWhitening:
             assert spectrum is not None
             spectra.append(spectrum.mul_(part.modes.pairs.to(self.dtype)))
             low = below
-        return spectra[::-1]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [torus.size for torus in self._tori]
+        return self.modes.joined(spectra[::-1])
 
 
 def _symbol(shape: tuple[int, ...]) -> Float[Tensor, "*n"]:

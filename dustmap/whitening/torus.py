@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -15,8 +14,8 @@ from torch import Tensor
 
 from dustmap.grid import Grid, Torus, smooth_size
 from dustmap.kernels import IMAGE_TOLERANCE, Kernel, Radial
-from dustmap.levels import Levels
 from dustmap.linalg.circulant import Circulant
+from dustmap.tori import Tori
 from dustmap.whitening.modes import Modes
 
 # Lags at which a kernel is evaluated together, with some dozen numbers for each.
@@ -49,18 +48,19 @@ class TorusReport:
 
 
 class TorusWhitening:
-    r"""White ε on the coarse torus to the field's conditional mean on a finer one.
+    r"""Modes ε of white noise ξ on a torus to the field's mean on a finer one.
 
-    ``A ε = E[f_fine | u = C^{1/2} ε] = F_f⁻¹[ D_f ⊙ tile_r( D_c^{-1/2} ⊙ F_c ε ) ]``
-    with one periodised kernel in ``D_f`` and ``D_c``. For ``refinement = 1`` it is
-    ``C^{1/2} ε``. Cost per vector: one coarse and one fine FFT.
+    ``A ε = E[f_fine | u = C^{1/2} ξ] = F_f⁻¹[ D_f ⊙ tile_r( D_c^{-1/2} ⊙ F_c ξ ) ]``
+    with ``ε = T ξ`` and one periodised kernel in ``D_f`` and ``D_c``. For
+    ``refinement = 1`` it is ``C^{1/2} ξ``, one FFT per vector; else it takes two of the
+    coarse torus and one of the fine one.
 
     Parameters
     ----------
     kernel
         A kernel without periods; it is periodised here.
     torus
-        Where ε lives.
+        Where ξ lives.
     refinement
         r, how many times finer the field is than the inducing points.
     dtype, device
@@ -84,7 +84,7 @@ class TorusWhitening:
             raise ValueError(f"refinement must be at least 1, got {refinement}")
         self.kernel = kernel
         self.torus = torus
-        self.levels = Levels(tori=(torus,))
+        self.tori = Tori(tori=(torus,))
         self.refinement = refinement
         self.dtype = dtype
         self.device = torch.device(device)
@@ -105,9 +105,12 @@ class TorusWhitening:
             dropped_fine_modes=fine.dropped_modes(),
             wrap_error=_wrap_gap(kernel, torus.grid, column) / float(at_zero),
         )
-        self._root = coarse.power(0.5).to(dtype, self.device)
+        self.modes = Modes((torus,), dtype, self.device)
+        # Roots for modes with the factors √2: from them, and to them.
+        root = coarse.power(0.5).to(dtype, self.device).spectrum
+        factor = self.modes.parts[0].pairs.sqrt().to(dtype)
+        self._root, self._root_transpose = root / factor, root * factor
         self._fine_root = fine.power(0.5).to(dtype, self.device)
-        self.modes = (Modes(torus, self.device),)
         self._inverse_root = coarse.power(-0.5).to(dtype, self.device)
         if refinement > 1:
             self._full_inverse_root = _full_spectrum(coarse.power(-0.5)).to(dtype)
@@ -122,84 +125,55 @@ class TorusWhitening:
 
     @property
     def size(self) -> int:
-        """Length of ε."""
-        return self.torus.size
-
-    @property
-    def invertible(self) -> bool:
-        """Whether every field has an ε: without refinement."""
-        return self.refinement == 1
+        """P, the length of ε."""
+        return self.modes.size
 
     @property
     def fine_size(self) -> int:
         """Length of the field."""
         return math.prod(self.fine_shape)
 
-    def colour(self, eps: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch f"]:
+    def colour(self, eps: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch f"]:
         """``A ε``: the conditional mean of the field on the fine torus."""
+        (modes,), (spectrum,) = self.modes.parts, self.modes.spectra(eps)
         if self.refinement == 1:
-            return self._root.matvec(eps)
-        field = eps.reshape(*eps.shape[:-1], *self.torus.shape)
-        modes = torch.fft.fftn(field, dim=self._dims) * self._full_inverse_root
+            return modes.flat(modes.inverse(spectrum * self._root))
+        white = modes.unflat(modes.white(spectrum))
+        coarse = torch.fft.fftn(white, dim=self._dims) * self._full_inverse_root
         repeats = (self.refinement,) * len(self._dims)
-        tiled = modes.repeat(*(1,) * (modes.ndim - len(repeats)), *repeats)
+        tiled = coarse.repeat(*(1,) * (coarse.ndim - len(repeats)), *repeats)
         half = tiled[..., : self.fine_shape[-1] // 2 + 1]
         fine = torch.fft.irfftn(
             half * self._fine_spectrum, s=self.fine_shape, dim=self._dims
         )
-        return fine.reshape(*eps.shape[:-1], -1)
+        return modes.flat(fine)
 
     def colour_transpose(
         self, field: Float[Tensor, "*batch f"]
-    ) -> Float[Tensor, "*batch m"]:
+    ) -> Float[Tensor, "*batch p"]:
         """``Aᵀ g``: the fine spectrum's aliases are summed onto the coarse modes."""
+        (modes,) = self.modes.parts
         if self.refinement == 1:
-            return self._root.matvec(field)
+            spectrum = modes.forward(modes.unflat(field)).mul_(self._root_transpose)
+            return self.modes.joined([spectrum])
         grid = field.reshape(*field.shape[:-1], *self.fine_shape)
-        modes = torch.fft.rfftn(grid, dim=self._dims) * self._fine_spectrum
-        folded = self._folded(modes) * self._full_inverse_root
-        eps = torch.fft.ifftn(folded, dim=self._dims).real
+        fine = torch.fft.rfftn(grid, dim=self._dims) * self._fine_spectrum
+        folded = self._folded(fine) * self._full_inverse_root
+        white = torch.fft.ifftn(folded, dim=self._dims).real
         scale = self.refinement ** -len(self._dims)
-        return (scale * eps).reshape(*field.shape[:-1], -1)
-
-    @cached_property
-    def _mode_roots(self) -> tuple[Tensor, Tensor]:
-        """``√D`` for modes with the factors √2: from them, and to them."""
-        factor = self.modes[0].pairs.sqrt().to(self.dtype)
-        return self._root.spectrum / factor, self._root.spectrum * factor
-
-    def colour_modes(self, spectra: list[Tensor]) -> Float[Tensor, "*batch f"]:
-        """``A Tᵀ x`` (:mod:`dustmap.whitening.modes`); two FFTs with refinement."""
-        (modes,), (spectrum,) = self.modes, spectra
-        if self.refinement == 1:
-            return modes.flat(modes.inverse(spectrum * self._mode_roots[0]))
-        return self.colour(modes.white(spectrum))
-
-    def colour_modes_transpose(self, field: Float[Tensor, "*batch f"]) -> list[Tensor]:
-        """``T Aᵀ g``."""
-        (modes,) = self.modes
-        if self.refinement == 1:
-            return [modes.forward(modes.unflat(field)).mul_(self._mode_roots[1])]
-        return [modes.of(self.colour_transpose(field))]
-
-    def whiten(self, values: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        """``ε = C^{-1/2} u`` for values on the coarse torus."""
-        return self._inverse_root.matvec(values)
+        return self.modes.of(modes.flat(scale * white))
 
     def prior_draw(
         self, generator: torch.Generator, count: int = 1
-    ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s m"]]:
+    ) -> tuple[Float[Tensor, "s f"], Float[Tensor, "s p"]]:
         """Draws of the field on the fine torus, and the ε of its coarse points."""
         shape = (count, self.fine_size)
         white = torch.randn(shape, generator=generator, dtype=self.dtype)
         field = self._fine_root.matvec(white.to(self.device))
-        return field, self.whiten(self.subsample(field))
-
-    def subsample(self, field: Float[Tensor, "*batch f"]) -> Float[Tensor, "*batch m"]:
-        """The values of a fine field at the inducing points."""
-        grid = field.reshape(*field.shape[:-1], *self.fine_shape)
+        grid = field.reshape(count, *self.fine_shape)
         every = (slice(None, None, self.refinement),) * len(self._dims)
-        return grid[(..., *every)].reshape(*field.shape[:-1], -1)
+        coarse = grid[(..., *every)].reshape(count, -1)
+        return field, self.modes.of(self._inverse_root.matvec(coarse))
 
     def refined(self, refinement: int) -> TorusWhitening:
         """The same ε seen on another refinement."""

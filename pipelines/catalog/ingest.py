@@ -20,8 +20,7 @@ from typing import Any
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.merging import MERGED_COLUMNS, Cells, merge_rows, parse_cells
-from pipelines.catalog.options import IngestOptions
-from pipelines.catalog.plan import IngestPlan, make_plan, preset_of
+from pipelines.catalog.plan import IngestOptions, IngestPlan, make_plan, preset_of
 from pipelines.catalog.presets import write_preset
 from pipelines.catalog.provenance import make_record
 from pipelines.catalog.report import IngestReport, make_report, warnings_of

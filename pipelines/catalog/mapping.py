@@ -44,7 +44,7 @@ class Binding:
 
     @property
     def kind(self) -> str:
-        """What its column is wanted as (`pipelines.catalog.conversions.KINDS`)."""
+        """What its column is wanted as (`pipelines.catalog.units.KINDS`)."""
         if self.canonical == "source_id":
             return "identifier"
         return sexagesimal(self.unit) or "number"

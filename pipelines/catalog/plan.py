@@ -1,25 +1,18 @@
-"""What an ingestion is to read and how: decided before the first row is read."""
+"""The plan of an ingestion: options, a reader for each file, one band for all."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from pipelines.bands import Conversion, conversion, source_band
+from pipelines.bands.passbands import parse_band
 from pipelines.bands.source import UNKNOWN, known_band
 from pipelines.base.errors import InputError
-from pipelines.catalog.filters import RowFilter, parse_filter
-from pipelines.catalog.mapping import (
-    NAME,
-    PRESET,
-    Binding,
-    Recipe,
-    choose,
-    parse_mappings,
-)
-from pipelines.catalog.options import IngestOptions
+from pipelines.catalog.filters import parse_filter
+from pipelines.catalog.mapping import NAME, PRESET, Recipe, choose, parse_mappings
 from pipelines.catalog.presets import (
     MINIMUM_PARALLAX_SNR,
     KeptColumn,
@@ -34,17 +27,88 @@ from pipelines.catalog.schema import CANONICAL_UNITS, Stars
 from pipelines.catalog.sources import Source, find_files, locate, open_source
 from pipelines.catalog.units import parse_unit
 
+REPEATS = ("keep", "first", "error")
 # E(B-V), EBV, e_bv, ebv_mean, E_B_V and the like.
 _EXCESS = re.compile(r"(?i)(^|_)e_?\(?b_?(-|min)?_?v\)?($|_|\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """Choices of the user.
+
+    Parameters
+    ----------
+    preset
+        Name of a survey's description, or the path of one.
+    mappings
+        ``CANONICAL=COLUMN[:UNIT]``; they go before the preset.
+    where
+        A further quality cut; see `pipelines.catalog.filters.RowFilter`.
+    keep
+        Further columns to carry along.
+    positions_only
+        Whether to leave extinctions out, for a table to predict at.
+    max_bad
+        The fraction of faulty rows, of those that pass the filters, beyond which the
+        input is refused.
+    min_parallax_snr
+        Parallaxes below this signal-to-noise are cut; default the preset's, or 5.
+    band
+        The band that extinctions are converted to, e.g. ``A_V`` or ``E(B-V)``
+        (`pipelines.bands`); default that of the first catalogue.
+    declare_band
+        The band of extinctions that is stated neither by a preset nor by a table that
+        was ingested before.
+    any_range
+        Whether to accept medians that look as if the unit were another
+        (`pipelines.catalog.soundness.find_doubts`).
+    repeats
+        The fate of objects that are in more than one catalogue, by ``source_id``:
+        ``keep`` all, keep the ``first``, or refuse them as an ``error``.
+
+    Raises
+    ------
+    InputError
+        If a choice is none of the possible ones.
+    """
+
+    preset: str | None = None
+    mappings: Sequence[str] = ()
+    where: str | None = None
+    keep: Sequence[str] = ()
+    positions_only: bool = False
+    max_bad: float = 0.5
+    min_parallax_snr: float | None = None
+    band: str | None = None
+    declare_band: str | None = None
+    any_range: bool = False
+    repeats: str = "keep"
+
+    def __post_init__(self) -> None:
+        for name in ("band", "declare_band"):
+            if (given := getattr(self, name)) is not None:
+                # By its own name: A0 is A_0.
+                object.__setattr__(self, name, parse_band(given).name)
+        if self.repeats not in REPEATS:
+            raise InputError(
+                f"--repeats is {', '.join(REPEATS[:-1])} or {REPEATS[-1]}, not "
+                f"{self.repeats!r}"
+            )
+        if not 0 <= self.max_bad <= 1:
+            raise InputError(f"--max-bad is a fraction from 0 to 1, not {self.max_bad}")
+        if self.min_parallax_snr is not None and not self.min_parallax_snr > 0:
+            raise InputError(
+                f"the least parallax S/N is positive, not {self.min_parallax_snr}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
-    """What is read from each source, in order, and the units of what comes out.
+    """A reader for each file, in order, and the units of the table.
 
     ``catalogues`` are the names of what was given, each a file or a folder. ``band`` is
-    that of all extinctions, as far as it is known, and ``first_band`` what those of the
-    first source are; ``changes`` are the conversions that were needed, by catalogue.
+    that of all extinctions, as far as it is known, and ``first_band`` that of the first
+    source; ``changes`` are the conversions that were needed, by catalogue.
     """
 
     options: IngestOptions
@@ -57,13 +121,13 @@ class IngestPlan:
     changes: Sequence[tuple[str, Conversion]]
 
     def shared(self, pairs: Mapping[tuple[int, int], int]) -> list[str]:
-        """How many objects two catalogues share, by their numbers, in words."""
+        """Describe the numbers of objects that two catalogues share."""
         names = self.catalogues
         return [f"{n:,} in {names[a]} and {names[b]}" for (a, b), n in pairs.items()]
 
 
 def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
-    """Open every source and decide what supplies which quantity.
+    """Open every source and decide which column supplies which quantity.
 
     Raises
     ------
@@ -78,37 +142,33 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         cuts[f"not {options.where}"] = options.where
     filters = {name: parse_filter(text) for name, text in cuts.items()}
     keep = _kept(survey, options.keep)
-    user = parse_mappings(options.mappings)
     given = [Path(path) for path in sources]
-    files = [
-        (file, number) for number, path in enumerate(given) for file in find_files(path)
-    ]
-    readers, stated = [], []
-    for path, number in files:
-        source = open_source(path)
-        carried = {
-            name: item.column
-            for name, item in keep.items()
-            if not item.optional or item.column in source.columns
-        }
-        _check_columns(source, survey, filters, carried.values())
-        try:
-            recipe = choose(source, user, survey, positions_only=options.positions_only)
-        except InputError as error:
-            raise InputError(f"{error}{_offered(source, options)}") from error
-        stated.append(_stated(source, recipe.get("extinction"), survey))
-        if stated[-1] == UNKNOWN and options.declare_band is None:
-            _ask_for_band(source, recipe)
-        readers.append(
-            RowReader(
-                source=source,
-                recipe=recipe,
-                filters=filters,
-                carried=carried,
-                min_parallax_snr=options.min_parallax_snr or default,
-                catalogue=number,
+    readers: list[RowReader] = []
+    stated: list[str] = []
+    for number, path in enumerate(given):
+        for file in find_files(path):
+            source = open_source(file)
+            carried = {
+                name: item.column
+                for name, item in keep.items()
+                if not item.optional or item.column in source.columns
+            }
+            _check_widths(source, survey)
+            filtered = [name for item in filters.values() for name in item.kinds]
+            for column in (*filtered, *carried.values()):
+                locate(source, column)
+            recipe = _choose(source, survey, options)
+            stated.append(_stated(source, recipe, survey, options))
+            readers.append(
+                RowReader(
+                    source=source,
+                    recipe=recipe,
+                    filters=filters,
+                    carried=carried,
+                    min_parallax_snr=options.min_parallax_snr or default,
+                    catalogue=number,
+                )
             )
-        )
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
     bands = [] if options.positions_only else _bands(readers, stated, options)
@@ -130,7 +190,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         options=options,
         survey=survey,
         readers=readers,
-        units=_units([item.source for item in readers], keep),
+        units=_units([reader.source for reader in readers], keep),
         catalogues=names,
         band=band,
         first_band=next(iter(bands), ""),
@@ -138,36 +198,8 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     )
 
 
-def _stated(source: Source, binding: Binding | None, survey: Preset | None) -> str:
-    """The band that is stated for the extinctions of a source."""
-    if survey is not None and binding is not None and binding.origin == PRESET:
-        return survey.band or UNKNOWN
-    if survey is None and binding is not None and binding.origin == NAME:
-        return stated_band(source.path)
-    return UNKNOWN
-
-
-def _bands(
-    readers: Sequence[RowReader], stated: Sequence[str], options: IngestOptions
-) -> list[str]:
-    """The band of each source; of all that state the same, as they do."""
-    known = [known_band(text) for text in stated]
-    plain = [band or text for band, text in zip(known, stated, strict=True)]
-    if len(set(plain)) == 1 and options.band is None and options.declare_band is None:
-        return ["" if text == UNKNOWN else text for text in plain]
-    # What is known among others is not declared anew.
-    return [
-        source_band(
-            text,
-            options.declare_band if all(known) or not band else None,
-            of=reader.source.path.name,
-        )
-        for text, band, reader in zip(stated, known, readers, strict=True)
-    ]
-
-
 def preset_of(plan: IngestPlan, name: str) -> Preset:
-    """What was mapped, as a preset for other files of this form."""
+    """Return the mapping as a preset for other files of this form."""
     first, options = plan.readers[0], plan.options
     columns = {
         canonical: PresetColumn(
@@ -178,7 +210,7 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
         )
         for canonical, binding in first.recipe.items()
     }
-    # What a survey's preset says of it and of whom to cite stays.
+    # A survey's preset keeps its description and its references.
     survey = plan.survey or Preset(
         name=name,
         title=f"Columns as in {first.source.path.name}",
@@ -199,26 +231,65 @@ def preset_of(plan: IngestPlan, name: str) -> Preset:
     return survey.model_copy(update=changed)
 
 
-def _offered(source: Source, options: IngestOptions) -> str:
-    """Presets that describe these columns, if none was chosen."""
-    if options.preset is not None:
-        return ""
-    folders = dict.fromkeys((Path.cwd(), source.path.parent.resolve()))
-    found = fitting_presets(source.columns, folders)
-    if not found:
-        return ""
-    return f". These columns are those of --preset {' or --preset '.join(found[:3])}"
+def _choose(source: Source, survey: Preset | None, options: IngestOptions) -> Recipe:
+    """Choose the columns, or name the presets that describe those of the source."""
+    user = parse_mappings(options.mappings)
+    try:
+        return choose(source, user, survey, positions_only=options.positions_only)
+    except InputError as error:
+        if survey is not None:
+            raise
+        folders = dict.fromkeys((Path.cwd(), source.path.parent.resolve()))
+        found = fitting_presets(source.columns, folders)[:3]
+        if not found:
+            raise
+        raise InputError(
+            f"{error}. These columns are those of --preset "
+            f"{' or --preset '.join(found)}"
+        ) from error
 
 
-def _ask_for_band(source: Source, recipe: Recipe) -> None:
-    """Refuse a colour excess, by its name, that would pass for an extinction."""
-    column = recipe["extinction"].column if "extinction" in recipe else None
-    if column is not None and _EXCESS.search(column):
+def _stated(
+    source: Source, recipe: Recipe, survey: Preset | None, options: IngestOptions
+) -> str:
+    """Return the band that is stated for the extinctions of a source.
+
+    A column that bears the name of a colour excess must not pass for an extinction.
+    """
+    binding = recipe.get("extinction")
+    stated = UNKNOWN
+    if survey is not None and binding is not None and binding.origin == PRESET:
+        stated = survey.band or UNKNOWN
+    elif survey is None and binding is not None and binding.origin == NAME:
+        stated = stated_band(source.path)
+    column = binding.column if binding is not None else None
+    bare = stated == UNKNOWN and options.declare_band is None
+    if bare and column is not None and _EXCESS.search(column):
         raise InputError(
             f"{source.path}: column {column!r} is named like a colour excess: state "
             "its band by --declare-band 'E(B-V)', or --declare-band A_V if it is an "
             "extinction; --band A_V converts it"
         )
+    return stated
+
+
+def _bands(
+    readers: Sequence[RowReader], stated: Sequence[str], options: IngestOptions
+) -> list[str]:
+    """Return the band of each source; if all state the same, as they state it."""
+    known = [known_band(text) for text in stated]
+    plain = [band or text for band, text in zip(known, stated, strict=True)]
+    if len(set(plain)) == 1 and options.band is None and options.declare_band is None:
+        return ["" if text == UNKNOWN else text for text in plain]
+    # A known band among others is not declared anew.
+    return [
+        source_band(
+            text,
+            options.declare_band if all(known) or not band else None,
+            of=reader.source.path.name,
+        )
+        for text, band, reader in zip(stated, known, readers, strict=True)
+    ]
 
 
 def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
@@ -233,13 +304,7 @@ def _kept(preset: Preset | None, keep: Sequence[str]) -> dict[str, KeptColumn]:
     return kept
 
 
-def _check_columns(
-    source: Source,
-    preset: Preset | None,
-    filters: Mapping[str, RowFilter],
-    carried: Iterable[str],
-) -> None:
-    """Check what a preset, the filters and the kept columns ask of a source."""
+def _check_widths(source: Source, preset: Preset | None) -> None:
     for name, width in (preset.widths if preset else {}).items():
         locate(source, f"{name}[0]")
         found = source.columns[name].width
@@ -248,12 +313,10 @@ def _check_columns(
                 f"{source.path}: column {name!r} has {found} values per row, but "
                 f"{preset.title} has {width}: another release? Choose its preset"
             )
-    filtered = [name for item in filters.values() for name in item.kinds]
-    for column in (*filtered, *carried):
-        locate(source, column)
 
 
 def _units(sources: Sequence[Source], keep: Mapping[str, KeptColumn]) -> dict[str, str]:
+    """Return the units of canonical and kept columns, which must agree."""
     units = dict(CANONICAL_UNITS)
     for name, item in keep.items():
         stated = [item.unit] if item.unit else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.bands.source import joined_bands
 from pipelines.base.errors import InputError
-from pipelines.catalog.references import plain, references_of
+from pipelines.catalog.presets import plain, references_of
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, read_footer
 from pipelines.storage.digests import digest_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.options import IngestOptions
+from pipelines.catalog.plan import IngestOptions
 from pipelines.catalog.rows import Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.staging import Staging

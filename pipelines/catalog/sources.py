@@ -33,8 +33,8 @@ from astropy.table import Table
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.conversions import KINDS, convert
 from pipelines.catalog.tables import METADATA_KEY, PROVENANCE, partitions, reading
+from pipelines.catalog.units import KINDS, convert
 
 ROWS_PER_BATCH = 1 << 18
 _BLOCK_BYTES = 1 << 24
@@ -499,7 +499,7 @@ def read_columns(
     ----------
     requests
         Key in the batch to the column's reference and the kind that is needed
-        (`pipelines.catalog.conversions.convert`).
+        (`pipelines.catalog.units.convert`).
 
     Raises
     ------

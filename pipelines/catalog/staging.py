@@ -21,7 +21,8 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.rows import Columns
 from pipelines.catalog.tables import to_arrow
 
-MEMORY = "512MiB"
+MEMORY = 512
+"""MiB for one thread; every further one has a quarter of that."""
 DEEPEST = 29
 """HEALPix order of the sorting, 0.4 milliarcseconds."""
 _ROWS_PER_BATCH = 1 << 18
@@ -53,7 +54,7 @@ class Staging:
         self._connection = duckdb.connect(
             ":memory:",
             config={
-                "memory_limit": MEMORY,
+                "memory_limit": f"{MEMORY * (3 + threads) // 4}MiB",
                 "temp_directory": str(folder),
                 "threads": threads,
                 "preserve_insertion_order": False,
@@ -64,8 +65,14 @@ class Staging:
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._connection.close()
+        if isinstance(error, duckdb.Error):
+            reason = str(error).partition("\n")[0]
+            raise RuntimeError(
+                f"DuckDB could not sort the stars: {reason}. Nothing was written; free "
+                "memory or disk space beside the output, or take fewer --workers"
+            ) from error
 
     def add(
         self,

@@ -1,7 +1,8 @@
-"""Units of source columns: stated or read, never guessed."""
+"""Columns of a source as numbers in canonical units: stated or read, never guessed."""
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 
@@ -17,11 +18,10 @@ _NAMES = {
     "mag": "extinction extinction_error extinction_lower extinction_upper",
 }
 INPUT_UNITS = {name: unit for unit, text in _NAMES.items() for name in text.split()}
-"""Of every canonical quantity that a source may give."""
+"""Canonical unit of every quantity that a source may give."""
 EXAMPLES = {"deg": "deg", "pc": "kpc", "mas": "mas", "mag": "mag"}
 
-# Units of angles as text, by how their kinds are called in
-# `pipelines.catalog.conversions`; quoted ones are those of the CDS.
+# Units of angles as text, by their kinds in `convert`; quoted ones are of the CDS.
 _SEXAGESIMAL = {
     "hms": ("hms", "h:m:s", '"h:m:s"'),
     "dms": ("dms", "d:m:s", '"d:m:s"'),
@@ -31,9 +31,8 @@ _SUFFIX = re.compile(r".*_(kpc|pc|mas|mag|deg)$")
 
 
 def sexagesimal(unit: str | None) -> str | None:
-    """``hms`` or ``dms`` where that is what a unit says, else None."""
-    said = [kind for kind, names in _SEXAGESIMAL.items() if unit in names]
-    return said[0] if said else None
+    """Return ``hms`` or ``dms`` if a unit states it, else None."""
+    return next((kind for kind, names in _SEXAGESIMAL.items() if unit in names), None)
 
 
 def parse_unit(text: str) -> u.UnitBase | None:
@@ -84,7 +83,9 @@ def conversion_factor(
             f"unit {said!r} is not a unit of {canonical}, which is in {target}; map "
             f"another column or another unit: {remedy}"
         )
-    elif in_file is not None and not _same(in_file, unit):
+    elif in_file is not None and not (
+        in_file.is_equivalent(unit) and abs(in_file.to(unit) - 1) < 1e-12
+    ):
         fault = (
             f"the file says {found!r} but {stated!r} was stated; leave the unit out "
             f"(--map {canonical}={column}) or correct the file"
@@ -94,5 +95,81 @@ def conversion_factor(
     raise InputError(f"{source}, column {column!r} for {canonical}: {fault}")
 
 
-def _same(a: u.UnitBase, b: u.UnitBase) -> bool:
-    return bool(a.is_equivalent(b) and abs(a.to(b) - 1) < 1e-12)
+# By kind: NumPy's letters of the types that are taken, and these in words.
+_TAKEN = {
+    "any": ("", "anything"),
+    "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
+    "value": ("fiub", "numbers"),
+    "boolean": ("fiub", "numbers"),
+    "hms": ("OUS", "text such as 05:34:32.1"),
+    "dms": ("OUS", "text such as -05:23:28"),
+    "string": ("OUS", "text, which it is compared with"),
+    "identifier": ("iuOUS", "integers or text, which hold 64-bit identifiers exactly"),
+}
+# Sign, whole, minutes and, maybe, seconds.
+_PARTS = re.compile(
+    r"""\s*([+-]?)\s*(\d+)\s*[:hd°\s]\s*(\d+(?:\.\d*)?)\s*[:m'′]?\s*"""
+    r"""(?:(\d+(?:\.\d*)?)\s*[s"″]?)?\s*"""
+)
+KINDS = tuple(_TAKEN)
+"""Kinds that a column may be read as, the least convertible last."""
+_WORDS = {"b": "booleans", "c": "complex numbers", "f": "floating point"}
+
+
+def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
+    """Return a column as one of `KINDS`.
+
+    ``number`` is float64, NaN where missing, ``hms`` and ``dms`` the same in degrees
+    from sexagesimal text, NaN where it is none, ``value`` and ``boolean`` the same with
+    booleans as 0 and 1, ``string`` object, None where missing, ``identifier`` int64
+    or strings, masked, and ``any`` what is there.
+
+    Raises
+    ------
+    InputError
+        If the column holds something else; ``where`` says which column it is.
+    """
+    held = column.dtype.kind
+    taken, words = _TAKEN[kind]
+    if taken and held not in taken:
+        found = "text" if held in "OUS" else _WORDS.get(held, str(column.dtype))
+        raise InputError(f"{where} holds {found}, expected {words}")
+    if held in "OUS":
+        text = _text(column)
+        if kind in ("hms", "dms"):
+            turn = 15.0 if kind == "hms" else 1.0
+            return turn * np.array([_sexagesimal(item) for item in text], dtype=float)
+        if kind == "string":
+            return text
+        return np.ma.array(text, mask=[item is None for item in text])
+    if kind == "identifier":
+        if held == "u" and len(column) and column.max() > np.iinfo(np.int64).max:
+            raise InputError(f"{where} exceeds 2^63: write it as text")
+        return np.ma.array(column).astype(np.int64)
+    if kind == "any" and held != "f":
+        return column
+    values = np.ma.getdata(column).astype(np.float64)
+    if np.ma.isMaskedArray(column):
+        values[np.ma.getmaskarray(column)] = np.nan
+    return values
+
+
+def _sexagesimal(text: str | None) -> float:
+    """Return ``-05:23:28.1``, ``5h34m32s`` or ``-5 23 28`` as a number, or NaN."""
+    found = _PARTS.fullmatch(text) if text else None
+    if found is None:
+        return math.nan
+    whole, minutes, seconds = (float(part or 0.0) for part in found.groups()[1:])
+    if minutes >= 60 or seconds >= 60:
+        return math.nan
+    size = whole + minutes / 60 + seconds / 3600
+    return -size if found[1] == "-" else size
+
+
+def _text(column: np.ndarray) -> np.ndarray:
+    text = np.empty(len(column), dtype=object)
+    missing = np.ma.getmaskarray(column)
+    for row, item in enumerate(np.ma.getdata(column)):
+        if item is not None and not missing[row]:
+            text[row] = item.decode() if isinstance(item, bytes) else str(item)
+    return text

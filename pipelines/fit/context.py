@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -250,10 +250,11 @@ class Context:
         if self.group.first:
             start = time.perf_counter()
             under_way = state.inference is not None
+            state.require_finite()
             content = {
-                **state.entries(),
+                "fit": state,
                 "stage": f"{self.stage}, under way" if under_way else self.stage,
-                "identity": asdict(self.identity),
+                "identity": self.identity,
                 "seconds": self.clock.so_far(self.stage if under_way else ""),
                 "records": records,
                 "history": self.history,

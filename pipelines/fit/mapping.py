@@ -46,7 +46,8 @@ def first_map(state: FitState, at: Context) -> FitState:
     samples = min(_FIRST_SAMPLES, at.config.inference.samples) if few else 0
     while True:
         plan, _ = state.planned
-        result = _infer(state, at, *first_settings(plan, at.config, samples))
+        first = first_settings(plan, at.config, samples)
+        result = _infer(state, at, *first, rough=True)
         if result.facts["out_of_time"]:
             say("note: the first map ended early, as budget.minutes calls for")
         bands = [BandPower(**band) for band in result.facts.get("spectrum", ())]
@@ -95,17 +96,17 @@ def _infer(
     config: FitConfig,
     *,
     correlation: VecchiaPrecision | None = None,
+    rough: bool = False,
 ) -> Inference:
     """Run the engine within its part of the budget, from where it was left.
 
-    A map that is not the last one, on which neighbours' noise is learnt, may be rough.
+    A map on which only neighbours' noise is learnt may be ``rough``.
 
     Raises
     ------
     InputError
         If a state that was resumed does not fit the problem; the message names it.
     """
-    rough = at.stage == "first map"
 
     def seconds_left(later: float = 0.0) -> float:
         """Return the least that a rank has left before ``later`` seconds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from pipelines.run.baseline import (
     kriging_noise,
     predict_baseline,
 )
+from pipelines.run.folder import write_json
 from pipelines.storage.atomic import atomic_file, check_output
 
 SUFFIX = ".quick.json"
@@ -46,9 +46,7 @@ class QuickReport:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
-        spent = ", ".join(
-            f"{name} {value:.1f} s" for name, value in self.seconds.items()
-        )
+        spent = ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())
         return (
             f"stars: {counts}\n"
             f"{NAME}: RMSE {self.rmse_kriging:.4g} mag of held-out extinctions (noise "
@@ -108,11 +106,5 @@ def quick(
         seconds=clock.seconds,
     )
     with atomic_file(path, overwrite=overwrite) as temporary:
-        temporary.write_text(_as_json(report), encoding="utf-8")
+        write_json(temporary, {k: v for k, v in asdict(report).items() if k != "path"})
     return report
-
-
-def _as_json(report: QuickReport) -> str:
-    content = asdict(report)
-    content.pop("path")
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import numpy as np
 import torch
+from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
-from dustmap.checkpoint import State, part_of, require_finite, scoped
+from dustmap.checkpoint import State, require_finite
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.model.cost import Speed
 from pipelines.model.plan import Plan
 from pipelines.model.problem import Inference
 from pipelines.saving.state_file import SavedState
+
+_ON_DEVICE = ("mean", "samples", "noise")
+_CONFIG = ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class Judgement:
     residual
         What neighbouring stars share beyond the samples, as bytes; ``None`` if nothing.
     """
+
+    __pydantic_config__ = _CONFIG
 
     support: tuple[Tensor, ...]
     columns: dict[str, Tensor] = field(default_factory=dict)
@@ -68,6 +73,8 @@ class FitState:
         Of the last map.
     """
 
+    __pydantic_config__ = _CONFIG
+
     done: int = 0
     generator: Tensor
     plan: Plan | None = None
@@ -86,82 +93,38 @@ class FitState:
         assert self.speed is not None
         return self.plan, self.speed
 
-    def entries(self) -> dict[str, Any]:
-        """Return tensors and plain JSON by name.
+    def require_finite(self) -> None:
+        """Refuse a state that is not worth saving.
 
         Raises
         ------
         FloatingPointError
             If a tensor of the inference or its result is not finite.
         """
-        found: dict[str, Any] = {
-            "done": self.done,
-            "generator": self.generator,
-            "plan": None if self.plan is None else self.plan.as_dict(),
-            "speed": None if self.speed is None else asdict(self.speed),
-            "box": None if self.box is None else asdict(self.box),
-            "learning": self.learning,
-        }
-        if self.inference is not None:
-            found |= scoped("inference", self.inference)
+        found = {} if self.inference is None else dict(self.inference)
         if self.result is not None:
-            found |= scoped("result", self.result.entries())
-        tensors = {n: v for n, v in found.items() if isinstance(v, Tensor)}
+            found |= {"mean": self.result.mean, "samples": self.result.samples}
+        tensors = {name: x for name, x in found.items() if isinstance(x, Tensor)}
         require_finite(f"the state of a fit after {self.done} stages", **tensors)
-        if self.residual is not None:
-            found["residual"] = _packed(self.residual)
-        if (judged := self.judgement) is not None:
-            found |= {"score": judged.score, "messages": list(judged.messages)}
-            found |= {f"support.{n}": x for n, x in enumerate(judged.support)}
-            found |= scoped("columns", judged.columns)
-            if judged.residual is not None:
-                found["last residual"] = _packed(judged.residual)
-        return found
 
     @classmethod
-    def restore(cls, saved: SavedState, device: torch.device) -> Self:
-        """Return the state in a file, the result on a device; inverse of `entries`.
+    def restore(cls, saved: SavedState, device: torch.device) -> FitState:
+        """Return the state in a file, with the result on a device.
 
         Raises
         ------
         InputError
             If the file holds none.
         """
-        entries = saved.content
         try:
-            plan, speed, box = entries["plan"], entries["speed"], entries["box"]
-            result, judgement = part_of(entries, "result"), None
-            if "score" in entries:
-                support = part_of(entries, "support")
-                judgement = Judgement(
-                    support=tuple(support[str(n)] for n in range(len(support))),
-                    columns=part_of(entries, "columns"),
-                    score=entries["score"],
-                    messages=tuple(entries["messages"]),
-                    residual=_unpacked(entries.get("last residual")),
-                )
-            return cls(
-                done=entries["done"],
-                generator=entries["generator"],
-                plan=None if plan is None else Plan.from_dict(plan),
-                speed=None if speed is None else Speed(**speed),
-                box=None if box is None else Box(**{k: (*v,) for k, v in box.items()}),
-                learning=entries["learning"],
-                inference=part_of(entries, "inference") or None,
-                result=Inference.from_entries(result, device) if result else None,
-                residual=_unpacked(entries.get("residual")),
-                judgement=judgement,
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            state = TypeAdapter(FitState).validate_python(saved.content["fit"])
+        except (KeyError, ValueError) as error:
             raise InputError(
                 f"{saved.path} holds no state of a fit ({type(error).__name__}: "
                 f"{error}): start again with --overwrite"
             ) from error
-
-
-def _packed(content: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
-
-
-def _unpacked(content: Tensor | None) -> bytes | None:
-    return None if content is None else content.numpy().tobytes()
+        if state.result is None:
+            return state
+        found = {name: getattr(state.result, name) for name in _ON_DEVICE}
+        moved = {name: tensor.to(device) for name, tensor in found.items()}
+        return replace(state, result=replace(state.result, **moved))

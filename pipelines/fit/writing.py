@@ -86,9 +86,9 @@ def report_of(output: Path) -> FitReport:
     Raises
     ------
     InputError
-        If the run is incomplete.
+        If the run is incomplete or was altered.
     """
-    check_manifest(output, allow_extra=True, hashes=False)
+    check_manifest(output, allow_extra=True)
     description = json.loads((output / "run.json").read_text())
     summary = {name: description["summary"][name] for name in _SUMMARY}
     return FitReport(output=output, plan=Plan.from_dict(description["plan"]), **summary)

@@ -23,7 +23,7 @@ import json
 from typing import Any
 
 import dustmap
-from pipelines.catalog.references import Reference, references_of
+from pipelines.catalog.presets import Reference, references_of
 
 SOFTWARE = {
     "name": "dustmap",

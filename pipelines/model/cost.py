@@ -320,12 +320,12 @@ def work_of(
     std: float = 1.0,
 ) -> Work:
     """The size of the full-batch fit on these nested grids."""
-    levels = nested_tori(grids, kernel, config.model.wrap_tolerance)
-    points = levels.size
+    tori = nested_tori(grids, kernel, config.model.wrap_tolerance)
+    points = tori.size
     refinement = config.model.refinement
     return Work(
         torus_points=points,
-        transformed=transformed_points(levels, kernel),
+        transformed=transformed_points(tori, kernel),
         stars=len(distances),
         ray_cells=_ray_cells(grids, distances),
         refinement=refinement,

@@ -14,7 +14,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.models.base import ForwardModel
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.lognormal import LogNormal
-from dustmap.whitening import ModeWhitening, TorusWhitening
+from dustmap.whitening import TorusWhitening
 from pipelines.config import FitConfig
 from pipelines.model.cost import preconditioner_rank
 from pipelines.model.forward import build_model
@@ -177,10 +177,7 @@ def _spectrum_facts(model: ForwardModel, result: FullBatchResult) -> dict[str, A
     """The power of ln density over the prior's, by octaves of wavelength [pc]."""
     if result.determined is None or not isinstance(model, LogNormal):
         return {}
-    modes = model.in_modes()
-    assert isinstance(modes.whitening, ModeWhitening)
-    mean = modes.latent(result.mean)
-    bands = band_powers(modes.whitening, mean, result.determined)
+    bands = band_powers(model.whitening, result.mean, result.determined)
     slope = spectral_slope(model.kernel, bands)
     return {
         "spectrum": [asdict(band) for band in bands],
@@ -192,7 +189,7 @@ def _torus_facts(model: ForwardModel) -> dict[str, Any]:
     """The torus, what it leaves out, and the size of W."""
     assert isinstance(model, TorusGaussian | LogNormal)
     facts: dict[str, Any] = {
-        "torus_shapes": [list(torus.shape) for torus in model.whitening.levels.tori],
+        "torus_shapes": [list(torus.shape) for torus in model.whitening.tori],
         "entries_of_W": model.weights.nonzeros,
     }
     if isinstance(model.whitening, TorusWhitening):

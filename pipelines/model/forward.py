@@ -40,14 +40,14 @@ def build_model(
         whitening = toeplitz_whitening(plan, device)
         return RowwiseGaussian(whitening, functionals, **shared)
     place: dict[str, Any] = {"dtype": dtype, "device": device}
-    kernel, levels = plan.build_kernel(), plan.levels
+    kernel, tori = plan.build_kernel(), plan.tori
     if plan.is_lognormal:
         shared["memory_budget"] = _weights_budget(plan, device, group)
         shared["subgrid_share"] = plan.subgrid_share
     if plan.finer:
-        return LogNormal(LevelWhitening(kernel, levels, **place), functionals, **shared)
+        return LogNormal(LevelWhitening(kernel, tori, **place), functionals, **shared)
     fine = plan.refinement
-    whitening = TorusWhitening(kernel, levels.tori[0], refinement=fine, **place)
+    whitening = TorusWhitening(kernel, tori[0], refinement=fine, **place)
     shared["interpolation"] = plan.interpolation
     if plan.is_lognormal:
         return LogNormal(whitening, functionals, **shared)

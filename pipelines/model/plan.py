@@ -11,9 +11,9 @@ import torch
 from dustmap.grid import Grid, Torus
 from dustmap.inference.scales.prior_scales import PriorScales
 from dustmap.kernels import KERNELS, Radial
-from dustmap.levels import Levels
 from dustmap.models.means import ConstantMean, ExponentialDisc
 from dustmap.nested_grids import NestedGrids
+from dustmap.tori import Tori
 from pipelines.config.fitting import (
     DensityKind,
     EngineName,
@@ -128,10 +128,10 @@ class Plan:
         return self.density == "lognormal"
 
     @property
-    def levels(self) -> Levels:
+    def tori(self) -> Tori:
         """The grid on its torus, and the finer ones inside it."""
         coarsest = Torus(grid=self.grid, shape=self.torus_shape)
-        return Levels(tori=(coarsest, *self.finer))
+        return Tori(tori=(coarsest, *self.finer))
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -153,9 +153,9 @@ class Plan:
         within = [grid for grid in self.finer_grids if grid.reach >= distance]
         return min((within or [self.grid])[-1].spacing)
 
-    def on(self, levels: Levels) -> Plan:
+    def on(self, tori: Tori) -> Plan:
         """The same plan on other tori."""
-        coarsest, *finer = levels.tori
+        coarsest, *finer = tori
         return replace(
             self,
             grid=coarsest.grid,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, Self, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer
@@ -91,6 +92,8 @@ class Inference:
     deviation every star was weighted with.
     """
 
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
     plan: Plan
     mean: Tensor
     samples: Tensor
@@ -98,18 +101,3 @@ class Inference:
     converged: bool
     messages: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def entries(self) -> dict[str, Any]:
-        """Tensors and plain JSON by name."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**plain, "plan": self.plan.as_dict(), "messages": list(self.messages)}
-
-    @classmethod
-    def from_entries(cls, entries: dict[str, Any], device: torch.device) -> Self:
-        """The inverse of `entries`, with tensors on a device."""
-        values: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in entries.items()
-        }
-        values["plan"] = Plan.from_dict(values["plan"])
-        return cls(**{**values, "messages": tuple(values["messages"])})

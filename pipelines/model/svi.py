@@ -9,12 +9,10 @@ from torch import Tensor
 
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
 from dustmap.inference.svi.bound import Observations
-from dustmap.inference.svi.cost import estimate_cost
 from dustmap.likelihoods import Gaussian
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
-from pipelines.base.progress import say
 from pipelines.config import FitConfig
 from pipelines.model.forward import toeplitz_whitening
 from pipelines.model.observations import rays
@@ -70,7 +68,6 @@ def _fitted(
     model: RowwiseGaussian, observed: Observations, problem: Problem
 ) -> SvgpResult:
     settings, on_step = _settings(problem.config, len(observed)), problem.on_step
-    say(str(estimate_cost(model, observed, settings)))
     return fit_svi(
         model,
         observed,

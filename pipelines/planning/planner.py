@@ -82,7 +82,7 @@ def make_plan(
     # The median of a lognormal density is below its mean.
     below = math.exp(-(std**2) / 2) if config.density == "lognormal" else 1.0
     kernel = KERNELS[config.kernel](lengthscale=list(lengthscale))
-    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance).tori
+    first, *finer = nested_tori(grids, kernel, model.wrap_tolerance)
     return Plan(
         grid=first.grid,
         # The published engine's embedding grows when it is made.

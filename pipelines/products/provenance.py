@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import dustmap
 from pipelines.bands.conversion import Conversion
 from pipelines.bands.source import joined_bands
+from pipelines.catalog.presets import parse_references, plain
 from pipelines.catalog.provenance import surveys
-from pipelines.catalog.references import parse_references, plain
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
 from pipelines.formats.citation import citation_block

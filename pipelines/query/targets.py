@@ -11,7 +11,6 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.conversions import convert
 from pipelines.catalog.mapping import Binding, parse_mappings, settled
 from pipelines.catalog.presets import load_preset
 from pipelines.catalog.sources import (
@@ -22,7 +21,7 @@ from pipelines.catalog.sources import (
     locate,
     open_source,
 )
-from pipelines.catalog.units import sexagesimal
+from pipelines.catalog.units import convert, sexagesimal
 
 _ANGLES = (("l", "b"), ("ra", "dec"))
 _KNOWN = ("l", "b", "ra", "dec", "distance")

@@ -9,8 +9,8 @@ import torch
 
 from dustmap.distributed.group import Group
 from dustmap.grid import Torus
-from dustmap.levels import Levels
 from dustmap.projection import projection
+from dustmap.tori import Tori
 from pipelines.catalog.schema import Stars
 from pipelines.model.observations import rays
 from pipelines.model.plan import Plan
@@ -33,14 +33,14 @@ def sight_line_lengths(
     ]
     ends, found = torch.as_tensor(stars.positions()), []
     for count in range(1, len(tori) + 1):
-        levels = Levels(tori=tuple(tori[:count]))
-        counting = replace(plan.on(levels), engine="full-batch")
+        some = Tori(tori=tuple(tori[:count]))
+        counting = replace(plan.on(some), engine="full-batch")
         lines, single = rays(counting, ends), torch.float32
-        W = projection(levels, lines, dtype=single, memory_budget=0.0, group=group)
+        W = projection(some, lines, dtype=single, memory_budget=0.0, group=group)
         total = W.rmatvec(torch.ones(len(stars), dtype=single))
         torus = tori[count - 1]
         inside = tuple(slice(n) for n in torus.grid.shape)
-        field = levels.split(total)[-1].reshape(torus.shape)[inside]
+        field = some.split(total)[-1].reshape(torus.shape)[inside]
         found.append(field / float(np.mean(torus.grid.spacing)))
     return found
 

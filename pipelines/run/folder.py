@@ -145,6 +145,12 @@ def read_run(path: str | Path, *, device: torch.device | None = None) -> Run:
         device=device or torch.device("cpu"),
         seed=int(description["provenance"]["seed"]),
     )
+    if len(tensors["mean"]) != model.latent_size:
+        raise InputError(
+            f"{folder}: the posterior holds {len(tensors['mean'])} numbers a sample, "
+            f"expected {model.latent_size} Fourier modes: it is of an earlier version, "
+            "fit again"
+        )
     return Run(
         path=folder,
         plan=plan,

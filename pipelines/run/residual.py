@@ -121,11 +121,6 @@ def residual_in_words(field: ResidualField) -> str:
     return along + outliers + tails
 
 
-def write_residual(folder: Path, field: ResidualField) -> None:
-    """Save a residual beside the posterior."""
-    (folder / FILE).write_bytes(residual_bytes(field))
-
-
 def read_residual(folder: Path) -> ResidualField | None:
     """The residual of a run folder; ``None`` if it has none."""
     if not (folder / FILE).is_file():

@@ -11,10 +11,13 @@ import errno
 import json
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -30,6 +33,8 @@ from pipelines.storage.checksum import (
 
 _NAMES = ("state-0.safetensors", "state-1.safetensors")
 _RECORD, _FORMAT = "dustmap.state", 4
+# What stands in JSON for a tensor, and for bytes as a tensor.
+_TENSOR, _BYTES = "$tensor", "$bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,8 @@ class SavedState:
 def write_state(folder: Path, content: dict[str, Any], *, number: int) -> Path:
     """Write a state over the one before last, and return its path.
 
-    ``content`` holds tensors and JSON without NaN or infinity by name.
+    ``content`` is a tree of dicts, lists and dataclasses with tensors, bytes, texts and
+    finite numbers.
 
     Raises
     ------
@@ -54,15 +60,13 @@ def write_state(folder: Path, content: dict[str, Any], *, number: int) -> Path:
     """
     path = folder / _NAMES[number % 2]
     tensors: dict[str, Tensor] = {}
-    memory: set[int] = set()
-    for name, value in content.items():
-        if isinstance(value, Tensor):
-            own = value.detach().cpu().contiguous()
-            pointer = own.untyped_storage().data_ptr()
-            # The format does not allow tensors that share memory.
-            tensors[name] = own.clone() if pointer in memory else own
-            memory.add(pointer)
-    plain = {name: value for name, value in content.items() if name not in tensors}
+    plain, memory = _packed(content, "", tensors), set()
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        pointer = own.untyped_storage().data_ptr()
+        # The format does not allow tensors that share memory.
+        tensors[name] = own.clone() if pointer in memory else own
+        memory.add(pointer)
     record = {"format": _FORMAT, "number": number, "written": time.time()}
     text = json.dumps({**record, "content": plain}, allow_nan=False)
     with atomic_file(path, overwrite=True) as part:
@@ -79,7 +83,7 @@ def write_state(folder: Path, content: dict[str, Any], *, number: int) -> Path:
 
 
 def read_state(path: Path, *, tensors: bool = True) -> SavedState:
-    """Read a state after comparing it with its hash.
+    """Read a state after comparing it with its hash; dataclasses come back as dicts.
 
     Without ``tensors`` only the header is read, and nothing is compared.
 
@@ -96,8 +100,7 @@ def read_state(path: Path, *, tensors: bool = True) -> SavedState:
             version, content = record["format"], record["content"]
             if tensors:
                 # In memory that torch has aligned: some products round by it.
-                names = file.keys()
-                content |= {name: file.get_tensor(name).clone() for name in names}
+                content = _unpacked(content, lambda n: file.get_tensor(n).clone())
             number, written = int(record["number"]), float(record["written"])
     except InputError:
         raise
@@ -170,10 +173,9 @@ def check_states(folder: Path) -> list[str]:
 def check_state(path: Path) -> str:
     """Read a state in full and describe it; raises as `read_state`."""
     found = read_state(path)
-    count = sum(isinstance(value, Tensor) for value in found.content.values())
     return (
         f"{path}: checkpoint {found.number} of stage {found.content.get('stage')}, "
-        f"{count} tensors, {path.stat().st_size} bytes; all match their SHA-256"
+        f"{path.stat().st_size} bytes, which match their SHA-256"
     )
 
 
@@ -183,3 +185,34 @@ def _missing(folder: Path, found: SavedState) -> list[str]:
     if found.number == 1 or other.is_file():
         return []
     return [f"{other} is missing, which was written beside {found.path.name}"]
+
+
+def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a tree as JSON has it, with the names of its tensors in their places."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {_TENSOR: name}
+    if isinstance(value, bytes):
+        numbers = np.frombuffer(value, np.uint8).copy()
+        tensors[name] = torch.from_numpy(numbers)
+        return {_BYTES: name}
+    if is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
+    if isinstance(value, dict):
+        return {k: _packed(v, f"{name}/{k}", tensors) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_packed(v, f"{name}/{n}", tensors) for n, v in enumerate(value)]
+    return value
+
+
+def _unpacked(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return a tree with its tensors; the inverse of `_packed`."""
+    if isinstance(value, list):
+        return [_unpacked(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_TENSOR}:
+        return tensor(value[_TENSOR])
+    if value.keys() == {_BYTES}:
+        return tensor(value[_BYTES]).numpy().tobytes()
+    return {name: _unpacked(each, tensor) for name, each in value.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -59,20 +58,21 @@ def draw_turbulence(
     -------
     Fields of shape ``(z, y, x)``, and the variance of each, 1 for the finest.
     """
-    frames = [_Frame.of(level, axes, grids[0]) for level, axes in enumerate(grids)]
-    coarsest = frames[0]
-    pad = [int(np.ceil(_PADDING * correlation_length / h)) for h in coarsest.spacing]
-    tori = [coarsest.torus(pad)]
-    tori += [frame.torus([_PADDING_CELLS] * 3) for frame in frames[1:]]
-    k2s = [
-        _wavenumbers_squared(torus, frame.spacing)
-        for torus, frame in zip(tori, frames, strict=True)
-    ]
+    frames = [_Frame(level, axes, grids[0]) for level, axes in enumerate(grids)]
+    spacings = [max(frame.spacing) for frame in frames]
+    around = [np.ceil(_PADDING * correlation_length / frames[0].spacing)]
+    around += [np.full(3, _PADDING_CELLS) for _ in frames[1:]]
+    tori, k2s = [], []
+    for frame, pad in zip(frames, around, strict=True):
+        # At least ``pad`` points beside the grid's, in sizes that transform fast.
+        sizes = zip(frame.shape, pad.astype(int), strict=True)
+        tori.append([cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes])
+        k2s.append(_wavenumbers_squared(tori[-1], frame.spacing))
 
     def power(level: int, slope: float) -> np.ndarray:
-        cut = np.exp(-k2s[level] * max(frames[level].spacing) ** 2)
+        cut = np.exp(-k2s[level] * spacings[level] ** 2)
         if level:
-            cut -= np.exp(-k2s[level] * max(frames[level - 1].spacing) ** 2)
+            cut -= np.exp(-k2s[level] * spacings[level - 1] ** 2)
         return cut * (1 + k2s[level] * correlation_length**2) ** (-slope / 2)
 
     powers = [power(level, slope) for level in range(len(frames))]
@@ -90,65 +90,39 @@ def draw_turbulence(
         flows = [_draw(tori[0], flow_power, rng) for _ in range(3)]
     bands += [_draw(*drawn, rng) for drawn in zip(tori[1:], powers[1:], strict=True)]
     fields = []
-    for frame in frames:
-        index = frame.index()
+    for level, frame in enumerate(frames):
+        # Fractional indices of the grid's points in the coarsest, (3, z, y, x).
+        index = frame.first + np.indices(frame.shape, dtype=float) / 2**level
         displaced = index.copy()
         for axis, flow in enumerate(flows):
-            length = stirring * correlation_length / coarsest.spacing[axis]
-            on_grid = flow[coarsest.window] if frame is coarsest else _at(flow, index)
-            displaced[axis] += length * on_grid
+            length = stirring * correlation_length / frames[0].spacing[axis]
+            own = tuple(slice(n) for n in frame.shape)
+            displaced[axis] += length * (_at(flow, index) if level else flow[own])
         # Cubic: a linear look-up would take variance from between the points.
         parts = [
-            np.sqrt(variances[of.level]) * _at(bands[of.level], of.own(displaced))
-            for of in frames[: frame.level + 1]
+            np.sqrt(variances[n]) * _at(bands[n], (displaced - of.first) * 2**n)
+            for n, of in enumerate(frames[: level + 1])
         ]
         fields.append(np.sum(parts, axis=0))
     return fields, np.cumsum(variances)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
     """A grid's place in the coarsest: everything along z, y, x.
 
     Its first point is at the index ``first`` of the coarsest grid, whose cells are
-    ``2**level`` times as large.
+    ``2**level`` times as large; ``spacing`` in pc.
     """
 
-    level: int
-    shape: tuple[int, ...]
-    spacing: tuple[float, ...]
-    first: np.ndarray
-
-    @classmethod
-    def of(cls, level: int, axes: Axes, coarsest: Axes) -> _Frame:
+    def __init__(self, level: int, axes: Axes, coarsest: Axes) -> None:
+        self.shape = tuple(len(axis) for axis in axes[::-1])
+        self.spacing = np.array([axis[1] - axis[0] for axis in axes[::-1]])
         finer = 2**level
-        steps = [axis[1] - axis[0] for axis in coarsest[::-1]]
-        starts = zip(axes[::-1], coarsest[::-1], steps, strict=True)
-        first = [round(finer * (own[0] - c[0]) / h) / finer for own, c, h in starts]
-        return cls(
-            level=level,
-            shape=tuple(len(axis) for axis in axes[::-1]),
-            spacing=tuple(float(axis[1] - axis[0]) for axis in axes[::-1]),
-            first=np.reshape(first, (3, 1, 1, 1)),
-        )
-
-    @property
-    def window(self) -> tuple[slice, ...]:
-        """The grid's part of its torus."""
-        return tuple(slice(n) for n in self.shape)
-
-    def torus(self, pad: Sequence[int]) -> list[int]:
-        """Return the points of a torus with at least ``pad`` beside the grid's."""
-        sizes = zip(self.shape, pad, strict=True)
-        return [cast(int, fft.next_fast_len(n + p, real=True)) for n, p in sizes]
-
-    def index(self) -> np.ndarray:
-        """Return the points' fractional indices in the coarsest, ``(3, z, y, x)``."""
-        return self.first + np.indices(self.shape, dtype=float) / 2**self.level
-
-    def own(self, index: np.ndarray) -> np.ndarray:
-        """Convert indices in the coarsest grid to indices in this one."""
-        return (index - self.first) * 2**self.level
+        first = [
+            round(finer * (own[0] - whole[0]) / (whole[1] - whole[0])) / finer
+            for own, whole in zip(axes[::-1], coarsest[::-1], strict=True)
+        ]
+        self.first = np.reshape(first, (3, 1, 1, 1))
 
 
 def _at(field: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -164,8 +138,8 @@ def _draw(torus: list[int], power: np.ndarray, rng: np.random.Generator) -> np.n
     return np.asarray(fft.irfftn(white * np.sqrt(power / variance), s=torus))
 
 
-def _wavenumbers_squared(shape: list[int], spacing: tuple[float, ...]) -> np.ndarray:
-    """Return |k|^2 [pc^-2] of the modes of a real FFT over the last axis."""
+def _wavenumbers_squared(shape: list[int], spacing: np.ndarray) -> np.ndarray:
+    """Return |k|² [pc⁻²] of the modes of a real FFT over the last axis."""
     axes = [fft.fftfreq(n, step) for n, step in zip(shape, spacing, strict=True)]
     axes[-1] = fft.rfftfreq(shape[-1], spacing[-1])
     k0, k1, k2 = np.ix_(*[(2 * np.pi * axis) ** 2 for axis in axes])

@@ -130,10 +130,10 @@ def levels(part: Part) -> bool:
 
 
 def _nested_products(part: Part, A: LevelWhitening, ends: Tensor) -> Row:
-    grids = A.levels.grids
+    grids = A.tori.grids
     steps = StepsOutwards(step=0.5 * grids.box.spacing[0], grids=grids)
     rays = LineIntegrals(ends, steps)
-    model = LogNormal(A, rays, mean=ConstantMean(value=0.01)).in_modes()
+    model = LogNormal(A, rays, mean=ConstantMean(value=0.01))
     place = {"dtype": torch.float32, "device": part.device}
     eps = torch.randn(8, model.latent_size, **place)
     noise = torch.full((len(ends),), 1e-3, device=part.device)

@@ -83,13 +83,14 @@ class _Torus(Prepared):
     def __init__(self, kernel: Radial, grid: Grid) -> None:
         torus = padded_torus(grid, kernel, _RTOL)
         self.whitening = TorusWhitening(kernel, torus)
+        self.inverse_root = self.whitening.coarse.power(-0.5)
         self.kernel = self.whitening.periodic
         everywhere = Grid(shape=torus.shape, spacing=grid.spacing, origin=grid.origin)
         self.points = everywhere.points()
         self.note = f"{self.whitening.report.dropped_modes} modes dropped"
 
     def features(self, cross: Tensor) -> tuple[Tensor, None]:
-        return self.whitening.whiten(cross), None
+        return self.inverse_root.matvec(cross), None
 
 
 def prepare(name: str, kernel: Radial, grid: Grid) -> Prepared:

@@ -14,7 +14,6 @@ from dustmap.checkpoint import (
     part_of,
     rebuild,
     require_finite,
-    schema_of,
     scoped,
 )
 
@@ -65,27 +64,27 @@ def test_parts_are_told_by_their_names():
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_name(change, said):
-    schema = schema_of(flatten("run", example()))
     state = {**flatten("run", example()), **change}
     state = {name: value for name, value in state.items() if value is not None}
     with pytest.raises(ValueError, match=said):
-        check_state(state, schema)
+        check_state(state, flatten("run", example()))
 
 
 def test_a_length_may_be_free():
-    state = flatten("run", example())
-    schema = schema_of(state, any_length=["run.inner.x"])
-    check_state(flatten("run", example(7)), schema)
+    state, free = flatten("run", example()), ["run.inner.x"]
+    check_state(flatten("run", example(7)), state, any_length=free)
     with pytest.raises(ValueError, match=r"\(any, 2\)"):
-        check_state({**state, "run.inner.x": torch.zeros(3, 3)}, schema)
+        check_state({**state, "run.inner.x": torch.zeros(3, 3)}, state, any_length=free)
 
 
 def test_a_part_is_there_whole_or_not_at_all():
-    schema, end = {"number": int}, {"end": {"x": float, "y": float}}
-    check_state({"number": 1}, schema, end)
-    check_state({"number": 1, "end.x": 1.0, "end.y": 2.0}, schema, end)
+    known = {"number": 0, "end.x": 0.0, "end.y": 0.0}
+    check_state({"number": 1}, known, optional=["end"])
+    check_state({"number": 1, "end.x": 1.0, "end.y": 2.0}, known, optional=["end"])
     with pytest.raises(ValueError, match=r"end\.y should be one float"):
-        check_state({"number": 1, "end.x": 1.0}, schema, end)
+        check_state({"number": 1, "end.x": 1.0}, known, optional=["end"])
+    with pytest.raises(ValueError, match=r"number should be one int, found nothing"):
+        check_state({}, known, optional=["end"])
 
 
 @pytest.mark.parametrize("value", [float("nan"), torch.tensor([1.0, float("inf")])])

@@ -1,4 +1,4 @@
-"""Fourier modes in place of white noise: the same fields and inner products."""
+"""Fourier modes of white noise: the same fields and inner products."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12
 from dustmap.whitening import (
+    GridWhitening,
     LevelWhitening,
-    ModeWhitening,
-    SpectralWhitening,
     TorusWhitening,
     nested_tori,
 )
@@ -38,7 +37,7 @@ def on_levels() -> LevelWhitening:
 @pytest.fixture(
     params=["1-D", "odd", "even", "refined", "levels"], name="whitening", scope="module"
 )
-def _whitening(request) -> SpectralWhitening:
+def _whitening(request) -> GridWhitening:
     if request.param == "levels":
         return on_levels()
     shapes = {"1-D": (15,), "odd": (6, 8, 7), "even": (9, 10), "refined": (6, 5)}
@@ -50,49 +49,58 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def test_modes_are_an_isometry(whitening: SpectralWhitening) -> None:
-    modes, eps = ModeWhitening(whitening), normal(3, whitening.size)
-    x = modes.modes(eps)
-    assert x.shape == (3, modes.size) and modes.white_size == whitening.size
-    torch.testing.assert_close(x @ x.mT, eps @ eps.mT)
-    torch.testing.assert_close(modes.white(x), eps)
+def basis(whitening: GridWhitening) -> Tensor:
+    """T, one column for each point of the tori."""
+    count = sum(part.torus.size for part in whitening.modes.parts)
+    return whitening.modes.of(torch.eye(count, dtype=torch.float64)).mT
 
 
-def test_fields_of_modes_are_those_of_their_noise(whitening: SpectralWhitening) -> None:
-    modes, eps = ModeWhitening(whitening), normal(2, whitening.size)
-    torch.testing.assert_close(modes.colour(modes.modes(eps)), whitening.colour(eps))
-    field = normal(2, whitening.fine_size)
-    expected = modes.modes(whitening.colour_transpose(field))
-    torch.testing.assert_close(modes.colour_transpose(field), expected)
+def test_modes_are_an_isometry(whitening: GridWhitening) -> None:
+    T = basis(whitening)
+    assert len(T) == whitening.size
+    eye = torch.eye(T.shape[1], dtype=torch.float64)
+    torch.testing.assert_close(T.mT @ T, eye, rtol=0.0, atol=1e-14)
+    found, before = [], 0
+    for part, x in zip(whitening.modes.parts, whitening.modes.spectra(T.mT)):
+        size = part.torus.size
+        found.append(part.white(x)[before : before + size])
+        before += size
+    white = torch.block_diag(*[torch.eye(len(part)).double() for part in found])
+    torch.testing.assert_close(torch.block_diag(*found), white)
 
 
-def test_products_are_adjoint_for_vectors_that_are_no_modes(
-    whitening: SpectralWhitening,
+def test_no_field_depends_on_what_is_no_mode_of_any_noise(
+    whitening: GridWhitening,
 ) -> None:
-    modes = ModeWhitening(whitening)
-    x, field = normal(2, modes.size), normal(3, whitening.fine_size)
-    here = modes.colour(x) @ field.mT
-    torch.testing.assert_close(here, x @ modes.colour_transpose(field).mT)
+    T, eps = basis(whitening), normal(2, whitening.size)
+    within = eps @ T @ T.mT
+    assert float((within - eps).norm()) > 0.1
+    torch.testing.assert_close(whitening.colour(within), whitening.colour(eps))
+
+
+def test_white_noise_is_that_of_the_points(whitening: GridWhitening) -> None:
+    found = whitening.modes.white_noise(torch.Generator().manual_seed(2))
+    T, generator = basis(whitening), torch.Generator().manual_seed(2)
+    white = torch.randn(T.shape[1], generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(found, T @ white)
+
+
+def test_products_are_adjoint(whitening: GridWhitening) -> None:
+    x, field = normal(2, whitening.size), normal(3, whitening.fine_size)
+    here = whitening.colour(x) @ field.mT
+    torch.testing.assert_close(here, x @ whitening.colour_transpose(field).mT)
 
 
 def test_the_longest_modes_are_those_of_a_smooth_field() -> None:
-    whitening = on_torus((12, 16))
-    modes = ModeWhitening(whitening)
+    modes = on_torus((12, 16)).modes
     waves = [
         torch.cos(2 * math.pi * k * torch.arange(n, dtype=torch.float64) / n)
         for k, n in ((2, 12), (3, 16))
     ]
-    x = modes.modes((waves[0][:, None] * waves[1]).flatten())
+    x = modes.of((waves[0][:, None] * waves[1]).flatten())
     for fraction, kept in ((0.4, True), (0.3, False)):
         found = modes.longest(fraction)
         assert len(found) == len(found.unique())
         rest = x.clone()
         rest[found] = 0.0
         assert (float(rest.norm()) < 1e-12 * float(x.norm())) == kept
-
-
-def test_a_field_has_the_modes_of_its_noise() -> None:
-    whitening = on_torus((8, 9))
-    modes, eps = ModeWhitening(whitening), normal(2, whitening.size)
-    x = modes.whiten(whitening.colour(eps))
-    torch.testing.assert_close(x, modes.modes(eps))

@@ -205,10 +205,10 @@ def test_nothing_asked_for_gives_nothing():
 @pytest.mark.parametrize(
     ("mean", "samples", "message"),
     [
-        ((210,), (1, 210), "two"),
-        ((209,), (4, 210), "mean"),
-        ((210,), (4, 211), "samples"),
-        ((210,), (210,), "samples"),
+        ((240,), (1, 240), "two"),
+        ((239,), (4, 240), "mean"),
+        ((240,), (4, 241), "samples"),
+        ((240,), (240,), "samples"),
     ],
 )
 def test_parameters_of_another_model_are_refused(mean, samples, message):

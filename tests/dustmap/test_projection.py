@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,10 @@ def box(dimension):
 def field_on(torus, refinement, function):
     """A function's values on the torus, continued beyond both faces of the box."""
     origin = torch.tensor(torus.grid.origin, dtype=torch.float64)
-    points = torus.lags(refinement) + origin
+    steps = tuple(h / refinement for h in torus.grid.spacing)
+    shape = tuple(n * refinement for n in torus.shape)
+    fine = Torus(grid=replace(torus.grid, spacing=steps), shape=shape)
+    points = fine.lags() + origin
     return function(points.reshape(-1, points.shape[-1]))
 
 

@@ -129,6 +129,24 @@ def test_a_wrong_override_is_refused_in_one_line(override, words):
         assert word in message
 
 
+def test_settings_are_python_values_by_their_keys():
+    settings = {"budget.minutes": 2, "box": {"spacing": 50, "x": (-1, 1)}}
+    config = load_config(FitConfig, None, ["box.spacing=9", "box.y=[-2,2]"], settings)
+    assert config.budget.minutes == 2.0
+    assert (config.box.spacing, config.box.x, config.box.y) == (
+        (50,) * 3,
+        (-1, 1),
+        (-2, 2),
+    )
+    for wrong, said in (
+        ({"box": {"spacin": 3}}, "settings: box.spacin: unknown key"),
+        ({"box.x": 5}, "settings: box.x: expected a list of two"),
+        ({"budget": 3}, "settings: budget: expected a section"),
+    ):
+        with pytest.raises(InputError, match=said):
+            load_config(FitConfig, settings=wrong)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -329,9 +329,9 @@ def test_a_plan_with_finer_grids_is_read_back():
     kernel = KERNELS["matern12"](lengthscale=80.0)
     coarsest = Grid(shape=(31, 31, 13), spacing=(40.0,) * 3, origin=(-600, -600, -240))
     grids = nested_grids(coarsest, dense_centre(), config(), 3)
-    levels = nested_tori(grids, kernel, 0.05)
-    nested = plan(density="lognormal").on(levels)
-    assert nested.levels == levels and nested.finer_grids == grids[1:]
+    tori = nested_tori(grids, kernel, 0.05)
+    nested = plan(density="lognormal").on(tori)
+    assert nested.tori == tori and nested.finer_grids == grids[1:]
     assert Plan.from_dict(json.loads(json.dumps(nested.as_dict()))) == nested
 
 

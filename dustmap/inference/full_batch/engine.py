@@ -94,7 +94,6 @@ def infer(
     """
     noise = Noise(variance=noise) if isinstance(noise, Tensor) else noise
     _check(model, observations, noise.variance, start)
-    model = model.in_modes()
     if not model.linear and settings.samples % 2:
         raise ValueError(
             "samples of a model that is not linear come in pairs: take an even number "
@@ -115,7 +114,7 @@ def infer(
         teams=teams,
     )
     eps = torch.zeros(model.latent_size, dtype=model.dtype, device=model.device)
-    return _run(fit, eps if start is None else model.latent(start.to(eps)))
+    return _run(fit, eps if start is None else start.to(eps))
 
 
 def _run(fit: Fit, start: Float[Tensor, " p"]) -> FullBatchResult:
@@ -163,9 +162,9 @@ def _linear_samples(
     precision = Precision(tangent.operator, noise)
 
     def right_side(number: int) -> Float[Tensor, " p"]:
-        eta, xi = white_noise(fit.seed, number, len(total), fit.model.white_size)
+        eta, xi = white_noise(fit.model, fit.seed, number)
         drawn = noise.weighed(noise.coloured(eta).to(total))
-        return tangent.operator.rmatvec(drawn) + fit.model.latent(xi.to(mean))
+        return tangent.operator.rmatvec(drawn) + xi
 
     done, pace = fit.blocks, Pace(fit.time_left)
     while done is None or len(done.value) < settings.samples:
@@ -200,8 +199,7 @@ def _determined(fit: Fit, mode: Mode) -> Float[Tensor, " p"] | None:
         return None
     tangent, total = fit.tangent(mode.eps)
     numbers = range(_PROBES, _PROBES + count)
-    white = (white_noise(fit.seed, n, 0, model.white_size)[1] for n in numbers)
-    probe = torch.stack([model.latent(xi.to(mode.eps)) for xi in white])
+    probe = torch.stack([white_noise(model, fit.seed, n, rows=0)[1] for n in numbers])
     solved = Precision(tangent.operator, fit.noise.covariance(total)).solve(
         probe,
         replace(fit.settings.solver, rtol=_PROBE_RTOL, max_steps=_PROBE_STEPS),
@@ -221,18 +219,14 @@ def _result(
 ) -> FullBatchResult:
     sampled = solved is None or bool(solved.converged.all())
     determined = _determined(fit, mode)
-    # One by one: samples are most of the memory.
-    white, model = samples.new_empty(len(samples), fit.model.white_size), fit.model
-    for row, eps in zip(white, samples, strict=True):
-        row.copy_(model.white(eps))
     return FullBatchResult(
-        mean=model.white(mode.eps),
-        samples=white,
+        mean=mode.eps,
+        samples=samples,
         noise_variance=total,
         prediction=fit.model.linearise(mode.eps).prediction,
         newton_steps=mode.steps,
-        mean_solution=replace(mode.solution, value=model.white(mode.solution.value)),
-        sample_solution=None if solved is None else replace(solved, value=white),
+        mean_solution=mode.solution,
+        sample_solution=None if solved is None else replace(solved, value=samples),
         converged=mode.converged and sampled,
         weights=fit.noise.weights,
         degrees=fit.noise.degrees,

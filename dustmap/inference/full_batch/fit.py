@@ -15,7 +15,6 @@ from dustmap.checkpoint import (
     flatten,
     part_of,
     rebuild,
-    schema_of,
     scoped,
 )
 from dustmap.distributed.group import Group
@@ -148,14 +147,15 @@ class Fit:
 
     def _restore(self, state: State) -> None:
         """Go on from a state, or raise a ValueError if it belongs to another fit."""
-        examples = self._examples()
-        schemas = {}
+        examples, expected = self._examples(), self._values()
         for name, example in examples.items():
-            entries = part_of(flatten(name, example), name)
-            rows = name in ("blocks", "batch")
-            free = [n for n, v in entries.items() if rows and isinstance(v, Tensor)]
-            schemas[name] = schema_of(entries, any_length=free)
-        check_state(state, schema_of(self._values()), schemas)
+            expected |= flatten(name, example)
+        rows = {
+            name
+            for name, value in expected.items()
+            if name.startswith(("blocks.", "batch.")) and isinstance(value, Tensor)
+        }
+        check_state(state, expected, optional=examples, any_length=rows)
         if state["count"] != self.settings.samples:
             raise ValueError(
                 f"the saved state does not fit: it has {state['count']} samples, "

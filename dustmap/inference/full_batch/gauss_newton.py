@@ -260,7 +260,7 @@ class GaussNewton:
         value = allowed
         for halvings in range(1, _HALVINGS):
             length, left = 0.5**halvings, ~moved
-            point = self.model.retract(eps[left], step[left], length)
+            point = eps[left] + length * step[left]
             target = self.target.select(left)
             value = target.value(point, self.model.apply(point))
             good = value <= (allowed + 0.25 * length * change)[left]

@@ -33,6 +33,7 @@ from dustmap.inference.full_batch.gauss_newton import GaussNewton, Target
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
 from dustmap.inference.full_batch.pace import Pace
 from dustmap.inference.full_batch.progress import Batch, Fitted, Round
+from dustmap.models.base import ForwardModel
 
 # Tolerances of solves relative to the gradient in the final rounds: the total cost of a
 # sample is least between 0.1 and 0.5, and the expected decrease is 12% too small with
@@ -130,10 +131,8 @@ class SampleRounds:
 
     def _newton(self, at: Round, numbers: Sequence[int], stage: str) -> GaussNewton:
         fit, target = self._fit, self._fit.target(at.total)
-        target = perturbed_target(target, fit.seed, numbers, fit.model.white_size)
-        assert target.centre is not None
         return fit.newton(
-            replace(target, centre=fit.model.latent(target.centre)),
+            perturbed_target(target, fit.model, fit.seed, numbers),
             solver=fit.settings.sample_solver,
             forcing=_FORCINGS[0 if at.rough else at.number],
             stage=stage,
@@ -204,15 +203,15 @@ class SampleRounds:
 
 
 def perturbed_target(
-    target: Target, seed: int, numbers: Sequence[int], latent_size: int
+    target: Target, model: ForwardModel, seed: int, numbers: Sequence[int]
 ) -> Target:
     """The objectives of these samples: 2k and 2k + 1 are an antithetic pair."""
     y, data, centres = target.y, [], []
     for number in numbers:
-        eta, xi = white_noise(seed, number // 2, len(y), latent_size)
+        eta, xi = white_noise(model, seed, number // 2)
         sign = 1.0 if number % 2 == 0 else -1.0
         data.append(y + sign * target.noise.coloured(eta).to(y))
-        centres.append(sign * xi.to(y))
+        centres.append(sign * xi)
     return replace(target, y=torch.stack(data), centre=torch.stack(centres))
 
 
@@ -279,9 +278,14 @@ def fit_samples(
 
 
 def white_noise(
-    seed: int, number: int, n: int, p: int
+    model: ForwardModel, seed: int, number: int, *, rows: int | None = None
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
-    """η and ξ of one pair of samples (float64), reproducible by its number."""
+    """Draw η (float64) and ξ, noise of data and of ε, of one pair of samples.
+
+    They are reproducible by the pair's number. ``rows`` is the length of η, by default
+    that of the model's observations.
+    """
     generator = torch.Generator().manual_seed(seed + number)
-    eta = torch.randn(n, generator=generator, dtype=torch.float64)
-    return eta, torch.randn(p, generator=generator, dtype=torch.float64)
+    count = len(model.functionals) if rows is None else rows
+    eta = torch.randn(count, generator=generator, dtype=torch.float64)
+    return eta, model.white_noise(generator)

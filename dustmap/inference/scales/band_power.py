@@ -27,8 +27,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dustmap.kernels import Kernel, Radial
-from dustmap.whitening import ModeWhitening
-from dustmap.whitening.modes import Modes
+from dustmap.whitening import GridWhitening
+from dustmap.whitening.modes import TorusModes
 
 # Bands tell nothing that have a smaller part of their numbers determined (solves are
 # as exact as that), or fewer of them.
@@ -61,7 +61,7 @@ class Slope:
 
 
 def band_powers(
-    whitening: ModeWhitening,
+    whitening: GridWhitening,
     mean: Float[Tensor, " p"],
     determined: Float[Tensor, " p"],
 ) -> list[BandPower]:
@@ -72,13 +72,13 @@ def band_powers(
     whitening
         Of the field, with the kernel of its prior.
     mean
-        Posterior mean, or mode, of the Fourier modes of ε.
+        Posterior mean, or mode, of ε.
     determined
         How much of each number observations determine, on average over probes
         (:attr:`dustmap.inference.full_batch.FullBatchResult.determined`).
     """
     scale = _lengthscale(whitening.kernel)
-    tori = map(_numbers, whitening.whitening.modes)
+    tori = map(_numbers, whitening.modes.parts)
     waves, counts = (torch.cat(parts) for parts in zip(*tori, strict=True))
     band = torch.floor(torch.log2(waves * scale))
     found = []
@@ -158,7 +158,7 @@ def _lengthscale(kernel: Kernel) -> float:
     return float(kernel.lengthscale.detach().double().log().mean().exp())
 
 
-def _numbers(modes: Modes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
+def _numbers(modes: TorusModes) -> tuple[Float[Tensor, " p"], Float[Tensor, " p"]]:
     """Wavenumbers of a torus' numbers, and for how many of ε each one stands."""
     *others, last = zip(modes.torus.shape, modes.torus.grid.spacing, strict=True)
     axes = [torch.fft.fftfreq(n, d=h, dtype=torch.float64) for n, h in others]

@@ -60,8 +60,10 @@ class PeriodicFields:
             dtype=torch.float32,
             image_tolerance=_IMAGES,
         )
-        white = (torch.randn(whitening.size, generator=generator) for _ in range(count))
-        self.fields = torch.stack([whitening.colour(noise) for noise in white])
+        size = whitening.torus.size
+        white = (torch.randn(size, generator=generator) for _ in range(count))
+        modes = whitening.modes
+        self.fields = torch.stack([whitening.colour(modes.of(xi)) for xi in white])
         # The observer's place in its cell.
         self._phase = torch.rand(3, generator=generator, dtype=torch.float64)
         self._crossed: _Crossed | None = None

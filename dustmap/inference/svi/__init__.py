@@ -14,11 +14,9 @@ for functionals and any likelihood, :func:`fit_svi` for a forward model with nor
 noise. HIP-GP as published is ``HipSettings()``: blocks on a Toeplitz embedding.
 """
 
-from dustmap.inference.svi.families import initial_family
 from dustmap.inference.svi.fit import fit_svgp, fit_svi, solve_mean
-from dustmap.inference.svi.gaussian import NaturalGaussian
-from dustmap.inference.svi.model import Svgp
-from dustmap.inference.svi.result import SvgpResult
+from dustmap.inference.svi.gaussian import NaturalGaussian, initial_family
+from dustmap.inference.svi.result import Svgp, SvgpResult
 from dustmap.inference.svi.settings import PLEISS_SCHEDULE, HipSettings, SvgpSettings
 
 __all__ = [

@@ -26,9 +26,7 @@ from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.functionals import Functionals
 from dustmap.inference.svi.bound import Observations, elbo
 from dustmap.inference.svi.hyperparameters import widened
-from dustmap.inference.svi.plateau import PlateauCheck
-from dustmap.inference.svi.precision import PrecisionGaussian
-from dustmap.inference.svi.result import SvgpResult
+from dustmap.inference.svi.result import PlateauCheck, SvgpResult
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.inference.svi.training import Trainer
 from dustmap.likelihoods import Gaussian as NormalNoise
@@ -209,7 +207,7 @@ def _trained(
         rows=model.forward.report,
         steps=trainer.report,
         bounded_steps=trainer.hyperparameters.bounded_steps,
-        solves=q.solves if isinstance(q, PrecisionGaussian) else None,
+        solves=q.solves,
         mean_solution=solution,
         rise=check.rise(model, data),
     )

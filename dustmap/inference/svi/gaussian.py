@@ -19,19 +19,29 @@ step of m is cut to ``l ≤ 1 / λ_max(S Σ_n w_n k_n k_nᵀ)``: with blocks, un
 diverge. And where the bound is not quadratic in m, the step of m is halved while the
 bound's part that depends on m, ``Σ_n E_n − ½ |m|²`` at the variances before the step,
 falls; after ten halvings m stays.
+
+One class covers the published families (HIP-GP, eq. 23): blocks of one parameter are
+mean-field, one block of all is full rank, blocks between tile the space of ε. The
+covariance is kept as the precision of its blocks, which natural steps average.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+from dustmap.inference.svi.settings import SvgpSettings
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.models.row_report import RowReport
+from dustmap.models.rowwise import RowwiseGaussian
 
 _HALVINGS = 10
 # Rounding alone must not count as a cut.
@@ -90,49 +100,126 @@ class StepReport:
         )
 
 
-class NaturalGaussian(ABC):
-    """A family that natural-gradient steps move; it starts as the prior N(0, I)."""
+@dataclass(kw_only=True, eq=False)
+class NaturalGaussian:
+    """``q(ε) = Π_i N(m_i, S_i)`` over k blocks of at most n parameters.
+
+    Make it at the prior ``N(0, I)`` with :func:`block_prior`.
+
+    Parameters
+    ----------
+    mean
+        m.
+    precision
+        ``S_i⁻¹``, the identity in the padding.
+    index
+        The number of the j-th parameter of block i, or P for padding.
+    solver
+        Replaces the Cholesky factor in steps and in ``kᵀ S k``, for one block of all:
+        block solves with S⁻¹ by conjugate gradients, ``O(J P²)`` for J iterations and
+        each of the ``|B|`` + 1 right-hand sides (Pleiss et al. 2020, NeurIPS, section
+        5.1), where a factor takes ``P³/3``, fewer for P below some ``6 J |B|``. The
+        precision then exists once (``8 P²`` bytes) and changes in place. The KL term
+        and draws take a factor all the same.
+    solves
+        How these solves ended.
+    """
 
     mean: Float[Tensor, " p"]
+    precision: Float[Tensor, "k n n"]
+    index: Int[Tensor, "k n"]
+    solver: ConjugateGradients | None = None
+    solves: RowReport = field(default_factory=RowReport)
 
-    @abstractmethod
+    @property
+    def full_rank(self) -> bool:
+        """Whether any Λ̂ is held exactly, so that steps with l ≤ 1 are stable."""
+        return len(self.index) == 1
+
+    @property
+    def padding(self) -> int:
+        """Entries of the blocks that are no parameter."""
+        return self.index.numel() - len(self.mean)
+
+    @cached_property
+    def factor(self) -> Float[Tensor, "k n n"]:
+        """Lower Cholesky factors of the precisions.
+
+        Raises
+        ------
+        ValueError
+            If one is not positive definite.
+        """
+        lower, fault = torch.linalg.cholesky_ex(self.precision)
+        if bool(fault.any()):
+            raise ValueError(
+                f"the precision of {int((fault > 0).sum())} of {len(fault)} blocks is "
+                "not positive definite: lower the natural rate"
+            )
+        return lower
+
+    def gather(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "k b n"]:
+        """Cut rows into blocks, zero in the padding."""
+        padded = torch.cat([rows, rows.new_zeros(len(rows), 1)], dim=1)
+        return padded[:, self.index].permute(1, 0, 2)
+
+    def scatter(self, parts: Float[Tensor, "k b n"]) -> Float[Tensor, "b p"]:
+        """Join blocks to rows, the inverse of :meth:`gather`."""
+        rows = parts.new_empty(parts.shape[1], len(self.mean) + 1)
+        rows[:, self.index] = parts.permute(1, 0, 2)
+        return rows[:, :-1]
+
     def quadratic(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """``kᵀ S k`` of every row."""
+        """Return ``kᵀ S k`` of every row, differentiable in the rows.
 
-    @abstractmethod
+        With a solver it is ``2 kᵀx − xᵀ S⁻¹ x`` with ``x ≈ S k``: its error is of
+        second order in that of x, and its derivative by k is 2x.
+        """
+        if self.solver is not None:
+            x = self.covariance_times(rows.detach())
+            square = (x * (x @ self.precision[0])).sum(dim=-1)
+            return 2 * (rows * x).sum(dim=-1) - square
+        parts = self.gather(rows).mT
+        half = torch.linalg.solve_triangular(self.factor, parts, upper=False)
+        return (half**2).sum(dim=(0, 1))
+
+    def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+        """Return ``S k`` of every row."""
+        if self.solver is not None:
+            precision = self.precision[0]
+            diagonal = precision.diagonal()
+            solution = self.solver.solve(
+                lambda x: x @ precision, rows, preconditioner=lambda x: x / diagonal
+            )
+            self.solves = self.solves.with_solution(solution)
+            return solution.value
+        parts = self.gather(rows).mT
+        return self.scatter(torch.cholesky_solve(parts, self.factor).mT)
+
     def trace(self) -> Float[Tensor, ""]:
-        """``tr S``."""
+        """Return ``tr S``."""
+        eye = _identity(self.precision).expand_as(self.precision)
+        half = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        return (half**2).sum() - self.padding
 
-    @abstractmethod
     def log_determinant(self) -> Float[Tensor, ""]:
-        """``ln |S|``."""
-
-    @abstractmethod
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
-        """Draws of ε."""
+        """Return ``ln |S|``."""
+        return -2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
 
     def divergence(self) -> float:
-        """``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
+        """Return ``KL(q ‖ N(0, I)) = ½ (tr S + mᵀm − ln|S| − P)`` (eq. 14, b')."""
         squares = (self.mean**2).sum()
         twice = self.trace() + squares - self.log_determinant() - len(self.mean)
         return 0.5 * float(twice)
 
-    @property
-    @abstractmethod
-    def full_rank(self) -> bool:
-        """Whether any Λ̂ is held exactly, so that steps with l ≤ 1 are stable."""
-
-    @abstractmethod
-    def covariance_times(self, rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """``S k`` of every row."""
-
-    @abstractmethod
-    def covariance_step(self, batch: Batch, rate: float) -> Self:
-        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12); positive definite for l ≤ 1."""
-
-    def frozen(self) -> NaturalGaussian:
-        """The distribution to predict with, which further steps leave alone."""
-        return self
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "s p"]:
+        """Draw ε ``count`` times."""
+        # Drawn on the CPU: the same on every device.
+        shape, kind = (count, len(self.mean)), self.mean.dtype
+        white = torch.randn(shape, generator=generator, dtype=kind)
+        parts = self.gather(white.to(self.mean.device)).mT
+        drawn = torch.linalg.solve_triangular(self.factor.mT, parts, upper=True)
+        return self.mean + self.scatter(drawn.mT)
 
     def with_mean(self, mean: Float[Tensor, " p"]) -> Self:
         """The same covariance, with what is cached of it, around another mean."""
@@ -140,14 +227,37 @@ class NaturalGaussian(ABC):
         moved.mean = mean
         return moved
 
+    def frozen(self) -> Self:
+        """The distribution to predict with, which further steps leave alone."""
+        if self.solver is None:
+            return self
+        return replace(self, precision=self.precision.clone(), solver=None)
+
+    def data_precision(self, batch: Batch) -> Float[Tensor, "k n n"]:
+        """Return the blocks of ``Λ̂ = I + Σ w k kᵀ`` (S2 with the identity of S4)."""
+        parts = self.gather(batch.features)
+        return _identity(parts) + (parts * batch.weight[:, None]).mT @ parts
+
+    def covariance_step(self, batch: Batch, rate: float) -> Self:
+        """``S⁻¹ ← (1 − l) S⁻¹ + l Λ̂`` (S10, S12); positive definite for l ≤ 1."""
+        if self.solver is None:
+            fresh = self.data_precision(batch)
+            return replace(self, precision=(1 - rate) * self.precision + rate * fresh)
+        scaled = (rate * batch.weight)[:, None] * batch.features
+        self.precision.mul_(1 - rate)
+        self.precision[0].diagonal().add_(rate)
+        self.precision[0].addmm_(batch.features.mT, scaled)
+        # A new object has no factor of the old precision.
+        return replace(self)
+
     def direction(self, batch: Batch) -> Float[Tensor, " p"]:
-        """``S (b̂ − Λ̂ m)`` with the S at hand."""
+        """Return ``S (b̂ − Λ̂ m)`` with the S at hand."""
         misfit = batch.target - batch.weight * (batch.features @ self.mean)
         gradient = misfit @ batch.features - self.mean
         return self.covariance_times(gradient[None])[0]
 
     def curvature(self, batch: Batch) -> float:
-        """``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
+        """Return ``λ_max`` of ``S Σ w k kᵀ``, by the batch's own Gram matrix.
 
         ``S ≤ I``, since ``S⁻¹`` averages ``Λ̂ ≥ I``; so with ``l ≤ 1 / λ_max`` and
         ``l ≤ 1`` every eigenvalue of ``l S Λ̂`` is at most 2 and the step of m cannot
@@ -157,13 +267,8 @@ class NaturalGaussian(ABC):
         gram = scaled @ self.covariance_times(scaled).mT
         return float(torch.linalg.eigvalsh((gram + gram.mT) / 2)[-1])
 
-    def step(self, batch: Batch, rate: float) -> Self:
-        """One step of both moments (S11–S12), without safeguards."""
-        q = self.covariance_step(batch, rate)
-        return q.with_mean(q.mean + rate * q.direction(batch))
-
     def safe_step(self, batch: Batch, rate: float) -> tuple[Self, StepReport]:
-        """One step of both moments, and what the safeguards did.
+        """Make one step of both moments, and return what the safeguards did.
 
         The family before the step may share memory with the one after it.
 
@@ -189,6 +294,77 @@ class NaturalGaussian(ABC):
             halved=int(halvings > 0),
             refused=int(halvings > _HALVINGS),
         )
+
+
+def block_prior(
+    shape: Sequence[int], width: int, device: torch.device | str = "cpu"
+) -> NaturalGaussian:
+    """Return ``N(0, I)`` with independent blocks that tile a grid of ε (eq. 23).
+
+    Parameters
+    ----------
+    shape
+        The grid of ε (the embedding), in C order.
+    width
+        Points per axis of one block: 1 is mean-field, the longest axis full rank
+        (``P²`` numbers, ``O(P³)`` a step). Last blocks may be smaller; an axis shorter
+        than the width is taken whole.
+    device
+        Of the parameters.
+    """
+    size = math.prod(shape)
+    block = [min(width, n) for n in shape]
+    counts = [math.ceil(n / b) for n, b in zip(shape, block, strict=True)]
+    padded = torch.full([c * b for c, b in zip(counts, block, strict=True)], size)
+    padded[tuple(slice(0, n) for n in shape)] = torch.arange(size).reshape(*shape)
+    split = [n for pair in zip(counts, block, strict=True) for n in pair]
+    axes = range(len(split))
+    index = padded.reshape(split).permute(*axes[::2], *axes[1::2])
+    index = index.reshape(math.prod(counts), math.prod(block)).to(device)
+    eye = torch.eye(index.shape[1], dtype=torch.float64, device=device)
+    return NaturalGaussian(
+        mean=eye.new_zeros(size),
+        precision=eye.expand(len(index), *eye.shape).clone(),
+        index=index,
+    )
+
+
+def initial_family(forward: RowwiseGaussian, settings: SvgpSettings) -> NaturalGaussian:
+    """Return the prior in the family of the settings.
+
+    Raises
+    ------
+    ValueError
+        If it would not fit into memory.
+    """
+    size, shape = forward.latent_size, forward.whitening.latent_shape
+    iterative = settings.family == "full" and settings.solves == "iterative"
+    # Points per axis of a block.
+    widths = {"mean-field": 1, "block": settings.block, "full": max(shape)}
+    width = widths[settings.family]
+    numbers = math.prod(min(width, n) for n in shape)
+    # The precision, its factor and the fresh estimate exist at once; with iterative
+    # solves the precision alone.
+    needed = (1 if iterative else 3) * 8 * size * numbers
+    if needed > settings.covariance_memory:
+        raise ValueError(
+            f"a {settings.family} covariance of {size} parameters takes "
+            f"{needed / 2**30:.1f} GiB, more than "
+            f"{settings.covariance_memory / 2**30:.1f}: use smaller blocks, "
+            "fewer inducing points, or iterative solves"
+        )
+    prior = block_prior(shape, width, forward.device)
+    if not iterative:
+        return prior
+    solver = ConjugateGradients(
+        rtol=settings.solver_rtol, max_steps=settings.solver_max_steps
+    )
+    return replace(prior, solver=solver)
+
+
+def _identity(like: Float[Tensor, "*k n"]) -> Float[Tensor, "n n"]:
+    """As wide as these, and on their device."""
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def _ascended(

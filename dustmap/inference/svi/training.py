@@ -17,15 +17,12 @@ from dustmap.checkpoint import (
     part_of,
     rebuild,
     require_finite,
-    schema_of,
     scoped,
 )
-from dustmap.inference.svi.blocks import BlockGaussian
 from dustmap.inference.svi.bound import Observations
-from dustmap.inference.svi.families import initial_family
-from dustmap.inference.svi.gaussian import StepReport
+from dustmap.inference.svi.gaussian import StepReport, initial_family
 from dustmap.inference.svi.hyperparameters import Hyperparameters
-from dustmap.inference.svi.model import Svgp
+from dustmap.inference.svi.result import Svgp
 from dustmap.inference.svi.settings import SvgpSettings
 from dustmap.models.means import ConstantMean
 from dustmap.models.row_gradient import differentiable_rows
@@ -125,7 +122,11 @@ class Trainer:
         self._require_finite(rows=terms.features, row_variances=terms.conditional)
         self._require_finite(bound=terms.expected)
         if self._recording:
-            self._record(count * float(terms.expected.mean()))
+            # The minibatch's estimate, and the hyperparameters that it was made with.
+            bound = count * float(terms.expected.mean()) - self.q.divergence()
+            self._require_finite(bound=bound)
+            self.bounds.append(bound)
+            self._traces.append(self._vector.detach().clone())
         seen = self.observations().select(index)
         rows = FeatureRows(terms.features, terms.conditional)
         moments, scale = (terms.mean, terms.variance), count / len(index)
@@ -134,7 +135,13 @@ class Trainer:
         self._require_finite(mean=self.q.mean)
         self.report = self.report + done
         if learning:
-            self._move()
+            # One step of Adam up the bound per observation.
+            (group,) = self._optimiser.param_groups
+            group["lr"] = settings.rate * settings.decayed(self.steps / self.count)
+            self._optimiser.step()
+            self._optimiser.zero_grad(set_to_none=True)
+            self.hyperparameters.restrict()
+            self._require_finite(**self.hyperparameters.values())
         self.steps += 1
         if self.forward.kept is None:
             self._rows = self.forward.report
@@ -155,16 +162,20 @@ class Trainer:
             rows = self.forward.rows(index)
             return self._terms(index, rows, len(index), learning=learning)
 
+        # Rows of which autograd holds what it needs at once.
+        pairs = self.forward.nodes_per_row * self.forward.inducing_size
+        few = max(1, min(self.forward.chunk, int(_PAIRS / pairs)))
+
         def solved(own: Int[Tensor, " b"]) -> Terms:
             none = self._ones.new_zeros(0)
             empty = none.new_zeros(0, self.forward.latent_size)
             parts = [Terms(empty, none, none, none, none)]
-            for few in own.split(self._at_once) if len(own) else ():
+            for rows_at_once in own.split(few) if len(own) else ():
                 whitening, kernel = self.hyperparameters.prior()
                 rows = differentiable_rows(
-                    self.forward, kernel, few, whitening=whitening
+                    self.forward, kernel, rows_at_once, whitening=whitening
                 )
-                parts.append(self._terms(few, rows, len(index), learning=True))
+                parts.append(self._terms(rows_at_once, rows, len(index), learning=True))
             return Terms(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
         found = Terms(*self.forward.shared_out(solved, index))
@@ -192,31 +203,8 @@ class Trainer:
         return Terms(*(part.detach() for part in found))
 
     @property
-    def _at_once(self) -> int:
-        """Rows of which autograd holds what it needs at once."""
-        nodes = self.forward.nodes_per_row * self.forward.inducing_size
-        return max(1, min(self.forward.chunk, int(_PAIRS / nodes)))
-
-    @property
     def _recording(self) -> bool:
         return self.steps % self.settings.record_every == 0
-
-    def _record(self, expected: float) -> None:
-        """The minibatch estimate of the bound, and the hyperparameters."""
-        bound = expected - self.q.divergence()
-        self._require_finite(bound=bound)
-        self.bounds.append(bound)
-        self._traces.append(self._vector.detach().clone())
-
-    def _move(self) -> None:
-        """One step of Adam up the bound per observation."""
-        decay = self.settings.decayed(self.steps / self.count)
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.settings.rate * decay
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
-        self.hyperparameters.restrict()
-        self._require_finite(**self.hyperparameters.values())
 
     def _require_finite(self, **values: Tensor | float) -> None:
         require_finite(f"svi, step {self.steps}", **values)
@@ -249,7 +237,6 @@ class Trainer:
 
     def state(self) -> State:
         """All that a restored run needs, of a q by blocks."""
-        assert isinstance(self.q, BlockGaussian)
         return {
             "generator": self._before,
             "step": self.steps,
@@ -272,15 +259,13 @@ class Trainer:
         ValueError
             If it is not one of this run.
         """
-        schema = schema_of(self.state(), any_length=["bounds", "trace"])
-        check_state(state, schema)
+        check_state(state, self.state(), any_length=("bounds", "trace"))
         self._before = state["generator"]
         self._generator.set_state(self._before)
         self.steps, self.bounds = state["step"], state["bounds"].tolist()
         self.hyperparameters.bounded_steps = state["bounded_steps"]
         self.report = rebuild("steps", self.report, state)
         q = {n: value.to(self._ones) for n, value in part_of(state, "q").items()}
-        assert isinstance(self.q, BlockGaussian)
         self.q = replace(self.q, **q)
         self._traces = list(state["trace"].to(self._ones))
         with torch.no_grad():

@@ -49,7 +49,7 @@ def _ends() -> Tensor:
 
 
 def _observed(model: ForwardModel, outliers: bool) -> tuple[Tensor, Tensor]:
-    truth = torch.randn(model.latent_size, generator=rng(4), dtype=torch.float64)
+    truth = model.white_noise(rng(4))
     clean = model.apply(truth)
     size = 0.3 * float(clean.abs().mean())
     y = clean + size * torch.randn(COUNT, generator=rng(5), dtype=torch.float64)

@@ -20,14 +20,14 @@ from dustmap.functionals import (
     Stack,
 )
 from dustmap.grid import Grid, Torus
-from dustmap.levels import Levels
 from dustmap.projection import projection
 from dustmap.testing import check_linear_operator
+from dustmap.tori import Tori
 
 BOX = Grid(shape=(7, 6), spacing=(0.5, 0.6), origin=(-1.5, -1.5))
 TORUS = Torus(grid=BOX, shape=(10, 8))
 INNER = Grid(shape=(5, 5), spacing=(0.25, 0.3), origin=(-0.5, -0.3))
-LEVELS = Levels(tori=(TORUS, Torus(grid=INNER, shape=(6, 6))))
+LEVELS = Tori(tori=(TORUS, Torus(grid=INNER, shape=(6, 6))))
 
 
 def _functionals(count: int) -> Functionals:

@@ -33,8 +33,7 @@ from dustmap.functionals import (
 )
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.svi import Svgp, SvgpSettings, fit_svgp
-from dustmap.inference.svi.blocks import block_prior
-from dustmap.inference.svi.gaussian import Batch
+from dustmap.inference.svi.gaussian import Batch, block_prior
 from dustmap.kernels import Matern52
 from dustmap.likelihoods import Gaussian, StudentT
 from dustmap.linalg.ciq import CIQ
@@ -175,7 +174,7 @@ def families(generator: torch.Generator, size: int):
         weight=uniform(generator, 9),
         target=normal(generator, 9),
     )
-    return [member.step(batch, 0.4) for member in members]
+    return [member.safe_step(batch, 0.4)[0] for member in members]
 
 
 def dense(q) -> Tensor:
@@ -186,18 +185,6 @@ def dense(q) -> Tensor:
     both = q.quadratic(pairs).reshape(size, size)
     own = q.quadratic(eye)
     return ((both - own[:, None] - own[None, :]) / 2).detach()
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_families_know_their_covariance(number, generator):
-    q = families(generator, 6)[number]
-    S = dense(q)
-    assert float(torch.linalg.eigvalsh(S)[0]) > 0
-    torch.testing.assert_close(q.trace().detach(), S.trace())
-    torch.testing.assert_close(q.log_determinant().detach(), torch.logdet(S))
-    draws = q.sample(100_000, generator).detach()
-    torch.testing.assert_close(torch.cov(draws.mT), S, rtol=0.0, atol=0.1)
-    torch.testing.assert_close(draws.mean(0), q.mean.detach(), rtol=0.0, atol=0.03)
 
 
 @pytest.mark.parametrize("number", range(2))

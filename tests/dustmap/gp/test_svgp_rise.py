@@ -9,7 +9,7 @@ from svgp_cases import POINTS, START, bound_of, curve, fit, normal
 from dustmap.functionals import PointValues
 from dustmap.inference.svi import SvgpSettings
 from dustmap.inference.svi.bound import Observations
-from dustmap.inference.svi.plateau import PlateauCheck
+from dustmap.inference.svi.result import PlateauCheck
 from dustmap.likelihoods import Gaussian
 
 CLIMB = SvgpSettings(batch_size=10**6, natural_rate=0.3, learn=(), watch_rows=1000)

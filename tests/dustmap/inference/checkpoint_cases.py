@@ -25,7 +25,7 @@ def rng(seed):
 def log_normal(count):
     """A positive density, and outlying data along so many rays."""
     model = dense_torus.log_normal(0.8, count)
-    truth = torch.randn(model.latent_size, generator=rng(4), dtype=torch.float64)
+    truth = model.white_noise(rng(4))
     clean = model.apply(truth)
     white = torch.randn(count, generator=rng(5), dtype=torch.float64)
     y = clean + 0.3 * float(clean.mean()) * white

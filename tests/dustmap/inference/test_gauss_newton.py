@@ -77,7 +77,7 @@ def log_normal(seed, noise):
     )
     model = LogNormal(dense_torus.model("matern52", 1, functionals))
     generator = rng(seed)
-    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    truth = model.gaussian.white_noise(generator)
     clean = model.apply(truth)
     sigma = noise * clean.abs().mean()
     white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
@@ -181,7 +181,7 @@ def test_a_mode_without_samples_is_judged_by_an_accurate_solve(error, reached):
     """Rough solves gain little long before little is left."""
     model = dense_torus.log_normal(3.0 if reached else 2.0, 1200, seed=4)
     generator = rng()
-    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    eps = model.white_noise(generator)
     y = model.apply(eps)
     settings = FullBatch(
         solver=ConjugateGradients(rtol=1e-10, max_steps=2000),

@@ -39,7 +39,7 @@ def seen(*, linear):
     else:
         model = dense_torus.log_normal(1.0, 40, 3)
     generator = torch.Generator().manual_seed(1)
-    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    truth = model.white_noise(generator)
     clean = model.apply(truth)
     sigma = 0.05 * float(clean.std())
     white = torch.randn(len(clean), generator=generator, dtype=torch.float64)

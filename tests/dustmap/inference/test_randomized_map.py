@@ -36,7 +36,7 @@ def seen(std=1.0, count=40, noise=0.05, seed=3):
     """A log-normal density, its data along so many rays, and ``σ²``."""
     model = dense_torus.log_normal(std**2, count, seed)
     generator = rng()
-    truth = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    truth = model.white_noise(generator)
     clean = model.apply(truth)
     sigma = noise * float(clean.mean())
     white = torch.randn(len(clean), generator=generator, dtype=torch.float64)
@@ -51,7 +51,7 @@ def fitted(*, seed=5, **options):
 
 def drawn(model, y, variance, numbers, *, steps=50, tolerance=1e-8):
     target = Target(y=y, noise=Independent(variance))
-    target = perturbed_target(target, 4, numbers, model.latent_size)
+    target = perturbed_target(target, model, 4, numbers)
     eps = torch.zeros(len(numbers), model.latent_size, dtype=torch.float64)
     newton = GaussNewton(model=model, target=target, solver=TIGHT, forcing=0.3)
     fits = fit_samples(newton, Batch.at(eps), steps=steps, tolerance=tolerance)
@@ -67,7 +67,7 @@ def test_a_sample_of_a_linear_model_is_that_of_dense_algebra():
     offset = model.apply(torch.zeros(model.latent_size).double())
     precision = torch.eye(model.latent_size) + Phi.mT @ (Phi / variance[:, None])
     for number, sign in [(2, 1.0), (3, -1.0)]:
-        eta, xi = white_noise(4, 1, *Phi.shape)
+        eta, xi = white_noise(model, 4, 1)
         data = y + sign * variance.sqrt() * eta - offset
         rhs = Phi.mT @ (data / variance) + sign * xi
         _, (found,) = drawn(model, y, variance, [number], tolerance=1e-13)
@@ -103,9 +103,9 @@ def test_a_sample_is_where_its_own_objective_is_least(place):
 
 def test_the_gradient_is_that_of_the_objective():
     model, y, variance = seen()
-    centre = torch.randn(model.latent_size, generator=rng(7), dtype=torch.float64)
+    centre = model.white_noise(rng(7))
     target = Target(y=y, noise=Independent(variance), centre=centre)
-    eps = 0.3 * torch.randn(model.latent_size, generator=rng(8), dtype=torch.float64)
+    eps = 0.3 * model.white_noise(rng(8))
     gradient = target.gradient(model.linearise(eps), eps)
     for seed in range(3):
         aside = torch.randn(model.latent_size, generator=rng(seed), dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_every_sample_ends_well_within_the_tolerance():
     seed = int(torch.randint(2**62, (1,), generator=rng(5)))
     for number, eps in enumerate(result.samples):
         target = Target(y=y, noise=Independent(result.noise_variance))
-        target = perturbed_target(target, seed, [number], model.latent_size)
+        target = perturbed_target(target, model, seed, [number])
         newton = GaussNewton(model=model, target=target, solver=TIGHT)
         assert float(newton.decrement(eps[None])) < 1e-3 * len(y)
 
@@ -140,14 +140,15 @@ def test_samples_fit_their_own_data_and_do_not_explode():
 
 
 def test_of_each_pair_the_data_are_perturbed_by_opposite_amounts():
-    y, total = torch.ones(5).double(), torch.full((5,), 4.0).double()
+    model, y, _ = seen()
+    total = torch.full_like(y, 4.0)
     target = Target(y=y, noise=Independent(total))
-    perturbed = perturbed_target(target, 3, (0, 1, 2), 7)
+    perturbed = perturbed_target(target, model, 3, (0, 1, 2))
     first, second, third = perturbed.y
     torch.testing.assert_close(first - y, y - second)
     torch.testing.assert_close(perturbed.centre[0], -perturbed.centre[1])
     assert float((first - third).abs().max()) > 0.1
-    eta, xi = white_noise(3, 0, 5, 7)
+    eta, xi = white_noise(model, 3, 0)
     torch.testing.assert_close(first, y + 2 * eta)
     assert torch.equal(perturbed.centre[0], xi)
 
@@ -184,7 +185,7 @@ def test_averages_are_those_of_the_samples():
 
 def test_the_newton_decrement_is_the_expected_gain():
     model, y, variance = seen()
-    newton, fits = drawn(model, y, variance, [0, 3], steps=2)
+    newton, fits = drawn(model, y, variance, [0, 3], steps=4)
     decrements = newton.decrement(torch.stack([fit.eps for fit in fits]))
     for place, found in enumerate(fits):
         tangent = model.linearise(found.eps)

@@ -183,7 +183,7 @@ def saved_state():
         ("noise.common", 0, "common"),
         ("origin.total", None, "total"),
         ("mode.eps", torch.zeros(2), "eps"),
-        ("sample 1.eps", torch.zeros(210), "float32"),
+        ("sample 1.eps", torch.zeros(240), "float32"),
         ("batch.eps", None, "eps"),
         ("batch.other", 1.0, "other"),
         ("elsewhere.x", 1.0, "elsewhere"),
@@ -253,7 +253,7 @@ class SpoiltTangent(FunctionOperator):
     ("what", "call", "said"),
     [
         ("prediction", 0, "mode, step 0: prediction"),
-        ("prediction", 5, "mode, .*objective"),
+        ("prediction", 4, "mode, .*objective"),
         ("prediction", 47, "samples.*objective"),
         ("variance", 3, "mode, step 1: unresolved variance"),
         ("operator", 0, "mode, step 0: residual"),

@@ -117,7 +117,7 @@ def fitted(seed, factor, **options):
     """A fit to data whose unresolved parts have so many times their variance."""
     model = dense_torus.log_normal(1.5, 1200, seed=20 + seed)
     generator = rng(seed)
-    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    eps = model.white_noise(generator)
     clean = model.apply(eps)
     local = model.with_subgrid_share(factor).residual_draws(eps[None], generator)[0]
     sigma = 0.01 * float(clean.mean())
@@ -160,7 +160,7 @@ def test_where_no_share_can_be_learnt_the_common_noise_is(options):
     options = dict(options)
     model = dense_torus.log_normal(1.0, options.pop("count", 400), seed=5)
     generator = rng(2)
-    eps = torch.randn(model.latent_size, generator=generator, dtype=torch.float64)
+    eps = model.white_noise(generator)
     clean = model.apply(eps)
     sigma = 0.03 * float(clean.mean())
     y = clean + 3 * sigma * normal(len(clean), 3)

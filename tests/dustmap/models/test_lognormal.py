@@ -19,16 +19,16 @@ from dustmap.functionals import (
     PointValues,
     Stack,
 )
-from dustmap.grid import torus_positions
 from dustmap.kernels import Matern32
 from dustmap.models import lognormal
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean, ExponentialDisc, Mean
 from dustmap.testing import check_forward_model
+from dustmap.tori import Tori
 from dustmap.whitening import TorusWhitening
 
 DISC = ExponentialDisc(
-    value=0.7, scale_height=0.8, scale_length=3.0, centre_distance=8.0, midplane=0.1
+    value=0.7, scale_height=0.8, scale_length=3.0, centre_distance=8.0
 )
 RULE = GaussLegendre(count=5)
 
@@ -121,8 +121,14 @@ def dense_colour(dimension, refinement):
     return root, box
 
 
-def dense_density(model, mean, eps):
-    """``ρ_0(x_i) exp Σ_j A_ij ε_j`` at the points of the box, zero elsewhere."""
+def normal_noise(model):
+    """White noise ξ at the points of the torus, and its ε."""
+    white = torch.randn(model.whitening.torus.size, generator=rng(2)).double()
+    return white, model.whitening.modes.of(white)
+
+
+def dense_density(model, mean, white):
+    """``ρ_0(x_i) exp Σ_j A_ij ξ_j`` at the points of the box, zero elsewhere."""
     dimension, r = model.functionals.dimension, model.whitening.refinement
     A, box = dense_colour(dimension, r)
     shape = tuple(n * r for n in model.whitening.torus.shape)
@@ -133,7 +139,7 @@ def dense_density(model, mean, eps):
         x = np.array(box.origin) + np.array(place) * np.array(box.spacing) / r
         value = float(mean(torch.tensor(x)[None])[0])
         scale = math.sqrt(float(model.kernel.variance))
-        rho[i] = value * math.exp(scale * sum(a * e for a, e in zip(A[i], eps)))
+        rho[i] = value * math.exp(scale * sum(a * e for a, e in zip(A[i], white)))
     return rho
 
 
@@ -145,21 +151,22 @@ def test_predictions_are_sums_over_the_exponential_of_a_dense_field(
 ):
     mean: Mean = DISC if dimension == 3 else ConstantMean(value=0.6)
     model = model_of(dimension, refinement, mean=mean)
-    eps = normal(model)
-    rho = dense_density(model, mean, eps.tolist())
+    white, eps = normal_noise(model)
+    rho = dense_density(model, mean, white.tolist())
     W = model.weights.to_dense().numpy()
     np.testing.assert_allclose(model.apply(eps), W @ rho, rtol=1e-6)
     A, _ = dense_colour(dimension, refinement)
     tangent = W @ (rho[:, None] * A) * math.sqrt(float(model.kernel.variance))
-    found = model.linearise(eps).operator.to_dense().numpy()
+    tangents = model.linearise(eps).operator
+    found = dense_torus.white_features(model.whitening, tangents)
     assert np.abs(found - tangent).max() < 1e-6 * np.abs(tangent).max()
 
 
 def test_unresolved_variances_are_those_of_lines_and_of_points():
     model = model_of(2)
-    eps = normal(model)
+    white, eps = normal_noise(model)
     W = model.weights.to_dense().numpy()
-    rho = dense_density(model, ConstantMean(value=0.6), eps.tolist())
+    rho = dense_density(model, ConstantMean(value=0.6), white.tolist())
     exact = model.local[0].line * (W @ rho**2)
     points = dense_torus.inside(2, 5, 3)
     c = model.local[0].at(points, model.whitening.torus.grid).numpy()
@@ -188,35 +195,6 @@ def test_products_of_the_tangent_with_weights_are_its_own():
     weights = torch.rand(len(Phi), generator=rng(5), dtype=torch.float64)
     exact = x @ (Phi.mT * weights) @ Phi
     torch.testing.assert_close(operator.gram(x, weights), exact, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("refinement", [1, 2])
-def test_a_retraction_begins_along_its_step(refinement):
-    model = model_of(2, refinement)
-    eps, step = normal(model), normal(model, seed=4)
-    ends = [(model.retract(eps, step, t) - eps) / t for t in (1e-5, 5e-6)]
-    # Richardson's extrapolation: the curve bends where the density rises.
-    tangent = 2 * ends[1] - ends[0]
-    torch.testing.assert_close(tangent, step, rtol=1e-6, atol=1e-6)
-
-
-def test_a_retraction_never_overshoots_its_tangent():
-    model = model_of(2)
-    eps, step = normal(model), 2 * normal(model, seed=4)
-    start, change = model.density(eps), model.whitening.colour(step)
-    rising = change > 0
-    assert bool(rising.any()) and bool((~rising).any())
-    for length in (1.0, 0.25):
-        retracted = model.density(model.retract(eps, step, length))
-        expected = start * (1 + length * change)
-        torch.testing.assert_close(
-            retracted[rising], expected[rising], rtol=1e-9, atol=0
-        )
-        straight = model.density(eps + length * step)
-        assert bool((straight[rising] > expected[rising]).all())
-        torch.testing.assert_close(
-            retracted[~rising], straight[~rising], rtol=1e-9, atol=0
-        )
 
 
 @pytest.mark.parametrize("variance", [0.8, 9.0])
@@ -284,7 +262,7 @@ def test_what_stands_in_the_padding_is_never_seen():
 @pytest.mark.parametrize("refinement", [1, 2])
 def test_the_padding_stands_where_the_nearest_face_is(refinement):
     torus = dense_torus.torus(2)
-    found = torus_positions(torus, refinement)
+    found = Tori(tori=(torus,)).positions(refinement)
     for place, at in zip(
         np.ndindex(*(n * refinement for n in torus.shape)), found.tolist(), strict=True
     ):

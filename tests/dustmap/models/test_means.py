@@ -18,7 +18,7 @@ from dustmap.functionals import (
 from dustmap.models.means import ConstantMean, ExponentialDisc
 
 DISC = ExponentialDisc(
-    value=2.0, scale_height=0.1, scale_length=2.5, centre_distance=8.0, midplane=-0.02
+    value=2.0, scale_height=0.1, scale_length=2.5, centre_distance=8.0
 )
 
 
@@ -38,7 +38,7 @@ def test_a_constant_mean_is_seen_as_itself_its_length_and_no_gradient():
 
 def test_the_disc_has_its_value_at_the_observer_and_falls_by_its_scales():
     places = torch.tensor(
-        [[0, 0, -0.02], [0, 0, 0.08], [0, 0, -0.12], [-2.5, 0, -0.02], [8, 8, -0.02]],
+        [[0, 0, 0], [0, 0, 0.1], [0, 0, -0.1], [-2.5, 0, 0], [8, 8, 0]],
         dtype=torch.float64,
     )
     inverse_e = 2 / math.e
@@ -48,11 +48,8 @@ def test_the_disc_has_its_value_at_the_observer_and_falls_by_its_scales():
 
 
 def test_integrals_of_the_disc_upwards_and_inwards_are_closed_forms():
-    flat = ExponentialDisc(
-        value=2.0, scale_height=0.1, scale_length=2.5, centre_distance=8.0
-    )
     end = torch.tensor([[0, 0, 0.3], [0, 0, -0.2], [4, 0, 0], [-3, 0, 0]]).double()
-    found = flat.observed(LineIntegrals(end, GaussLegendre(count=30)))
+    found = DISC.observed(LineIntegrals(end, GaussLegendre(count=30)))
     up = [2 * 0.1 * (1 - math.exp(-d / 0.1)) for d in (0.3, 0.2)]
     along = [2 * 2.5 * (math.exp(1.6) - 1), 2 * 2.5 * (1 - math.exp(-1.2))]
     assert found.tolist() == pytest.approx(up + along)
@@ -70,7 +67,7 @@ def test_gradients_of_the_disc_are_those_of_autograd_and_of_the_formula():
         [
             -(points[:, 0] - 8) / radius / 2.5,
             -points[:, 1] / radius / 2.5,
-            -torch.sign(points[:, 2] + 0.02) / 0.1,
+            -torch.sign(points[:, 2]) / 0.1,
         ]
     )
     expected = DISC(points) * by_hand[axes, torch.arange(30)]

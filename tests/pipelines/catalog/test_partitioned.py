@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,10 +19,11 @@ from small_catalogue import MAP, write_csv
 
 from pipelines.base.errors import InputError
 from pipelines.catalog import ingest as ingestion
-from pipelines.catalog import sources
+from pipelines.catalog import sources, staging
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.report import IngestReport
 from pipelines.catalog.schema import Stars, read_stars, write_stars
+from pipelines.catalog.staging import Staging
 from pipelines.verify import verify
 
 ROWS = 6000
@@ -122,9 +124,8 @@ def test_a_folder_holds_the_rows_of_one_file_sorted_over_the_sky(
 
 @pytest.mark.parametrize("name", ["stars", "one.parquet"])
 def test_two_threads_write_the_same_bytes_as_one(
-    name: str, survey: Path, taken: Ingest, tmp_path: Path, monkeypatch
+    name: str, survey: Path, taken: Ingest, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("pipelines.catalog.staging.MEMORY", "64MiB")
     _, alone = taken(survey, f"a_{name}")
     _, together = taken(survey, f"b_{name}", workers=2)
     assert str(alone) == str(together)
@@ -208,6 +209,42 @@ def test_names_are_compared_whole_and_capitals_matter(tmp_path: Path) -> None:
     assert report.faults == {"source_id repeated": 1}
     assert list(stars.source_id) == [n for i, n in enumerate(names) if i != 5]
     assert list(stars.extra) == ["L", "l "] and stars.extra["L"].dtype == np.int64
+
+
+def test_want_of_memory_is_an_error_and_leaves_nothing(
+    survey: Path, taken: Ingest, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(staging, "MEMORY", 1)
+    with pytest.raises(RuntimeError, match="fewer --workers"):
+        taken(survey, "stars")
+    assert [path.name for path in tmp_path.iterdir()] == ["survey"]
+
+
+def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(staging, "MEMORY", 128)
+    rng, n, found = np.random.default_rng(0), 200_000, []
+    for threads in (1, 2):
+        with Staging(tmp_path, threads) as stars:
+            for file in range(8):
+                columns = {
+                    "source_id": rng.permutation(n) + (n - 10) * file,
+                    "l": rng.uniform(0, 360, n),
+                    "b": rng.uniform(-90, 90, n),
+                    "distance": rng.uniform(10, 20, n),
+                }
+                columns |= {f"x{i}": rng.uniform(0, 1, n) for i in range(12)}
+                stars.add(
+                    np.arange(n), columns, path=tmp_path, file=file, catalogue=file // 4
+                )
+            assert any(tmp_path.iterdir())
+            repeats = stars.drop_repeats(across=False)
+            assert repeats == (60, 10, {(0, 1): 10})
+            digest = hashlib.sha256()
+            for part in stars.partitions(100_000):
+                digest.update(part["x3"].to_numpy().tobytes())
+            found.append((stars.quantiles("x7", (1, 50, 99)), digest.hexdigest()))
+        rng = np.random.default_rng(0)
+    assert found[0] == found[1]
 
 
 def test_mostly_faulty_input_leaves_nothing(catalogue, tmp_path: Path) -> None:

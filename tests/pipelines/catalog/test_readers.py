@@ -204,6 +204,18 @@ def test_a_folder_of_partitions_is_read_in_order(
     assert report.rows_read == 20 and len(report.sources) == 2
 
 
+def test_the_partitions_of_a_hats_catalogue_are_read_without_its_thumbnail(
+    tmp_path: Path, catalogue, run
+) -> None:
+    partitions = tmp_path / "gaia" / "dataset" / "Norder=0" / "Dir=0"
+    partitions.mkdir(parents=True)
+    write_parquet(partitions / "Npix=3.parquet", catalogue)
+    write_parquet(tmp_path / "gaia" / "dataset" / "thumbnail.parquet", catalogue)
+    with pytest.raises(InputError, match=r"thumbnail.*name .*dataset/Norder="):
+        run(tmp_path / "gaia")
+    assert run(tmp_path / "gaia" / "dataset" / "Norder=0")[1].rows_kept == 20
+
+
 def test_an_unreadable_partition_among_good_ones_is_named(
     tmp_path: Path, catalogue, run
 ) -> None:

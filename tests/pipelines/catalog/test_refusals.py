@@ -47,7 +47,7 @@ def test_a_ragged_row_is_refused(tmp_path: Path, catalogue, run) -> None:
 def test_text_in_a_column_of_numbers_is_refused(value: str, catalogue, run) -> None:
     column = catalogue["distance"].astype(object)
     column[19] = f'"{value}"'
-    match = rf"column 'distance'.*{value}"
+    match = rf"column 'distance'.*Row #21.*{value}"
     refuse(run, {**catalogue, "distance": column}, match)
 
 

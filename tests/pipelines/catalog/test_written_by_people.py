@@ -7,10 +7,10 @@ from astropy.coordinates import SkyCoord
 from astropy.table import Table
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.conversions import convert
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.presets import fitting_presets, load_preset, write_preset
 from pipelines.catalog.schema import read_stars
+from pipelines.catalog.units import convert
 
 RNG = np.random.default_rng(4)
 COUNT = 60

@@ -5,9 +5,8 @@ from pathlib import Path
 import yaml
 
 from pipelines.bands import conversion
-from pipelines.catalog.presets import list_presets, load_preset
+from pipelines.catalog.presets import list_presets, load_preset, parse_references
 from pipelines.catalog.provenance import surveys
-from pipelines.catalog.references import parse_references
 from pipelines.formats.citation import (
     METHOD,
     SOFTWARE,

@@ -21,14 +21,15 @@ from dustmap.functionals import (
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
 from dustmap.kernels.radial import Radial
-from dustmap.levels import Levels
 from dustmap.models.lognormal import LogNormal
 from dustmap.models.means import ConstantMean
 from dustmap.models.subgrid import local_residual
 from dustmap.nested_grids import NestedGrids
 from dustmap.projection import projection
 from dustmap.projection.nodes import NodeProjection
+from dustmap.tori import Tori
 from dustmap.whitening import LevelWhitening, TorusWhitening, nested_tori, splines
+from dustmap.whitening import nested as nested_module
 from dustmap.whitening.bands import band_spectrum
 
 MATERN: list[type[Radial]] = [Matern12, Matern32, Matern52]
@@ -50,10 +51,10 @@ def nested(dimension: int, count: int, levels: int) -> list[Grid]:
     return grids
 
 
-def spread_points(levels: Levels, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def spread_points(levels: Tori, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers, levels and places of random points that no finer level holds."""
     rng, found, first = np.random.default_rng(0), [], 0
-    for number, torus in enumerate(levels.tori):
+    for number, torus in enumerate(levels):
         points = torus.grid.points()
         own = np.flatnonzero(levels.grids.level_of(points) == number)
         own = rng.choice(own, min(count, len(own)), replace=False)
@@ -116,7 +117,7 @@ def test_bands_add_up_to_the_spectrum(kernel_type, shape, spacing, lengthscale):
 
 
 def test_a_kernel_without_a_mixture_has_no_bands():
-    torus = nested_tori(nested(1, 8, 1), Matern12(lengthscale=2.0), 0.05).tori[0]
+    torus = nested_tori(nested(1, 8, 1), Matern12(lengthscale=2.0), 0.05)[0]
     with pytest.raises(ValueError, match="Matérn"):
         band_spectrum(SquaredExponential(lengthscale=2.0), torus, 0.0, math.inf)
 
@@ -210,25 +211,20 @@ def test_colouring_has_its_transpose(dtype, generator):
     torch.testing.assert_close(alone, whitening.colour(eps)[1])
 
 
-def test_one_level_is_its_torus(generator):
+def test_one_level_is_its_torus(generator, monkeypatch):
+    monkeypatch.setattr(nested_module, "hidden_tori", lambda *_: [])
     kernel = Matern32(lengthscale=3.0)
     levels = nested_tori(nested(2, 12, 1), kernel, 0.05)
-    torus = TorusWhitening(kernel, levels.tori[0])
+    torus = TorusWhitening(kernel, levels[0])
     eps = torch.randn(2, torus.size, generator=generator, dtype=torch.float64)
-    found = LevelWhitening(kernel, levels, hidden=0).colour(eps)
+    found = LevelWhitening(kernel, levels).colour(eps)
     torch.testing.assert_close(found, torus.colour(eps), rtol=1e-9, atol=1e-9)
 
 
-def test_no_field_on_levels_has_one_eps():
-    kernel = Matern12(lengthscale=4.0)
-    whitening = LevelWhitening(kernel, nested_tori(nested(1, 16, 2), kernel, 0.05))
-    assert not whitening.invertible
-    with pytest.raises(ValueError, match="single"):
-        whitening.whiten(torch.zeros(whitening.fine_size, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("kernel_type", [Matern12, Matern32])
-def test_correlations_longer_than_a_torus_come_from_coarser_grids(kernel_type):
+def test_correlations_longer_than_a_torus_come_from_coarser_grids(
+    kernel_type, monkeypatch
+):
     # Sides of even and odd numbers of points; a lengthscale of ten cells.
     kernel = kernel_type(lengthscale=10.0, variance=1.0)
     grids = [Grid(shape=(16, 13), spacing=(1.0, 1.0), origin=(0.0, 0.0))]
@@ -237,17 +233,19 @@ def test_correlations_longer_than_a_torus_come_from_coarser_grids(kernel_type):
     whitening = LevelWhitening(kernel, levels)
     assert whitening.hidden >= 2 and whitening.size > levels.size
     off = {}
-    for hidden in (0, whitening.hidden):
+    for hidden in (whitening.hidden, 0):
+        if not hidden:
+            monkeypatch.setattr(nested_module, "hidden_tori", lambda *_: [])
         numbers, level, places = spread_points(levels, 60)
         unit = torch.zeros(len(numbers), levels.size, dtype=torch.float64)
         unit[torch.arange(len(numbers)), numbers] = 1.0
-        rows = LevelWhitening(kernel, levels, hidden=hidden).colour_transpose(unit)
+        rows = LevelWhitening(kernel, levels).colour_transpose(unit)
         deviation = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
         off[hidden] = float(deviation[level[:, None] == level].max())
     assert off[0] > 0.1 and off[whitening.hidden] < 3e-3
 
 
-def deviations(kernel: Radial, levels: Levels) -> dict[str, float]:
+def deviations(kernel: Radial, levels: Tori) -> dict[str, float]:
     """Largest deviations of coloured white noise from the kernel, in its variance.
 
     ``within`` a level and ``across`` the faces of finer boxes, of covariances;
@@ -262,10 +260,10 @@ def deviations(kernel: Radial, levels: Levels) -> dict[str, float]:
     off = (rows @ rows.mT - kernel(places[:, None] - places[None])).abs()
     off /= float(kernel.variance)
     same = level[:, None] == level
-    direction = np.random.default_rng(0).normal(size=(8, levels.dimension))
+    direction = np.random.default_rng(0).normal(size=(8, levels.grids.dimension))
     direction /= np.abs(direction).max(axis=1, keepdims=True)
-    ends = torch.from_numpy(direction * np.array(levels.box.upper))
-    rule = FixedStep(step=min(levels.box.spacing) / 2, grids=levels.grids)
+    ends = torch.from_numpy(direction * np.array(levels.grids.box.upper))
+    rule = FixedStep(step=min(levels.grids.box.spacing) / 2, grids=levels.grids)
     W = projection(levels, LineIntegrals(ends, rule))
     weights = W.rmatvec(torch.eye(len(ends), dtype=torch.float64))
     found = whitening.colour_transpose(weights).square().sum(dim=1)
@@ -309,7 +307,7 @@ def test_a_torus_without_room_for_splines_is_refused():
     grids = nested(1, 16, 2)
     tori = tuple(Torus(grid=grid, shape=(18,)) for grid in grids)
     with pytest.raises(ValueError, match="room"):
-        LevelWhitening(Matern12(lengthscale=4.0), Levels(tori=tori))
+        LevelWhitening(Matern12(lengthscale=4.0), Tori(tori=tori))
 
 
 # --- rays ----------------------------------------------------------------------------
@@ -415,11 +413,11 @@ def test_what_is_unresolved_is_that_of_every_level(generator):
     eps = 0.3 * torch.randn(model.latent_size, generator=generator).double()
     kappa = [local_residual(model.kernel, grid.spacing).line for grid in grids]
     assert kappa[0] > 3 * kappa[1] > 9 * kappa[2]
-    squared = model.density(eps) ** 2 * model.whitening.levels.constants(kappa)
+    squared = model.density(eps) ** 2 * model.whitening.tori.constants(kappa)
     expected = model.weights.matvec(squared)
     torch.testing.assert_close(model.linearise(eps).variance, expected)
     seen = model.at(PointValues(points)).linearise(eps)
-    level = model.whitening.levels.grids.level_of(points)
+    level = model.whitening.tori.grids.level_of(points)
     relative = seen.variance / seen.prediction**2
     for number, grid in enumerate(grids):
         own = points[level == number]

@@ -1,0 +1,84 @@
+"""The tori around nested grids, and the vector of a field at all their points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dustmap.grid import Torus
+from dustmap.nested_grids import NestedGrids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tori:
+    """A torus around each of :class:`~dustmap.nested_grids.NestedGrids`.
+
+    A field is a vector over the points of all tori, the coarsest first. One torus alone
+    is the ordinary case.
+
+    Parameters
+    ----------
+    tori
+        Corners of each one's box are points of the coarser grid.
+
+    Raises
+    ------
+    ValueError
+        If there is no torus, or the grids are not nested so.
+    """
+
+    tori: tuple[Torus, ...]
+
+    def __post_init__(self) -> None:
+        self.grids.require_shared_points()
+
+    def __len__(self) -> int:
+        return len(self.tori)
+
+    def __iter__(self) -> Iterator[Torus]:
+        return iter(self.tori)
+
+    def __getitem__(self, level: int) -> Torus:
+        return self.tori[level]
+
+    @property
+    def grids(self) -> NestedGrids:
+        """The boxes' grids."""
+        return NestedGrids(grids=tuple(torus.grid for torus in self.tori))
+
+    @property
+    def size(self) -> int:
+        """Number of points on all tori."""
+        return sum(torus.size for torus in self.tori)
+
+    def split(self, field: Float[Tensor, "*batch m"]) -> tuple[Tensor, ...]:
+        """A vector's parts, one for each torus."""
+        return field.split([torus.size for torus in self.tori], dim=-1)
+
+    def constants(self, values: list[float]) -> Float[Tensor, " m"]:
+        """A vector with one value for each torus."""
+        sizes = torch.tensor([torus.size for torus in self.tori])
+        return torch.tensor(values, dtype=torch.float64).repeat_interleave(sizes)
+
+    def positions(self, refinement: int = 1) -> Float[Tensor, "f d"]:
+        """Positions of the refined points; in paddings the nearest of the box.
+
+        The padding is never looked at: values there need only be finite and smooth.
+        """
+        found = []
+        for torus in self.tori:
+            axes = []
+            for axis, n in enumerate(torus.shape):
+                last = (torus.grid.shape[axis] - 1) * refinement
+                index = torch.arange(n * refinement)
+                beyond = torch.where(index - last <= n * refinement - index, last, 0)
+                index = torch.where(index <= last, index, beyond)
+                step = torus.grid.spacing[axis] / refinement
+                axes.append(torus.grid.origin[axis] + step * index.to(torch.float64))
+            mesh = torch.meshgrid(*axes, indexing="ij")
+            found.append(torch.stack(mesh, dim=-1).flatten(0, -2))
+        return torch.cat(found)
