@@ -4,8 +4,11 @@
 >>> dust = dustmap.fit(coords, a_v, a_v_error, output="run")      # doctest: +SKIP
 >>> dust.query(coords, integrated=True)                           # doctest: +SKIP
 
-What is named here loads :mod:`pipelines` (files, units, figures) when it is first used.
-The modules of this package are the mathematics: tensors in, tensors out.
+These names load :mod:`pipelines` (files, units, figures) when they are first used. The
+modules of this package are the mathematics, tensors in, tensors out; their usual names
+can be reached from here as well:
+
+>>> dustmap.Grid(shape=(9, 9), spacing=(1, 1), origin=(0, 0))     # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -14,6 +17,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dustmap.functionals import LineIntegrals, PointValues
+    from dustmap.grid import Grid
+    from dustmap.inference.full_batch import FullBatch, Noise, infer
+    from dustmap.kernels import Matern12, Matern32, Matern52, SquaredExponential
+    from dustmap.models.gaussian import TorusGaussian
+    from dustmap.models.lognormal import LogNormal
+    from dustmap.nested_grids import NestedGrids
+    from dustmap.posterior import Posterior
     from pipelines.api import (
         Beam,
         DustMap,
@@ -30,19 +41,51 @@ __version__ = "0.1.0"
 __all__ = [
     "Beam",
     "DustMap",
+    "FullBatch",
+    "Grid",
+    "LineIntegrals",
+    "LogNormal",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "NestedGrids",
+    "Noise",
+    "PointValues",
+    "Posterior",
+    "SquaredExponential",
+    "TorusGaussian",
     "fill",
     "fit",
+    "infer",
     "ingest",
     "open_map",
     "predict",
     "regress",
     "simulate",
 ]
+# Modules of the mathematics by the names that they define.
+_HOMES = {
+    "FullBatch": "dustmap.inference.full_batch",
+    "Grid": "dustmap.grid",
+    "LineIntegrals": "dustmap.functionals",
+    "LogNormal": "dustmap.models.lognormal",
+    "Matern12": "dustmap.kernels",
+    "Matern32": "dustmap.kernels",
+    "Matern52": "dustmap.kernels",
+    "NestedGrids": "dustmap.nested_grids",
+    "Noise": "dustmap.inference.full_batch",
+    "PointValues": "dustmap.functionals",
+    "Posterior": "dustmap.posterior",
+    "SquaredExponential": "dustmap.kernels",
+    "TorusGaussian": "dustmap.models.gaussian",
+    "infer": "dustmap.inference.full_batch",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("pipelines.api"), name)
+        home = _HOMES.get(name, "pipelines.api")
+        return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

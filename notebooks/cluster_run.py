@@ -35,7 +35,7 @@ import psutil
 
 import dustmap
 from pipelines.figures import face_on
-from pipelines.products import map_cube
+from pipelines.maps.density import map_cube
 from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of
 from pipelines.storage.metrics import read_metrics

@@ -33,7 +33,8 @@ import dustmap
 from pipelines.bands import conversion
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.cubes.cube import truth_extinction
-from pipelines.products import integrated, map_cube
+from pipelines.maps.density import map_cube
+from pipelines.maps.sky import integrated
 from pipelines.run.folder import read_run
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

@@ -42,8 +42,8 @@ from pipelines.figures import density_slice, face_on, lines_of_sight
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.cubes.cube import truth_extinction
 from pipelines.cubes.sky import LineOfSight
-from pipelines.products import columns, map_cube
-from pipelines.products import lines_of_sight as find_lines
+from pipelines.maps.density import columns, map_cube
+from pipelines.maps.sky import lines_of_sight as find_lines
 from pipelines.run.folder import read_run
 
 folder = Path(tempfile.mkdtemp(prefix="first-map-"))

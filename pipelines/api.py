@@ -23,13 +23,12 @@ from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_stars
 from pipelines.catalog.sources import as_file, is_table
+from pipelines.maps.places import places_of
 from pipelines.query import Beam, DustMap, open_map
-from pipelines.query.places import places_of
 
 if TYPE_CHECKING:
     from pipelines.catalog.report import IngestReport
     from pipelines.config import FitConfig, SimulateConfig
-    from pipelines.query.filling import FilledMap
     from pipelines.regress import Regressor
     from pipelines.simulate import Simulation
 
@@ -139,7 +138,7 @@ def fill(
     factor: float | None = None,
     integrated: bool | None = None,
     query: Mapping[str, Any] | None = None,
-) -> FilledMap:
+) -> DustMap:
     """A map that another one continues where it ends.
 
     Parameters
@@ -160,23 +159,11 @@ def fill(
     InputError
         If it cannot be opened, or a choice is missing.
     """
-    from pipelines.others import OtherMap, open_other, queried_map
-    from pipelines.query.filling import FilledMap
+    from pipelines.maps.opening import open_other
 
     asked = dict(query or {})
-    if isinstance(other, str | Path):
-        other = open_other(
-            str(other), factor=factor, integrated=integrated, query=asked
-        )
-    elif not isinstance(other, OtherMap):
-        if integrated is None:
-            raise InputError(
-                "say whether the other map gives extinctions (integrated=True) or "
-                "densities (integrated=False)"
-            )
-        scale = 1.0 if factor is None else factor
-        other = queried_map(other, integrated=integrated, factor=scale, options=asked)
-    return FilledMap(own=dust, other=other, beyond=beyond)
+    found = open_other(other, factor=factor, integrated=integrated, query=asked)
+    return dust.continued(found, beyond)
 
 
 def ingest(sources: Any, output: PathLike, **options: Any) -> IngestReport:
@@ -246,11 +233,12 @@ def predict(run: PathLike, stars: Any, *, mappings: Sequence[str] = ()) -> QTabl
     ``density_`` with ``mean``, ``std``, ``p2_5`` to ``p97_5`` [mag, mag/pc], and flags,
     ``inside`` among them; NaN outside the box.
     """
-    from pipelines.query.opening import open_run
+    from pipelines.maps.opening import open_run
+    from pipelines.query.map import of_answers
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
-    dust, wanted = open_run(run), QueryOptions()
+    dust, wanted = of_answers(open_run(run)), QueryOptions()
     if isinstance(stars, SkyCoord):
         places = places_of(stars)
         columns, units = ask(dust, stars.reshape(-1), wanted)

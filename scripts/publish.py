@@ -22,7 +22,7 @@ from pipelines.cli.reporting import OVERWRITE, reporting
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.citation import cited_papers
-from pipelines.products.provenance import provenance
+from pipelines.maps.provenance import provenance
 from pipelines.run.facts import run_facts
 from pipelines.run.folder import read_run
 from pipelines.storage.atomic import atomic_directory

@@ -28,7 +28,7 @@ from pipelines.figures.projections import (
     Projection,
 )
 from pipelines.figures.skypanels import UNSEEN, sky_panels
-from pipelines.figures.sources import open_source
+from pipelines.maps.opening import open_answers
 
 _PATH = click.Path(path_type=Path)
 
@@ -107,9 +107,9 @@ def draw(
     if not (min(distances) > 0 and near >= 0):
         raise InputError("--distance is positive, and --from not negative")
     projection = projection_of(kind, centre, field)
-    source = open_source(path).in_band(band, declare_band)
+    source = open_answers(path).in_band(band, declare_band)
     if quantity is None:
-        only_sky = source.run is None and source.density is None
+        only_sky = source.fit is None and not source.kinds(integrated=False)
         quantity = "extinction" if only_sky else "density"
     cut = Cut(
         quantity=quantity,
@@ -121,7 +121,8 @@ def draw(
     if other is None:
         panels, columns = cut_panels(source, cut, distances, shows)
     else:
-        second, scale = open_source(other).beside(source, factor)
+        second = open_answers(other).converted(None, factor or 1.0)
+        second, scale = second.beside(source, convert=factor is None)
         panels, columns = compared_panels(source, second, cut, distances, scale)
     if len(panels) == len(distances) > 1:
         columns = min(len(panels), 3)

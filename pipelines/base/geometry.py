@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-# In cells: a point on a face may land a rounding error beyond it.
-_EDGE = 1e-6
 # That tell which part of the sky a sphere has in common with a box.
 _DIRECTIONS = 20_000
 
@@ -30,7 +27,8 @@ def spherical(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``l, b`` [deg] and distance [pc] of points [pc], shape ``(..., 3)``."""
     distance = np.linalg.norm(points, axis=-1)
     lon = np.degrees(np.arctan2(points[..., 1], points[..., 0])) % 360
-    lat = np.degrees(np.arcsin(np.clip(points[..., 2] / distance, -1, 1)))
+    sine = points[..., 2] / np.where(distance > 0, distance, 1.0)
+    lat = np.degrees(np.arcsin(np.clip(sine, -1, 1)))
     return lon, lat, distance
 
 
@@ -62,21 +60,3 @@ class Box:
         longitude = 180 * (1 + 5**0.5) * number
         directions = unit_vectors(longitude, np.rad2deg(np.arcsin(sine)))
         return float((self.exits(directions) < distance * (1 - 1e-6)).mean())
-
-
-def nearest_cells(
-    values: np.ndarray,
-    origin: Sequence[float],
-    spacing: Sequence[float],
-    points: np.ndarray,
-) -> np.ndarray:
-    """Values ``(x, y, z)`` of the cells around points [pc], shape ``(..., 3)``.
-
-    ``origin`` is the centre of the first cell; zero outside the box of the centres.
-    """
-    places = (points - np.array(origin)) / np.array(spacing)
-    last = np.array(values.shape) - 1
-    inside = ((places >= -_EDGE) & (places <= last + _EDGE)).all(axis=-1)
-    index = np.rint(np.clip(places, 0, last)).astype(np.int64)
-    found = values[tuple(np.moveaxis(index, -1, 0))]
-    return np.where(inside, found, np.zeros_like(found))

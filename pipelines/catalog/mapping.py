@@ -1,4 +1,4 @@
-"""Which source column supplies which canonical quantity."""
+"""The choice of the source column that supplies each canonical quantity."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Binding:
 
     @property
     def kind(self) -> str:
-        """What its column is wanted as (`pipelines.catalog.units.KINDS`)."""
+        """Kind that its column is read as (`pipelines.catalog.units.KINDS`)."""
         if self.canonical == "source_id":
             return "identifier"
         return sexagesimal(self.unit) or "number"
 
     @property
     def ignored(self) -> bool:
-        """Whether the quantity is not to be read at all."""
+        """True if the quantity is not read at all."""
         return self.column is None and self.value is None
 
 
 Recipe = dict[str, Binding]
-"""What is read from one source, by canonical name."""
+"""Origins of the quantities of one source, by canonical name."""
 
 
 def parse_mapping(text: str) -> Binding:
@@ -124,8 +124,8 @@ def choose(
 ) -> Recipe:
     """Decide where each quantity comes from.
 
-    What the user maps goes before what the preset says. Without a preset a column
-    that bears a canonical name is used too, if its unit is known.
+    The user's mappings go before the preset. Without a preset a column that bears a
+    canonical name is used too, if its unit is known.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class _Choice:
         return chosen + (self.error("distance") if chosen == ["distance"] else [])
 
     def error(self, name: str) -> list[str]:
-        """The error of a quantity that is chosen, or the bounds that give it."""
+        """Choose the error of a chosen quantity, or the bounds that give it."""
         error, bounds = f"{name}_error", (f"{name}_lower", f"{name}_upper")
         # A preset's error belongs to its own value, not to another that is mapped.
         if self.candidates[name].origin == USER:
@@ -187,7 +187,7 @@ class _Choice:
     def one_of(
         self, what: str, *alternatives: tuple[str, ...], needed: bool = True
     ) -> list[str]:
-        """The complete alternative that is first by origin, or else by place."""
+        """Choose the complete alternative that is first by origin, then by place."""
         complete = [a for a in alternatives if set(a) <= set(self.candidates)]
         mapped = [a for a in complete if self._origin(a) == USER]
         if len(mapped) > 1:
@@ -232,7 +232,7 @@ def _candidates(
 
 
 def settled(source: Source, binding: Binding) -> Binding:
-    """Choose the unit that is stated or found, and the factor from that."""
+    """Return the binding with its unit, stated or found, and the factor of that."""
     if binding.canonical == "source_id":
         return binding
     unit, factor = conversion_factor(

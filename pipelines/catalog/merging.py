@@ -17,7 +17,7 @@ extinctions, the distances and the directions the linear terms cancel:
 ``τ²`` is the scatter in excess of ``σ_i² + g² s_i²``: that of unresolved structure and
 of the gradient over the cell, by moments (DerSimonian & Laird 1986, Controlled Clinical
 Trials 7, 177), ``τ² = (Q − n + 1) / C``, ``Q = Σ v_i⁻¹ (y_i − ȳ)²``, ``C = Σ v_i⁻¹ − Σ
-v_i⁻² / Σ v_i⁻¹``. Few members tell little of it: it is drawn to that of the cells of
+v_i⁻² / Σ v_i⁻¹``. Few members constrain it little: it is drawn to that of the cells of
 the same distance in the pixel two orders up, which counts as `_PRIOR_FREEDOM` degrees
 of freedom, and is never negative.
 
@@ -185,7 +185,7 @@ def _variance(stars: Mapping[str, np.ndarray], groups: _Groups) -> np.ndarray:
 
 
 def _outlying(y: np.ndarray, variance: np.ndarray, groups: _Groups) -> np.ndarray:
-    """Which members are too far from their cell's median, shape ``(n,)``."""
+    """Return the members too far from their cell's median, shape ``(n,)``."""
     label = groups.label
     away = np.abs(y - groups.median(y)[label])
     scale = _MAD * groups.median(away)

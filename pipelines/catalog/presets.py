@@ -56,11 +56,11 @@ class Reference(_Strict):
 
     @property
     def surnames(self) -> list[str]:
-        """Of the authors that are named, and ``"others"``."""
+        """Surnames of the authors that are named, and ``"others"``."""
         return [name.split(",")[0] for name in self.authors]
 
     def __str__(self) -> str:
-        """As an article cites it: ``Miglio et al. 2021, A&A 645, A85``."""
+        """Cite it as an article does: ``Miglio et al. 2021, A&A 645, A85``."""
         if not self.authors:
             return self.note
         *first, last = self.surnames
@@ -195,7 +195,7 @@ def write_preset(path: Path, preset: Preset, *, overwrite: bool = False) -> None
 
 
 def _inline(value: Any) -> str:
-    """A value as TOML has it on one line."""
+    """Return a value as TOML on one line."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_inline, value))}]"
     if not isinstance(value, dict):
@@ -205,7 +205,7 @@ def _inline(value: Any) -> str:
 
 
 def fitting_presets(columns: Collection[str], folders: Iterable[Path]) -> list[str]:
-    """Presets whose columns are all there: of surveys, and those saved in folders."""
+    """Return presets whose columns are all there, of surveys or saved in folders."""
     saved = [str(path) for folder in folders for path in sorted(folder.glob("*.toml"))]
     found = []
     for name in dict.fromkeys([*list_presets(), *saved]):
@@ -250,7 +250,7 @@ def load_preset(name: str) -> Preset:
 
 
 def parse_references(text: str, doi: str = "") -> list[Reference]:
-    """References from one line: ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``.
+    """Parse one line: ``A & B 2023, A&A 1, 2; C et al. 2020, ApJ 3, 4``.
 
     The DOI is that of the first. What is written otherwise is kept as a note. Titles
     of papers cannot be had from it.
@@ -259,15 +259,15 @@ def parse_references(text: str, doi: str = "") -> list[Reference]:
     return [_parsed(one, "" if number else doi) for number, one in enumerate(texts)]
 
 
-def references_of(told: dict[str, Any]) -> list[Reference]:
-    """Of a preset or another work as plain JSON: a list, or a line and one DOI."""
-    if told.get("references"):
-        return [Reference.model_validate(one) for one in told["references"]]
-    return parse_references(told.get("reference", ""), told.get("doi", ""))
+def references_of(work: dict[str, Any]) -> list[Reference]:
+    """Return the references of a preset or another work, as its JSON states them."""
+    if work.get("references"):
+        return [Reference.model_validate(one) for one in work["references"]]
+    return parse_references(work.get("reference", ""), work.get("doi", ""))
 
 
 def plain(references: list[Reference]) -> list[dict[str, Any]]:
-    """As JSON, without what is not known."""
+    """Return references as JSON, without unknown parts."""
     return [one.model_dump(mode="json", exclude_defaults=True) for one in references]
 
 

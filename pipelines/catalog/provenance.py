@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipelines.catalog.plan import IngestPlan
     from pipelines.catalog.report import IngestReport
 
-_TOLD: tuple[str, ...] = ("name", "title", "band")
+_STATED: tuple[str, ...] = ("name", "title", "band")
 # Folders between a partition and the provenance of its table, at most.
 _DEPTH = 4
 
@@ -43,7 +43,7 @@ def make_record(plan: IngestPlan, report: IngestReport) -> dict[str, Any]:
 
 
 def identify(path: Path) -> dict[str, Any]:
-    """Name, size [bytes] and SHA-256 of one input file.
+    """Return name, size [bytes] and SHA-256 of one input file.
 
     Of a table that was ingested before, `surveys` too: it is what they are cited by.
     """
@@ -54,14 +54,14 @@ def identify(path: Path) -> dict[str, Any]:
 
 
 def stated_band(path: Path) -> str:
-    """The band or bands that a table states which was ingested before, in one line."""
+    """Return the bands that a table states which was ingested before, in one line."""
     record = _own_record(path)
-    told = [] if record is None else surveys(record)
-    return joined_bands([one["band"] for one in told])
+    named = [] if record is None else surveys(record)
+    return joined_bands([one["band"] for one in named])
 
 
 def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Name, title, band and references of every survey in a table's provenance.
+    """Return name, title, band and references of the surveys in a provenance.
 
     ``record`` is by `make_record`, or that of a folder of such tables. A table whose
     survey is not known has an entry of empty values, and a band is empty where the
@@ -69,33 +69,33 @@ def surveys(record: dict[str, Any]) -> list[dict[str, Any]]:
     which band that is.
     """
     if "partitions" in record:
-        told = [one for part in record["partitions"].values() for one in surveys(part)]
+        named = [one for part in record["partitions"].values() for one in surveys(part)]
     else:
         # An input that is no table of ours is of an unknown survey.
         inputs = [item.get("surveys", [{}]) for item in record.get("inputs", [])]
         found = [[record["preset"]]] if record.get("preset") else inputs
-        told = [_told(one) for each in found or [[{}]] for one in each]
+        named = [_stated(one) for each in found or [[{}]] for one in each]
     mapped = {text.split("=")[0].strip() for text in record.get("map", [])}
     band = record.get("band")
     if band or "extinction" in mapped:
-        told = [{**one, "band": band or ""} for one in told]
-    return list({json.dumps(one): one for one in told}.values())
+        named = [{**one, "band": band or ""} for one in named]
+    return list({json.dumps(one): one for one in named}.values())
 
 
-def _told(survey: dict[str, Any]) -> dict[str, Any]:
-    """The record of a preset, in the form of any version."""
-    told: dict[str, Any] = {key: str(survey.get(key, "")) for key in _TOLD}
-    return {**told, "references": plain(references_of(survey))}
+def _stated(survey: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a preset, in the form of any version."""
+    stated: dict[str, Any] = {key: str(survey.get(key, "")) for key in _STATED}
+    return {**stated, "references": plain(references_of(survey))}
 
 
 def _own_record(path: Path) -> dict[str, Any] | None:
-    """The provenance that a table of this program carries or lies beside."""
+    """Return the provenance that a table of this program carries or lies beside."""
     try:
         record = json.loads(read_footer(path).metadata[METADATA_KEY])["meta"]
     except (InputError, TypeError, KeyError):
         return None  # no parquet, or of another program
     if "command" not in record:
-        # A partition: its folder tells.
+        # A partition: its folder has the provenance.
         for folder in path.parents[:_DEPTH]:
             if (folder / PROVENANCE).is_file():
                 return json.loads((folder / PROVENANCE).read_text("utf-8"))

@@ -69,7 +69,7 @@ class _Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """How one source is read, and which of its rows are kept.
+    """A reader of one source, and of the rows that are kept.
 
     ``filters`` are quality cuts by name, ``carried`` further columns of the source by
     their names in the output, and ``catalogue`` is the number of the one it belongs to.

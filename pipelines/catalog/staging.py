@@ -44,7 +44,7 @@ class Staging:
     """The rows of all sources, with canonical and carried columns.
 
     ``folder`` holds the rows that exceed `MEMORY`. In the database columns are ``c0,
-    c1, ...``, since SQL does not tell capitals apart. Beside them are the numbers of
+    c1, ...``, since SQL ignores capitals. Beside them are the numbers of
     the catalogue, the file and the row, and the HEALPix pixel (NESTED, order
     `DEEPEST`, Galactic).
     """

@@ -21,7 +21,7 @@ from pipelines.storage.checksum import CHECKSUM_KEY, PLACEHOLDER, insert_checksu
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
 PROVENANCE = "provenance.json"
-"""Of a folder of partitions that was written as one."""
+"""Name of the provenance of a folder of partitions."""
 ROWS_PER_GROUP = 1 << 18
 Read = tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any]]
 """Columns, units and provenance."""
@@ -246,7 +246,7 @@ def partitions(folder: Path) -> list[Path]:
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:
-    """Return a column as Arrow has it: objects as strings, nulls where masked."""
+    """Return a column as an Arrow array: objects as strings, nulls where masked."""
     mask = np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else None
     values = np.ma.getdata(column)
     if values.dtype.kind in "OU":

@@ -26,7 +26,8 @@ from pipelines.cli.reporting import (
 if TYPE_CHECKING:
     from pipelines.bands import Conversion
     from pipelines.query.beams import Beam
-    from pipelines.query.table import AnyMap, QueryOptions
+    from pipelines.query.map import DustMap
+    from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
 
@@ -107,13 +108,13 @@ def query(map_: Path, **options: Any) -> None:
     distance, is NaN, with flags.
     """
     from pipelines.query import open_map
-    from pipelines.query.filling import FilledMap
     from pipelines.query.targets import TargetTable
 
-    dust: AnyMap = open_map(map_, samples=options["samples"])
+    dust = open_map(map_, samples=options["samples"])
     other, beyond = fill_of(options)
     if other is not None:
-        dust = FilledMap(own=dust, other=other, beyond=beyond or "box")
+        dust = dust.continued(other, beyond)
+    dust = dust.converted(_conversion(dust, options))
     wanted = _question(dust, options)
     if options["table"] is None:
         _answer_one(dust, options, wanted)
@@ -151,18 +152,19 @@ def predict(run: Path, table: Path, **options: Any) -> None:
 
     Every row is kept, with all of its columns, as by `dustmap query RUN TABLE`.
     """
-    from pipelines.query.opening import open_run
+    from pipelines.maps.opening import open_run
+    from pipelines.query.map import of_answers
     from pipelines.query.table import QueryOptions
     from pipelines.query.targets import TargetTable
 
-    dust = open_run(run)
-    change = _conversion(dust, options)
-    wanted = QueryOptions(change=change, prefix=options["prefix"])
+    dust = of_answers(open_run(run))
+    dust = dust.converted(_conversion(dust, options))
+    wanted = QueryOptions(prefix=options["prefix"])
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
     _answer_table(dust, targets, options, wanted)
 
 
-def _question(dust: AnyMap, options: dict[str, Any]) -> QueryOptions:
+def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
@@ -187,7 +189,6 @@ def _question(dust: AnyMap, options: dict[str, Any]) -> QueryOptions:
         extinction=options["at_extinction"],
         beam=beam,
         seed=options["seed"],
-        change=_conversion(dust, options),
         prefix=options["prefix"],
     )
 
@@ -211,7 +212,7 @@ def _beam(options: dict[str, Any]) -> Beam | None:
     return Beam(radius=radius, fwhm=fwhm)
 
 
-def _conversion(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
+def _conversion(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
     """Return the conversion to the user's band, printed where there is one."""
     from pipelines.bands import wanted_conversion
 
@@ -228,7 +229,7 @@ def _conversion(dust: AnyMap, options: dict[str, Any]) -> Conversion | None:
 
 
 def _answer_table(
-    dust: AnyMap, targets: TargetTable, options: dict[str, Any], wanted: QueryOptions
+    dust: DustMap, targets: TargetTable, options: dict[str, Any], wanted: QueryOptions
 ) -> None:
     """Write a table of answers, and say how many rows are inside the map."""
     from pipelines.query.table import write_answers
@@ -241,9 +242,9 @@ def _answer_table(
     click.echo(f"{rows} rows ({said}), in {output}")
 
 
-def _answer_one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> None:
+def _answer_one(dust: DustMap, options: dict[str, Any], wanted: QueryOptions) -> None:
     """Print the answers at the place of the command line, with units and flags."""
-    from pipelines.query.table import ask, band_of, rounded
+    from pipelines.query.table import ask, rounded
     from pipelines.query.targets import coordinates
 
     if any(options[name] for name in ("output", "mappings", "preset", "prefix")):
@@ -268,5 +269,5 @@ def _answer_one(dust: AnyMap, options: dict[str, Any], wanted: QueryOptions) -> 
     true = [name for name, column in columns.items() if name not in units and column]
     said = ", ".join(true).replace("_", " ") if "inside" in true else "outside the map"
     click.echo(f"{'flags':{width}} {said}")
-    if band := band_of(dust, wanted):
-        click.echo(f"{'band':{width}} {band}")
+    if dust.band:
+        click.echo(f"{'band':{width}} {dust.band}")

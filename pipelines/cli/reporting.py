@@ -19,7 +19,7 @@ from pipelines.base.progress import rank_mark
 from pipelines.base.quantities import degrees, parsecs
 
 if TYPE_CHECKING:
-    from pipelines.others import OtherMap
+    from pipelines.maps.answers import Answers
     from pipelines.run.verdict import Verdict
 
 
@@ -138,7 +138,7 @@ target_options = _together(
 )
 
 
-def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
+def fill_of(options: dict[str, Any]) -> tuple[Answers | None, str | None]:
     """Open the map that continues another one; take its options out of ``options``.
 
     Return it, and from where it goes on.
@@ -149,7 +149,7 @@ def fill_of(options: dict[str, Any]) -> tuple[OtherMap | None, str | None]:
         if (beyond, factor, integrated) != (None, None, None):
             raise InputError("--fill-beyond, --fill-factor and the like go with --fill")
         return None, None
-    from pipelines.others import open_other
+    from pipelines.maps.opening import open_other
 
     return open_other(reference, factor=factor, integrated=integrated), beyond
 

@@ -13,7 +13,8 @@ from pipelines.catalog.schema import read_stars
 from pipelines.compare.comparison import SUMMARY, Comparison, write_comparison
 from pipelines.compare.maps import compare_map
 from pipelines.compare.stars import compare_held_out, compare_stars
-from pipelines.others import PACKAGE, open_other, open_package
+from pipelines.maps.opening import form_of
+from pipelines.maps.others import PACKAGE
 from pipelines.run.folder import Run, read_run
 from pipelines.storage.atomic import check_output_folder
 
@@ -77,9 +78,7 @@ def _is_map(reference: str) -> bool:
             f"{reference} does not exist: expected a file, a map or run, the word "
             f"{HELD_OUT}, or {PACKAGE}NAME"
         )
-    if path.is_dir():
-        return any((path / name).is_file() for name in ("run.json", "zarr.json"))
-    return path.suffix in (".npz", ".fits", ".fit")
+    return form_of(path) != "stars"
 
 
 def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
@@ -93,25 +92,14 @@ def _stars(run: Run, reference: str, options: CompareOptions) -> Comparison:
 
 
 def _map(run: Run, reference: str, options: CompareOptions) -> Comparison:
-    path = Path(reference)
     factor = 1.0 if options.factor is None else options.factor
-    if reference.startswith(PACKAGE):
-        if options.factor is None:
-            raise InputError(
-                f"{reference}: say with --factor what turns its values into mag (or, "
-                "with --differential, mag/pc) in the band of this map; see its docs"
-            )
-        # Whether it is integrated may stand in the object itself.
-        other = open_package(reference.removeprefix(PACKAGE))
-    else:
-        other = open_other(reference, factor=factor)
     return compare_map(
         run,
-        other,
+        reference,
         integrated=options.integrated,
-        factor=factor,
+        factor=options.factor,
         options=options.query,
         points=options.points,
         generator=np.random.default_rng(options.seed),
-        scale=f"{factor:g} times the values of {path.name}",
+        scale=f"{factor:g} times the values of {Path(reference).name}",
     )

@@ -12,7 +12,10 @@ from pipelines.base.errors import InputError
 from pipelines.base.measurement import Row
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.compare.map_pictures import map_figure
-from pipelines.others import OtherMap, predicted_at, queried_map
+from pipelines.maps.answers import Answers
+from pipelines.maps.opening import open_other
+from pipelines.maps.places import Places
+from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
 _BINS = 6
@@ -45,7 +48,7 @@ def compare_map(
     other: Any,
     *,
     integrated: bool | None = None,
-    factor: float = 1.0,
+    factor: float | None = None,
     options: dict[str, Any] | None = None,
     points: int = 5000,
     generator: np.random.Generator,
@@ -59,7 +62,7 @@ def compare_map(
     Parameters
     ----------
     other
-        A map (`pipelines.others`), or any object with ``.query(coordinates)``
+        A map, whatever `open_other` opens, or any object with ``.query(coordinates)``
         like those of the package dustmaps; of the latter ``integrated`` says whether
         its values are extinctions from the observer or densities, ``factor`` turns them
         into mag or mag/pc in the band of the map, and ``options`` are keywords of
@@ -74,12 +77,18 @@ def compare_map(
     InputError
         If the two have too few cells in common.
     """
-    asked = _asked(run, other, integrated, factor, options or {})
+    asked = open_other(
+        other,
+        factor=factor,
+        integrated=integrated,
+        query=options,
+        step=min(run.plan.grid.spacing),
+    )
     places, cells = seen_cells(run, points, generator)
     if not len(places):
         raise InputError(f"{run.path}: no cell of the map is crossed by a sight line")
     others = {
-        "extinction": asked.extinction(places),
+        "extinction": _central(asked, places, integrated=True),
         "density": _cell_means(asked, places, run.plan.grid.spacing),
     }
     known = np.isfinite(list(others.values())).all(axis=0)
@@ -94,11 +103,16 @@ def compare_map(
         "asked": len(places),
         "known to both": int(known.sum()),
     }
-    own = {name: column[known] for name, column in predicted_at(run, places).items()}
+    at, own = Places.of_points(places[known]), RunMap.of(run)
+    kinds = ("mean", "p50", "std")
+    moments = {
+        "extinction": own.extinction(at, kinds),
+        "density": own.density(at, kinds),
+    }
     found = {
         (what, kind): Pairs(
-            own=own[f"{what}_{column}"],
-            std=own[f"{what}_std"],
+            own=moments[what][column],
+            std=moments[what]["std"],
             other=others[what][known],
         )
         for what in others
@@ -127,39 +141,21 @@ def seen_cells(
     return points, total
 
 
-def _asked(
-    run: Run,
-    other: Any,
-    integrated: bool | None,
-    factor: float,
-    options: dict[str, Any],
-) -> OtherMap:
-    if isinstance(other, OtherMap):
-        return other
-    name = type(other).__name__
-    if not hasattr(other, "query"):
-        raise InputError(f"{name} is no map: it has no .query")
-    if integrated is None:
-        raise InputError(
-            f"say what {name}.query gives: extinction (integrated=True, --integrated) "
-            "or density (integrated=False, --differential)"
-        )
-    return queried_map(
-        other,
-        integrated=integrated,
-        factor=factor,
-        options=options,
-        step=min(run.plan.grid.spacing),
-    )
+def _central(asked: Answers, points: np.ndarray, *, integrated: bool) -> np.ndarray:
+    """The other map's value at points [pc]."""
+    kind, places = asked.central(integrated=integrated), Places.of_points(points)
+    ask = asked.extinction if integrated else asked.density
+    return ask(places, (kind,))[kind]
 
 
 def _cell_means(
-    other: OtherMap, places: np.ndarray, spacing: tuple[float, ...]
+    other: Answers, places: np.ndarray, spacing: tuple[float, ...]
 ) -> np.ndarray:
     """Mean density of the other map over each cell [mag/pc], shape ``(n,)``."""
     mesh = np.stack(np.meshgrid(*[_OFFSETS] * 3, indexing="ij"), axis=-1)
     around = places[:, None] + mesh.reshape(-1, 3) * np.array(spacing)
-    return other.density(around.reshape(-1, 3)).reshape(len(places), -1).mean(axis=1)
+    values = _central(other, around.reshape(-1, 3), integrated=False)
+    return values.reshape(len(places), -1).mean(axis=1)
 
 
 def _comparison(

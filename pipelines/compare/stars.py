@@ -27,7 +27,7 @@ from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison, rows_of
 from pipelines.figures import held_out as drawing
 from pipelines.figures.panels import panels
-from pipelines.products.integrated import last_star
+from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words, predict_baseline
 from pipelines.run.folder import Run
 from pipelines.run.held_out import FILE, HeldOut, read_held_out

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import map_coordinates
 
+from dustmap.grid import Grid
+from dustmap.nested_grids import NestedGrids
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.sky import statistic_title
 
@@ -33,8 +34,6 @@ _DIMENSIONLESS = ("support", "filled")
 _GAUSS = (0.5 - np.sqrt(1 / 12), 0.5 + np.sqrt(1 / 12))
 # Nodes that are looked up at once.
 _NODES = 1_000_000
-# In cells: a point on a face may land a rounding error beyond it.
-_EDGE = 1e-6
 
 
 def field_title(name: str) -> str:
@@ -104,6 +103,15 @@ class Cube:
         return x, y, z
 
     @property
+    def grids(self) -> NestedGrids:
+        """The cell centres of every level, in the order ``x, y, z``."""
+        return NestedGrids(
+            grids=tuple(
+                grid_of(level.x, level.y, level.z) for level in (self, *self.finer)
+            )
+        )
+
+    @property
     def levels(self) -> tuple[Cube, ...]:
         """This cube alone and the finer ones, the coarsest first."""
         return (replace(self, finer=()), *self.finer)
@@ -146,35 +154,18 @@ class Cube:
         -------
         Values of shape ``(...,)``; NaN beyond the outermost centres.
         """
-        flat = points.reshape(-1, 3)
-        found, left = np.full(len(flat), np.nan), np.arange(len(flat))
-        for cube in (*reversed(self.finer), self):
-            index, inside = cube.indices(flat[left])
-            found[left[inside]] = map_coordinates(
-                cube.arrays[name],
-                index[:, inside],
-                output=float,
-                order=1,
-                mode="nearest",
-            )
-            left = left[np.isnan(found[left])]
-        return found.reshape(points.shape[:-1])
+        values = [level.arrays[name].T for level in self.levels]
+        return self.grids.sample(values, points)
 
-    def indices(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where points ``x, y, z`` ``(n, 3)`` [pc] lie, in cells from the first centre.
 
-        Returns
-        -------
-        Fractional indices along z, y, x, shape ``(3, n)``, and whether each point lies
-        between the outermost centres.
-        """
-        index = np.empty((3, len(points)))
-        inside = np.ones(len(points), dtype=bool)
-        for row, axis in enumerate((self.z, self.y, self.x)):
-            step = (axis[-1] - axis[0]) / (len(axis) - 1)
-            index[row] = (points[:, 2 - row] - axis[0]) / step
-            inside &= (index[row] >= -_EDGE) & (index[row] <= len(axis) - 1 + _EDGE)
-        return index, inside
+def grid_of(*axes: np.ndarray) -> Grid:
+    """Return the grid of evenly spaced axes [pc]."""
+    ends = [(float(axis[0]), float(axis[-1]), len(axis)) for axis in axes]
+    return Grid(
+        shape=tuple(count for _, _, count in ends),
+        origin=tuple(first for first, _, _ in ends),
+        spacing=tuple((last - first) / (count - 1) for first, last, count in ends),
+    )
 
 
 def truth_extinction(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import healpy
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.quantiles import KINDS
+from pipelines.base.quantiles import KINDS, between
 
 Band = tuple[np.ndarray, np.ndarray]
 Ends = tuple[float, float]
 
 # Of boxes wider than this only what lies near the Sun is seen from the side [pc].
 _WIDE, _NEAR = 2000.0, 500.0
+# Maps of the sky that are shown unless told otherwise.
+_DISTANCES = 6
 _STATISTICS = {
     "mean": "posterior mean",
     "std": "posterior std",
@@ -98,7 +101,7 @@ class Integrated:
         Of the arrays.
     regression
         What isotonic regression changed, for the provenance; see
-        `pipelines.products.integrated.integrals_along`.
+        `pipelines.maps.sky.integrals_along`.
     """
 
     distance: np.ndarray
@@ -225,6 +228,91 @@ class SkyMaps:
         check_distances(self.distances)
         check_arrays(self.arrays, (len(self.distances), self.mean.shape[-1]))
         nside_of(self.mean.shape[-1])
+
+    def at(self, name: str, distances: np.ndarray) -> np.ndarray:
+        """Interpolate an array linearly, from zero at the Sun: (distance, pixel)."""
+        known = np.concatenate([[0.0], self.distances])
+        upper = np.clip(np.searchsorted(known, distances), 1, len(known) - 1)
+        share = (distances - known[upper - 1]) / (known[upper] - known[upper - 1])
+        array = self.arrays[name]
+        values = np.concatenate([np.zeros_like(array[:1]), array])
+        low, high = values[upper - 1], values[upper]
+        # At a known distance the value beyond does not matter, be it known or not.
+        part = share[:, None]
+        return np.where(part == 1, high, low + part * (high - low))
+
+    def out_to(self, distances: Sequence[float] | None) -> SkyMaps:
+        """Return maps to other distances [pc]; six of their own if ``None``.
+
+        Raises
+        ------
+        InputError
+            If a distance lies beyond the last of the maps.
+        """
+        known = self.distances
+        if distances is None:
+            last = np.linspace(0, len(known), _DISTANCES + 1)[1:].astype(int)
+            wanted = known[np.unique(last) - 1]
+        else:
+            wanted = np.array(sorted(distances))
+        if wanted[-1] > known[-1] or wanted[0] <= 0:
+            raise InputError(
+                f"the map knows extinctions out to {known[-1]:g} pc: choose distances "
+                f"up to that, got {wanted.tolist()}"
+            )
+        arrays = {name: self.at(name, wanted) for name in self.arrays}
+        mean, std = arrays.pop("mean"), arrays.pop("std")
+        return replace(
+            self, distances=wanted, mean=mean, std=std, quantiles=arrays, filled=None
+        )
+
+    def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
+        """Return the ray of the pixel that holds a direction, as far as it goes."""
+        pixel = healpy.ang2pix(
+            nside_of(self.mean.shape[1]), l, b, lonlat=True, nest=True
+        )
+        known = np.isfinite(self.mean[:, pixel])
+        found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
+        bands = {}
+        if "p50" in found:
+            bands = {
+                "median": found["p50"],
+                "inner": (found["p16"], found["p84"]),
+                "outer": (between(found, 0.025), between(found, 0.975)),
+            }
+        nothing = np.zeros(0)
+        return LineOfSight(
+            l=l,
+            b=b,
+            distance=self.distances[known],
+            mean=found["mean"],
+            std=found["std"],
+            star_distance=nothing,
+            star_extinction=nothing,
+            star_error=nothing,
+            radius=0.0,
+            last_star=None if self.last_star is None else float(self.last_star[pixel]),
+            **bands,
+        )
+
+    def informed_directions(self, count: int = 6) -> list[tuple[float, float]]:
+        """Directions ``l, b`` [deg] of much extinction that stars look far along.
+
+        One of every stretch of longitude: where the extinction out to the last star,
+        times its distance, is largest; in the Galactic plane where no sight line
+        passes.
+        """
+        assert self.last_star is not None
+        pixels = np.arange(len(self.last_star))
+        l, b = healpy.pix2ang(  # noqa: E741
+            nside_of(len(pixels)), pixels, nest=True, lonlat=True
+        )
+        upper = np.searchsorted(self.distances, self.last_star)
+        upper = np.minimum(upper, len(self.distances) - 1)
+        worth = np.nan_to_num(self.last_star * self.mean[upper, pixels])
+        order = np.lexsort((-np.abs(b), worth))
+        best = dict(zip((l * count // 360)[order].astype(int), order.tolist()))
+        return [(float(l[best[i]]), float(b[best[i]])) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

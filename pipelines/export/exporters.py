@@ -14,8 +14,8 @@ import numpy as np
 from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
+from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import Columns, Integrated, SkyMaps, sky_outside, usual_ends
-from pipelines.export.filling import fill_cube, fill_integrals
 from pipelines.export.options import ExportOptions, check_targets
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.fits import write_fits
@@ -23,25 +23,22 @@ from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.images import Field, pixel_vectors, write_images
 from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
-from pipelines.others import BEYOND
-from pipelines.products import (
-    default_distances,
-    integrated,
-    map_and_columns,
-    map_cube,
-    provenance,
-)
-from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.products.density import density_samples
-from pipelines.products.integrated import integrals_along
-from pipelines.products.provenance import convert, converted
-from pipelines.products.reach import (
+from pipelines.maps.continued import Continued, filled_cube
+from pipelines.maps.density import density_samples, map_and_columns, map_cube
+from pipelines.maps.others import NOTHING
+from pipelines.maps.places import Places
+from pipelines.maps.provenance import convert, converted, provenance
+from pipelines.maps.run_map import RunMap
+from pipelines.maps.sky import (
     checked_distances,
     checked_nside,
+    default_distances,
+    integrals_along,
+    integrated,
     pixel_directions,
     ray_distances,
+    shell_maps,
 )
-from pipelines.products.shells import shell_maps
 from pipelines.run.folder import Run, read_run
 
 # Maps that no other map can continue.
@@ -112,7 +109,9 @@ class RunProducts:
     def filled_cube(self) -> Cube:
         """The density, with another map in its holes, if asked."""
         other = self.options.fill
-        return self.cube if other is None else fill_cube(self.cube, other, self.factor)
+        if other is None:
+            return self.cube
+        return filled_cube(self.cube, other.converted(self.change))
 
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
@@ -121,8 +120,13 @@ class RunProducts:
         other = self.options.fill
         if other is None:
             return arrays, None
-        where = (self.options.fill_beyond or BEYOND[0], directions, edges)
-        return fill_integrals(self.run, other, *where, arrays, self.factor)
+        own = RunMap.of(self.run).converted(self.change)
+        beyond = self.options.fill_beyond
+        whole = Continued.of(own, other.converted(self.change), beyond)
+        ends = np.maximum(whole.ends(Places.of_points(directions)), NOTHING)
+        at_ends, _ = integrals_along(self.run, directions, ends[None])
+        near = {name: self.factor * values for name, values in at_ends.items()}
+        return whole.rays(directions, edges, arrays, near)
 
     @property
     def factor(self) -> float:

@@ -14,7 +14,7 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES
 from pipelines.export.registry import EXPORTERS
 from pipelines.formats.images import Field
-from pipelines.others import OtherMap
+from pipelines.maps.answers import Answers
 from pipelines.storage.atomic import check_output
 
 Range = tuple[float, float]
@@ -81,7 +81,7 @@ class ExportOptions:
     declare_band: str | None = None
     curve: str | None = None
     r_v: float | None = None
-    fill: OtherMap | None = None
+    fill: Answers | None = None
     fill_beyond: str | None = None
     box: dict[str, Range] = with_default(default_factory=dict)
     sphere: float | None = None

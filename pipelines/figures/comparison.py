@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipelines.cubes.cube import Cube
+from pipelines.cubes.cuts import cut_box
 from pipelines.cubes.sky import Columns
 from pipelines.figures.box import Panel, Plane, draw_panels, nearest, plane_of
 from pipelines.figures.integrals import (
@@ -25,7 +26,6 @@ from pipelines.figures.style import (
     extinction_label,
     signed_text,
 )
-from pipelines.products.cuts import cut_box
 
 # Letters of a map's name that fit above a panel.
 _LETTERS = 24

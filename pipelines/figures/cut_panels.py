@@ -14,8 +14,8 @@ from pipelines.base.errors import InputError
 from pipelines.figures.cuts import Cut, cut_sky, seen_sky
 from pipelines.figures.integrals import ratio
 from pipelines.figures.skypanels import Sky, SkyPanel
-from pipelines.figures.sources import MissingError, Source
 from pipelines.figures.style import density_label, extinction_label, length_text
+from pipelines.maps.answers import Answers, MissingError
 
 # Fine enough to know a map's reach and range of values.
 _COARSE = 16
@@ -23,7 +23,7 @@ _KINDS = {"value": "value", "std": "error", "relative-error": "ratio"}
 
 
 def cut_panels(
-    source: Source,
+    source: Answers,
     cut: Cut,
     distances: Sequence[float],
     shows: Sequence[str] = (),
@@ -77,8 +77,8 @@ def cut_panels(
 
 
 def compared_panels(
-    source: Source,
-    other: Source,
+    source: Answers,
+    other: Answers,
     cut: Cut,
     distances: Sequence[float],
     factor: float = 1.0,
@@ -124,7 +124,7 @@ def compared_panels(
     return panels, 2
 
 
-def _labels(source: Source, cut: Cut) -> tuple[float, str, str]:
+def _labels(source: Answers, cut: Cut) -> tuple[float, str, str]:
     """Factor, statistic and label of a row; an error if the map has nothing there."""
     sky, what = cut_sky(source, cut)
     values = sky(*_everywhere())
@@ -134,8 +134,8 @@ def _labels(source: Source, cut: Cut) -> tuple[float, str, str]:
             "inside it"
         )
     if cut.quantity == "extinction":
-        return 1.0, what, extinction_label(source.band)
-    factor, label = density_label(values, source.unit, source.band)
+        return 1.0, what, extinction_label(source.known_band)
+    factor, label = density_label(values, source.unit, source.known_band)
     return factor, what, label
 
 
@@ -145,7 +145,7 @@ def _everywhere() -> tuple[np.ndarray, np.ndarray]:
     return healpy.pix2ang(_COARSE, pixels, nest=True, lonlat=True)
 
 
-def _seen(source: Source, cut: Cut) -> Sky | None:
+def _seen(source: Answers, cut: Cut) -> Sky | None:
     """Where sight lines pass; ``None`` if that is everywhere, or not known."""
     seen = seen_sky(source, cut)
     return seen if seen is not None and (seen(*_everywhere()) <= 0).any() else None
@@ -158,7 +158,7 @@ def _title(cut: Cut) -> str:
     return f"at {far}" if cut.quantity == "density" else f"out to {far}"
 
 
-def _std(source: Source, cut: Cut) -> Sky | None:
+def _std(source: Answers, cut: Cut) -> Sky | None:
     try:
         return cut_sky(source, replace(cut, show="std"))[0]
     except MissingError:

@@ -14,14 +14,13 @@ from dustmap.functionals import Functionals, PointValues
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import summaries
-from pipelines.cubes.cube import truth_extinction
+from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.integrals import density_name, relative_error
-from pipelines.figures.rays import extinction_at
 from pipelines.figures.skypanels import Sky, healpix_sky
-from pipelines.figures.sources import MissingError, Source
+from pipelines.maps.answers import Answers, MissingError
+from pipelines.maps.sky import last_star
 from pipelines.model.observations import rays
-from pipelines.products.integrated import last_star
 from pipelines.run.folder import Run
 
 QUANTITIES = ("density", "extinction")
@@ -77,7 +76,7 @@ class Cut:
         return self.distance - self.near if self.quantity == "density" else 1.0
 
 
-def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
+def cut_sky(source: Answers, cut: Cut) -> tuple[Sky, str]:
     """Values of a cut by direction, and which statistic of the posterior its value is.
 
     Values are in mag or in the map's unit of density, NaN outside the map. The
@@ -88,33 +87,34 @@ def cut_sky(source: Source, cut: Cut) -> tuple[Sky, str]:
     MissingError
         If the map lacks what the cut is made of.
     """
-    if source.run is not None:
-        positive = source.run.posterior.model.positive and not cut.on_sphere
-        values, pure = _of_run(source.run, cut), cut.show == "relative-error"
+    if source.fit is not None:
+        positive = source.fit.posterior.model.positive and not cut.on_sphere
+        values, pure = _of_run(source.fit, cut), cut.show == "relative-error"
         factor = 1.0 if pure else source.factor
         return lambda *at: factor * values(*at), "median" if positive else "mean"
     if cut.show == "sample":
         raise MissingError(f"{source.path} holds no samples: name a run")
     if cut.on_sphere:
         return _of_cube(source, cut)
+    maps = source.held_maps()
     # Between two distances a cube itself is finer than what was integrated beforehand.
-    if source.maps is not None and not (cut.near and source.density is not None):
-        median = source.maps.median is not None and not cut.near
-        values = healpix_sky(_of_maps(source, source.maps, cut))
+    if maps is not None and not (cut.near and _cube(source) is not None):
+        median = maps.median is not None and not cut.near
+        values = healpix_sky(_of_maps(source, maps, cut))
         return values, "median" if median else "mean"
     if cut.show != "value":
         raise _no_joint(source)
     return _integrated(source, cut)
 
 
-def seen_sky(source: Source, cut: Cut) -> Sky | None:
+def seen_sky(source: Answers, cut: Cut) -> Sky | None:
     """Positive where sight lines of stars pass: at the distance, or as far as that.
 
     NaN outside the map; ``None`` where it does not know of stars.
     """
-    if source.run is not None:
-        return partial(_seen_by, source.run, cut)
-    cube, maps = source.density, source.maps
+    if source.fit is not None:
+        return partial(_seen_by, source.fit, cut)
+    cube, maps = _cube(source), source.held_maps()
     if cut.on_sphere and cube is not None and "support" in cube.arrays:
         return lambda *place: cube.sample(
             "support", cut.distance * unit_vectors(*place)
@@ -123,6 +123,13 @@ def seen_sky(source: Source, cut: Cut) -> Sky | None:
         return None
     value = _of_maps(source, maps, cut)
     return healpix_sky(np.where(np.isnan(value), value, maps.last_star - cut.distance))
+
+
+def _cube(source: Answers) -> Cube | None:
+    try:
+        return source.cube()
+    except MissingError:
+        return None
 
 
 def _seen_by(run: Run, cut: Cut, l: np.ndarray, b: np.ndarray) -> np.ndarray:  # noqa: E741
@@ -135,7 +142,7 @@ def _seen_by(run: Run, cut: Cut, l: np.ndarray, b: np.ndarray) -> np.ndarray:  #
     return np.where(run.box.exits(towards) < cut.distance, np.nan, seen)
 
 
-def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
+def _of_cube(source: Answers, cut: Cut) -> tuple[Sky, str]:
     """The density on the sphere, or its error."""
     cube = source.cube()
 
@@ -148,7 +155,7 @@ def _of_cube(source: Source, cut: Cut) -> tuple[Sky, str]:
     return values, "mean" if "mean" in cube.arrays else ""
 
 
-def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
+def _of_maps(source: Answers, maps: SkyMaps, cut: Cut) -> np.ndarray:
     """By pixel; between two distances only the mean is known."""
     if cut.distance > maps.distances[-1]:
         raise InputError(
@@ -159,16 +166,16 @@ def _of_maps(source: Source, maps: SkyMaps, cut: Cut) -> np.ndarray:
         raise _no_joint(source)
     if cut.near:
         ends = np.array([cut.near, cut.distance])
-        near, far = extinction_at(maps, "mean", ends)
+        near, far = maps.at("mean", ends)
         return (far - near) / cut.length
 
     def at(name: str) -> np.ndarray:
-        return extinction_at(maps, name, np.array([cut.distance]))[0]
+        return maps.at(name, np.array([cut.distance]))[0]
 
     return _shown(cut, at, maps.arrays)
 
 
-def _integrated(source: Source, cut: Cut) -> tuple[Sky, str]:
+def _integrated(source: Answers, cut: Cut) -> tuple[Sky, str]:
     """The integral of the cube's own interpolant."""
     cube = source.cube()
     name = density_name(cube.arrays)
@@ -242,7 +249,7 @@ def _shown(
     return take("std" if cut.show == "std" else density_name(names))
 
 
-def _no_joint(source: Source) -> MissingError:
+def _no_joint(source: Answers) -> MissingError:
     return MissingError(
         f"{source.path} has no joint error of what lies between two distances, or of "
         "any integral: name a run"

@@ -12,8 +12,8 @@ from scipy.interpolate import make_interp_spline
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Ends
 from pipelines.figures.box import array_axis
-from pipelines.figures.sources import MissingError
 from pipelines.figures.style import extinction_label
+from pipelines.maps.answers import MissingError
 
 T = TypeVar("T")
 # Panels of an extinction: array, kind of colours, what it is.

@@ -47,7 +47,7 @@ def face_on(
     cube
         The map: its axes, ``support``, and its density where there are no columns.
     columns
-        The integral and its std from posterior samples (`pipelines.products.columns`),
+        The integral and its std from posterior samples (`columns`),
         beside them the relative error where that says more. Without it the mean, the
         integral of the mean density, stands alone.
     width

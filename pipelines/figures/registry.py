@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.cuts import cut_box
 from pipelines.cubes.sky import near_the_sun
 from pipelines.figures import (
     compare,
@@ -24,9 +25,9 @@ from pipelines.figures import (
 )
 from pipelines.figures.page import DOUBLE
 from pipelines.figures.regridding import shared_range
-from pipelines.figures.sources import Directions, MissingError, Source, open_source
-from pipelines.others import PACKAGE, open_cube_of, open_other
-from pipelines.products.cuts import cut_box
+from pipelines.maps.answers import Answers, Directions, MissingError
+from pipelines.maps.opening import open_answers, open_other
+from pipelines.maps.places import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,10 @@ class PlotOptions:
     nside
         Of the sky maps.
     other, factor, other_integrated
-        A second map to compare with, by whatever `pipelines.others.open_other` opens,
-        and what its values are multiplied by: from its band to that of the first; if
-        ``None``, it is converted where both are known. Of the package dustmaps, whether
-        it gives extinctions from the observer.
+        A second map to compare with, whatever `pipelines.maps.opening.open_other`
+        opens, and what its values are multiplied by: from its band to that of the
+        first; if ``None``, it is converted where both are known. Of the package
+        dustmaps, whether it gives extinctions from the observer.
     band, declare_band, curve, r_v
         The band that all is converted to, and by what (`pipelines.bands`);
         ``declare_band`` states the map's own where that is not known.
@@ -99,11 +100,11 @@ def _look(options: PlotOptions) -> dict[str, Any]:
     return {**_page(options), **{name: getattr(options, name) for name in names}}
 
 
-def _face_on(source: Source, options: PlotOptions) -> Figure:
+def _face_on(source: Answers, options: PlotOptions) -> Figure:
     return face_on(source.cube(), source.columns("z"), **_look(options))
 
 
-def _near(source: Source, options: PlotOptions) -> Figure:
+def _near(source: Answers, options: PlotOptions) -> Figure:
     cube = source.cube()
     if not cube.finer:
         raise MissingError(f"{source.path} has one grid, and no finer one near the Sun")
@@ -112,24 +113,24 @@ def _near(source: Source, options: PlotOptions) -> Figure:
     return face_on(cube.levels[level], columns, **_look(options))
 
 
-def _edge_on(source: Source, options: PlotOptions) -> Figure:
+def _edge_on(source: Answers, options: PlotOptions) -> Figure:
     cube, within = source.cube(), options.within
     columns = source.columns("y", near_the_sun(cube.y, within))
     look = {**_look(options), "log": options.log}
     return edge_on(cube, columns, within=within, **look)
 
 
-def _sky(source: Source, options: PlotOptions) -> Figure:
-    maps = source.skymaps(options.distances, options.nside)
+def _sky(source: Answers, options: PlotOptions) -> Figure:
+    maps = source.sky_maps(options.distances, options.nside)
     return sky(maps, distances=options.distances, dpi=options.dpi, **_look(options))
 
 
-def _lines(source: Source, options: PlotOptions) -> Figure:
+def _lines(source: Answers, options: PlotOptions) -> Figure:
     lines = source.lines(options.directions)
-    return lines_of_sight(lines, width=options.width, band=source.band)
+    return lines_of_sight(lines, width=options.width, band=source.known_band)
 
 
-def _slice(source: Source, options: PlotOptions) -> Figure:
+def _slice(source: Answers, options: PlotOptions) -> Figure:
     plane, cube = {"axis": options.axis, "at": options.at}, source.cube()
     if options.within is not None:
         near = (-options.within, options.within)
@@ -137,11 +138,11 @@ def _slice(source: Source, options: PlotOptions) -> Figure:
     return density_slice(cube, **plane, **_look(options))
 
 
-def _compare(source: Source, options: PlotOptions) -> Figure:
+def _compare(source: Answers, options: PlotOptions) -> Figure:
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
     cube = source.cube()
-    other, factor = _second(source, options)
+    other, factor = second_map(source, options)
     return compare(
         cube,
         other,
@@ -154,28 +155,28 @@ def _compare(source: Source, options: PlotOptions) -> Figure:
     )
 
 
-def _second(source: Source, options: PlotOptions) -> tuple[Cube, float]:
-    """The second map as a cube, and the factor to the band of the first.
+def second_map(source: Answers, options: PlotOptions) -> tuple[Cube, float]:
+    """Return the second map as a cube, and the factor to the band of the first.
 
-    A map of the package dustmaps is asked at the points of the first one's grid.
+    A map without a cube, such as one of the package dustmaps, answers at the points of
+    the first one's grid.
     """
-    reference, factor, cube = str(options.other), options.factor, source.cube()
-    if reference.startswith(PACKAGE):
-        integrated = options.other_integrated
-        other = open_other(reference, factor=factor, integrated=integrated)
+    integrated = options.other_integrated
+    other = open_other(options.other, factor=options.factor, integrated=integrated)
+    other, factor = other.beside(source, convert=options.factor is None)
+    try:
+        return other.cube(), factor
+    except MissingError:
+        cube = source.cube()
         z, y, x = np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")
-        values = other.density(np.stack([x, y, z], axis=-1).reshape(-1, 3))
-        found = {"mean": values.reshape(x.shape)}
-        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), source.factor
-    if Path(reference).suffix != ".npz":
-        second, scale = open_source(Path(reference)).beside(source, factor)
-        return second.cube(), scale
-    scale = source.factor * (1.0 if factor is None else factor)
-    return open_cube_of(Path(reference)), scale
+        points = Places.of_points(np.stack([x, y, z], axis=-1).reshape(-1, 3))
+        kind = other.central(integrated=False)
+        found = {"mean": other.density(points, (kind,))[kind].reshape(x.shape)}
+        return Cube(x=cube.x, y=cube.y, z=cube.z, arrays=found), factor
 
 
 # Name on the command line: name of the file, and what draws it.
-KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
+KINDS: dict[str, tuple[str, Callable[[Answers, PlotOptions], Figure]]] = {
     "face-on": ("face_on", _face_on),
     "near": ("near", _near),
     "edge-on": ("edge_on", _edge_on),
@@ -186,8 +187,8 @@ KINDS: dict[str, tuple[str, Callable[[Source, PlotOptions], Figure]]] = {
 }
 
 
-def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
-    """One figure of a run or an exported map.
+def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
+    """One figure of a map.
 
     Raises
     ------
@@ -196,16 +197,16 @@ def draw(path: Path, kind: str, options: PlotOptions) -> Figure:
     """
     if kind not in KINDS:
         raise InputError(f"kind is one of {', '.join(KINDS)}, got {kind!r}")
-    return _drawn(_opened(path, options), kind, options)
+    return _drawn(_converted(source, options), kind, options)
 
 
-def _opened(path: Path, options: PlotOptions) -> Source:
+def _converted(source: Answers, options: PlotOptions) -> Answers:
     """The map in the band that is wanted."""
     bands = options.band, options.declare_band
-    return open_source(path).in_band(*bands, curve=options.curve, r_v=options.r_v)
+    return source.in_band(*bands, curve=options.curve, r_v=options.r_v)
 
 
-def _drawn(source: Source, kind: str, options: PlotOptions) -> Figure:
+def _drawn(source: Answers, kind: str, options: PlotOptions) -> Figure:
     if options.panel is not None and kind in ("los", "compare"):
         raise MissingError(f"--panel does not apply to {kind}: leave it out")
     try:
@@ -238,13 +239,12 @@ def plot(
     Raises
     ------
     InputError
-        If a kind that was asked for needs more than the map holds.
+        If a kind that was named needs more than the map holds, or nothing is drawn.
     """
     options = options or PlotOptions()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
-    source = _opened(path, options)
-    folder.mkdir(parents=True, exist_ok=True)
+    source = _converted(open_answers(path), options)
     paths, left_out = [], {}
     for kind in kinds or KINDS:
         try:
@@ -254,9 +254,13 @@ def plot(
                 raise
             left_out[kind] = str(reason)
             continue
+        folder.mkdir(parents=True, exist_ok=True)
         paths.append(folder / f"{KINDS[kind][0]}.{form}")
         save_figure(figure, paths[-1], dpi=options.dpi, about=source.verdict)
     if options.other is None:
         left_out.pop("compare", None)
     left_out.pop("near", None)
+    if not paths:
+        reasons = "; ".join(dict.fromkeys(left_out.values()))
+        raise InputError(f"{path} shows no figure: {reasons}")
     return paths, left_out

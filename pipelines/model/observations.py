@@ -41,7 +41,7 @@ def outward_rays(plan: Plan, end: Tensor) -> LineIntegrals:
     """Line integrals [pc] from the observer that go evenly with distance.
 
     Half the steps of the stars' own rays, counted from the observer: the integrals
-    that `pipelines.products.cumulative` adds up. Engine svi has its nodes as `rays`.
+    that `pipelines.maps.integrals` adds up. Engine svi has its nodes as `rays`.
     """
     if not plan.is_full_batch:
         return rays(plan, end)

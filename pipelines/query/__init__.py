@@ -9,11 +9,9 @@
 ``dustmaps``.
 """
 
+from pipelines.maps.rays import CROSSING_FLAGS
 from pipelines.query.beams import Beam, BeamAverage
-from pipelines.query.crossing import CROSSING_FLAGS, Crossing
-from pipelines.query.map import FLAGS, DustMap
-from pipelines.query.opening import open_map
-from pipelines.query.question import MODES
+from pipelines.query.map import FLAGS, MODES, Crossing, DustMap, open_map
 
 __all__ = [
     "CROSSING_FLAGS",

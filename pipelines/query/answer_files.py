@@ -47,7 +47,7 @@ def answer_file(
 ) -> Iterator[Write]:
     """Yield what appends rows; the file appears at the end, whole or not at all.
 
-    Parquet and CSV are written batch by batch, others are held until the end. CSV has
+    Parquet is written batch by batch, others are held until the end. CSV has
     no place for units, descriptions and what the table is ``about``.
 
     Raises
@@ -62,15 +62,25 @@ def answer_file(
         ) as table:
             texts = {name: each.text for name, each in described.items() if each.text}
             table.describe({**about, "columns": texts})
-            yield lambda columns: table.write(_plain(columns))
-    elif output.suffix == ".csv":
-        with atomic_file(output, overwrite=overwrite) as temporary:
-            yield from _csv(temporary)
-    elif output.suffix in _ASTROPY:
+            yield lambda columns: table.write(
+                {name: _as_text(column) for name, column in columns.items()}
+            )
+    elif output.suffix in SUFFIXES:
         parts: list[Columns] = []
         with atomic_file(output, overwrite=overwrite) as temporary:
             yield parts.append
-            table = _joined(parts, described)
+            columns = {
+                name: np.ma.concatenate([_as_text(part[name]) for part in parts])
+                for name in parts[0]
+            }
+            if output.suffix == ".csv":
+                arrays = {n: _or_empty(column) for n, column in columns.items()}
+                options = pacsv.WriteOptions(
+                    quoting_style="needed", quoting_header="none"
+                )
+                pacsv.write_csv(pa.table(arrays), temporary, write_options=options)
+                return
+            table = _table(columns, described)
             table.meta = {key: value for key, value in about.items() if value}
             table.write(temporary, format=_ASTROPY[output.suffix], overwrite=True)
     else:
@@ -80,35 +90,11 @@ def answer_file(
         )
 
 
-def _csv(path: Path) -> Iterator[Write]:
-    """What appends rows to a CSV file whose columns are those of the first batch."""
-    options = pacsv.WriteOptions(quoting_style="needed", quoting_header="none")
-    writers: list[pacsv.CSVWriter] = []
-
-    def write(columns: Columns) -> None:
-        arrays = {name: _or_empty(part) for name, part in _plain(columns).items()}
-        batch = pa.RecordBatch.from_pydict(arrays)
-        if not writers:
-            writers.append(pacsv.CSVWriter(path, batch.schema, write_options=options))
-        writers[0].write_batch(batch)
-
-    try:
-        yield write
-    finally:
-        for writer in writers:
-            writer.close()
-
-
 def _or_empty(column: np.ndarray) -> pa.Array:
     """A column without NaN, so that a field is empty instead."""
     if column.dtype.kind != "f":
         return to_arrow(column)
     return pa.array(np.ma.filled(column, np.nan), from_pandas=True)
-
-
-def _plain(columns: Columns) -> Columns:
-    """Columns of numbers, booleans and text."""
-    return {name: _as_text(column) for name, column in columns.items()}
 
 
 def _as_text(column: np.ndarray) -> np.ndarray:
@@ -119,11 +105,10 @@ def _as_text(column: np.ndarray) -> np.ndarray:
     return np.array([None if v is None else str(v) for v in values], dtype=object)
 
 
-def _joined(parts: list[Columns], described: Mapping[str, Described]) -> Table:
-    """All rows, masked where there is no value, with units and descriptions."""
+def _table(columns: Columns, described: Mapping[str, Described]) -> Table:
+    """Columns with units and descriptions, masked where there is no value."""
     table = Table()
-    for name in parts[0]:
-        column = np.ma.concatenate([_as_text(part[name]) for part in parts])
+    for name, column in columns.items():
         if column.dtype.kind == "O":
             missing = np.array([value is None for value in column.data])
             text = np.where(missing, "", column.data).astype(str)

@@ -20,7 +20,7 @@ from astropy import units as u
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import spherical
-from pipelines.query.places import Places
+from pipelines.maps.places import Places
 
 _GOLDEN = math.pi * (3 - math.sqrt(5))
 _FWHM = math.sqrt(8 * math.log(2))

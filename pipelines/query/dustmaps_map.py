@@ -22,7 +22,7 @@ import numpy as np
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.query.opening import open_map
+from pipelines.query.map import open_map
 from pipelines.storage.fetching import fetch as run_fetch
 from pipelines.storage.fetching import read_registry
 

@@ -1,39 +1,41 @@
-"""One map object, whatever it is read from."""
+"""One map object: a map, asked with coordinates and units."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.quantiles import KINDS
+from pipelines.cubes.cube import Cube
+from pipelines.maps.answers import FILLED, JOINED, OWN, Answers, Kind
+from pipelines.maps.continued import Continued
+from pipelines.maps.opening import open_answers, open_run
+from pipelines.maps.places import Places, places_of
 from pipelines.query.beams import Beam, BeamAverage, averaged
-from pipelines.query.crossing import Crossing, check_extinction, crossings
-from pipelines.query.places import Places, places_of
-from pipelines.query.question import kinds_of
-from pipelines.query.sky import Sky
-from pipelines.query.store import MapStore
 from pipelines.run.facts import Facts, as_html, as_text
 from pipelines.storage.atomic import atomic_directory, atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pipelines.cubes.cube import Cube
-    from pipelines.query.posterior import PosteriorAnswers  # which needs torch
-
 # Beams handled at once.
 _BEAMS = 512
-_FIELDS = ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
-FLAGS = np.dtype([(name, "?") for name in _FIELDS])
+FLAGS = np.dtype(
+    [
+        (name, "?")
+        for name in ("inside", "extrapolated", "unseen", "no_distance", "to_edge")
+    ]
+)
 """Fields of the flags of a query.
 
 ``inside``: the place is in the map, and only then there is a value. ``unseen``:
@@ -42,27 +44,68 @@ on the sight line, so that the map goes on with the prior.
 ``no_distance``: the row's distance is missing. ``to_edge``: the distance was infinite,
 and the value is that at the edge of the map.
 """
+FILLED_FLAGS = np.dtype([*FLAGS.descr, ("filled", "?"), ("joined", "?")])
+"""Those of a map that another one continues. ``filled``: the answer, or its far part,
+is the other map's; ``joined``: its near part is the map's own."""
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "mean": ("mean",),
+    "std": ("std",),
+    "median": ("p50",),
+    "percentile": (),
+    "samples": (),
+    "random_sample": (),
+}
+MODES = tuple(_KINDS)
+_BOTH = (
+    "pass integrated=True for the extinction from the observer to each place [mag], or "
+    "integrated=False for the extinction density there [mag/pc]"
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """Places as they came, those ``reached`` in the map, and which are inside."""
+def kinds_of(
+    mode: str,
+    *,
+    integrated: bool | None,
+    pct: float | Sequence[float] | np.ndarray | None,
+    total: bool,
+) -> tuple[Kind, ...]:
+    """Return the moments of a mode; none for posterior samples.
 
-    integrated: bool
-    places: Places
-    reached: Places
-    inside: np.ndarray
+    Raises
+    ------
+    InputError
+        If a choice is missing, unknown or contradicts another.
+    """
+    if integrated is None:
+        raise InputError(f"the quantity is missing, and has no default: {_BOTH}")
+    if mode not in MODES:
+        raise InputError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
+    if total and not integrated:
+        raise InputError(f"total=True goes with integrated=True only: {_BOTH}")
+    if (pct is None) == (mode == "percentile"):
+        raise InputError(
+            "mode 'percentile' takes percentiles (--pct 16,50,84 or pct=[16, 50, 84]), "
+            f"and no other mode does; got mode {mode!r} and pct={pct!r}"
+        )
+    if pct is None:
+        return _KINDS[mode]
+    percentiles = np.atleast_1d(pct)
+    valid = ((percentiles > 0) & (percentiles < 100)).all() and percentiles.size
+    if not valid or percentiles.ndim > 1:
+        raise InputError(f"percentiles lie between 0 and 100, got {pct!r}")
+    return tuple(float(p) / 100 for p in percentiles)
 
-    @property
-    def within(self) -> Places:
-        return self.reached.select(self.inside)
 
-    def answer(self, values: np.ndarray) -> u.Quantity:
-        """Values of the places inside among all, NaN for the others."""
-        whole = np.full((len(self.inside), *values.shape[1:]), np.nan)
-        whole[self.inside] = values
-        unit = u.mag if self.integrated else u.mag / u.pc
-        return u.Quantity(self.places.restore(whole), unit, copy=False)
+class Crossing(NamedTuple):
+    """Where a sight line reaches an extinction [pc].
+
+    With probability 68% it is between ``lower`` and ``upper``. What lies beyond the
+    map is NaN; ``lower`` is then how far the map goes, if that is less.
+    """
+
+    distance: u.Quantity
+    lower: u.Quantity
+    upper: u.Quantity
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,21 +114,15 @@ class DustMap:
 
     Parameters
     ----------
-    path
-        What it was opened from.
-    source
+    answers
         What answers with moments and quantiles: a store interpolates them, a fit
         computes them anew for every place.
-    samples
-        The fit that answers with draws, if there is one.
-    band
-        The band of the extinction, as the catalogue or the conversion had it.
+    draws
+        The fit that answers with posterior samples, if there is one.
     """
 
-    path: Path
-    source: MapStore | PosteriorAnswers
-    samples: PosteriorAnswers | None
-    band: str = ""
+    answers: Answers
+    draws: Answers | None = None
 
     def __repr__(self) -> str:
         return as_text("dustmap map", self._facts())
@@ -95,7 +132,17 @@ class DustMap:
 
     def _facts(self) -> Facts:
         facts = {"opened from": str(self.path), "band": self.band or "not stated"}
-        return facts | self.source.facts | (self.samples.facts if self.samples else {})
+        return facts | self.answers.facts | (self.draws.facts if self.draws else {})
+
+    @property
+    def path(self) -> Path:
+        """What it was opened from."""
+        return self.answers.path
+
+    @property
+    def band(self) -> str:
+        """The band of the extinction; empty if it is not known."""
+        return self.answers.band
 
     @property
     def verdict(self) -> str:
@@ -105,7 +152,7 @@ class DustMap:
     @property
     def has_samples(self) -> bool:
         """Whether posterior samples answer."""
-        return self.samples is not None
+        return self.draws is not None
 
     @cached_property
     def density(self) -> Cube:
@@ -120,9 +167,7 @@ class DustMap:
         InputError
             If the map holds none.
         """
-        from pipelines.figures.sources import open_source
-
-        return open_source(self.path).cube()
+        return self.answers.cube()
 
     def plot(self, kind: str = "face-on", **options: Any) -> Figure:
         """Draw a figure of the map, as ``dustmap plot --kind`` does.
@@ -143,7 +188,7 @@ class DustMap:
         """
         from pipelines.figures.registry import PlotOptions, draw
 
-        return draw(self.path, kind, PlotOptions(**options))
+        return draw(self.answers, kind, PlotOptions(**options))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
         """Copy the map, for example one that was fitted without ``output``.
@@ -155,8 +200,6 @@ class DustMap:
         InputError
             If something stands there and ``overwrite`` is false.
         """
-        from pipelines.query.opening import open_map
-
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
                 shutil.copytree(self.path, folder, dirs_exist_ok=True)
@@ -165,13 +208,26 @@ class DustMap:
                 shutil.copyfile(self.path, file)
         return open_map(path)
 
+    def continued(self, other: Answers, beyond: str | None = None) -> DustMap:
+        """Return this map continued by another one where it ends.
+
+        Flags are then those of `FILLED_FLAGS`; see `pipelines.maps.continued`.
+        """
+        draws = self.draws and Continued.of(self.draws, other, beyond)
+        return DustMap(answers=Continued.of(self.answers, other, beyond), draws=draws)
+
+    def converted(self, change: Conversion | None) -> DustMap:
+        """Return this map in another band."""
+        draws = self.draws and self.draws.converted(change)
+        return DustMap(answers=self.answers.converted(change), draws=draws)
+
     def query(
         self,
         coords: SkyCoord,
         *,
         integrated: bool | None = None,
         mode: str = "mean",
-        pct: float | Sequence[float] | None = None,
+        pct: float | Sequence[float] | np.ndarray | None = None,
         total: bool = False,
         return_flags: bool = False,
         rng: np.random.Generator | None = None,
@@ -222,31 +278,35 @@ class DustMap:
             If a choice is missing, distances are, or the map does not hold the answer.
         """
         kinds = kinds_of(mode, integrated=integrated, pct=pct, total=total)
+        source = self.answers if kinds else self._drawn_from(mode, rng)
+        places, reached = _reached(source, coords, bool(integrated), total)
         if kinds:
-            asked = self._asked(self.source, coords, integrated, total)
-            columns = self.source.answers(kinds, asked.integrated, asked.within)
+            ask = source.extinction if integrated else source.density
+            found = ask(reached, kinds)
             listed = pct is not None and np.ndim(pct)
-            values = np.stack(columns, axis=-1) if listed else columns[0]
+            values = [found[kind] for kind in kinds]
+            values = np.stack(values, axis=-1) if listed else values[0]
         else:
-            source = self._drawn_from(mode, rng)
-            asked = self._asked(source, coords, integrated, total)
             chosen = rng if mode == "random_sample" else None
-            values = source.draws(asked.integrated, asked.within, chosen)
-        answer = asked.answer(values)
-        return (answer, self._flags(asked, answer)) if return_flags else answer
+            values = source.samples(reached, integrated=bool(integrated), rng=chosen)
+        answer = _quantity(places, values, bool(integrated))
+        if not return_flags:
+            return answer
+        return answer, self._flags(places, reached, values, bool(integrated))
 
     def summary(
         self, coords: SkyCoord, *, integrated: bool | None = None, total: bool = False
     ) -> tuple[dict[str, u.Quantity], np.ndarray]:
-        """``mean``, ``std`` and ``p2_5`` to ``p97_5`` by name, and the flags.
+        """Return ``mean``, ``std`` and ``p2_5`` to ``p97_5`` by name, and the flags.
 
         As `query` with each of these modes, in one reading.
         """
         kinds_of("mean", integrated=integrated, pct=None, total=total)
-        asked = self._asked(self.source, coords, integrated, total)
-        found = self.source.answers(KINDS, asked.integrated, asked.within)
-        answers = {name: asked.answer(part) for name, part in zip(KINDS, found)}
-        return answers, self._flags(asked, answers["mean"])
+        places, reached = _reached(self.answers, coords, bool(integrated), total)
+        ask = self.answers.extinction if integrated else self.answers.density
+        found = ask(reached, KINDS)
+        parts = {n: _quantity(places, found[n], bool(integrated)) for n in KINDS}
+        return parts, self._flags(places, reached, found["mean"], bool(integrated))
 
     def beam(
         self,
@@ -278,27 +338,23 @@ class DustMap:
         InputError
             If distances are missing, or the map holds no integrated extinction.
         """
-        source = self.samples or self.source
-        asked = self._asked(source, coords, True, False)
-        found = np.full((3, len(asked.places)), np.nan)
-        inside = np.zeros(len(asked.places), dtype=bool)
-        for start in range(0, len(inside), _BEAMS):
-            rows = np.arange(start, min(start + _BEAMS, len(inside)))
-            around = beam.around(asked.reached.select(rows))
-            held = source.box.contains(around.positions()).reshape(len(rows), -1)
-            inside[rows] = whole = held.all(axis=1)
-            within = around.select(np.repeat(whole, beam.directions))
-            if isinstance(source, MapStore):
-                (values,) = source.answers(("mean",), True, within)
+        source = self.draws or self.answers
+        places, reached = _reached(source, coords, True, False)
+        found = np.empty((3, len(places)))
+        for start in range(0, len(places), _BEAMS):
+            rows = np.arange(start, min(start + _BEAMS, len(places)))
+            around = beam.around(reached.select(rows))
+            if self.draws is None:
+                values = source.extinction(around, ("mean",))["mean"]
             else:
-                values = source.draws(True, within)
-            found[:, rows[whole]] = averaged(values, beam)
-        parts = (asked.places.restore(part) for part in found)
-        average = BeamAverage(*(u.Quantity(part, u.mag, copy=False) for part in parts))
+                values = source.samples(around, integrated=True)
+            found[:, rows] = averaged(values, beam)
+        # A beam that leaves the map has no scatter either.
+        found[:, np.isnan(found[0])] = np.nan
+        average = BeamAverage(*(_quantity(places, part, True) for part in found))
         if not return_flags:
             return average
-        asked = replace(asked, inside=inside & np.isfinite(found[0]))
-        return average, self._flags(asked, average.mean)
+        return average, self._flags(places, reached, found[0], True)
 
     def distance_at(
         self,
@@ -319,7 +375,7 @@ class DustMap:
         centre
             ``median`` or ``mean``: the curve that gives the distance itself.
         return_flags
-            Return flags beside it: see `pipelines.query.crossing.CROSSING_FLAGS`.
+            Return flags beside it: see `pipelines.maps.rays.CROSSING_FLAGS`.
 
         Returns
         -------
@@ -331,23 +387,15 @@ class DustMap:
         InputError
             If the map holds no integrated extinction, or an extinction is not positive.
         """
-        sky = self.source.sky if isinstance(self.source, MapStore) else None
-        if not isinstance(sky, Sky):
-            raise InputError(
-                f"{self.path}: the distance of an extinction is read off precomputed "
-                "curves: open the map store of `dustmap export RUN --zarr`"
-            )
         places = places_of(coords, total=True)
         values = check_extinction(extinction, places.shape)
-        found, flags = crossings(sky, places, values, centre)
+        found, flags = self.answers.crossings(places, values, centre)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
 
-    def _drawn_from(
-        self, mode: str, rng: np.random.Generator | None
-    ) -> PosteriorAnswers:
-        if self.samples is None:
+    def _drawn_from(self, mode: str, rng: np.random.Generator | None) -> Answers:
+        if self.draws is None:
             raise InputError(
                 f"mode={mode!r} needs posterior samples, which {self.path} does not "
                 "hold: name the run folder beside the map, "
@@ -358,42 +406,123 @@ class DustMap:
                 "mode='random_sample' takes rng=np.random.default_rng(seed), so that "
                 "the choice can be made again"
             )
-        return self.samples
+        return self.draws
 
-    def _asked(
-        self,
-        source: MapStore | PosteriorAnswers,
-        coords: SkyCoord,
-        integrated: bool | None,
-        total: bool,
-    ) -> _Asked:
-        """Places with infinite distances at the map's edge, and which are inside."""
-        places = reached = places_of(coords, total=total)
-        far = np.isposinf(places.distance)
-        if integrated:
-            reached = places.at(np.where(far, source.reach(places), places.distance))
-        elif far.any():
-            raise InputError(
-                "there is no density at an infinite distance; the extinction through "
-                "the whole map is integrated=True, total=True"
-            )
-        inside = source.box.contains(reached.positions())
-        return _Asked(
-            integrated=bool(integrated), places=places, reached=reached, inside=inside
-        )
-
-    def _flags(self, asked: _Asked, answer: u.Quantity) -> np.ndarray:
-        places, flags = asked.places, np.zeros(len(asked.places), dtype=FLAGS)
+    def _flags(
+        self, places: Places, reached: Places, values: np.ndarray, integrated: bool
+    ) -> np.ndarray:
+        """Flags of answers ``(n, ...)`` at places that were ``reached`` in the map."""
+        continued = FILLED in self.answers.kinds(integrated=integrated)
+        flags = np.zeros(len(places), dtype=FILLED_FLAGS if continued else FLAGS)
         # What has no value though it is in the box is not in the map either.
-        axes = tuple(range(len(places.shape), answer.ndim))
-        inside = asked.inside & np.isfinite(answer.value).all(axis=axes).reshape(-1)
-        within = asked.reached.select(inside)
-        unseen = self.source.unseen(within)
+        axes = tuple(range(1, values.ndim))
+        inside = np.asarray(np.isfinite(values).all(axis=axes))
+        within = reached.select(inside)
+        unseen = self.answers.support(within) <= 0
+        if continued:
+            ask = self.answers.extinction if integrated else self.answers.density
+            origin = ask(within, (FILLED,))[FILLED]
+            flags["filled"][inside] = origin != OWN
+            flags["joined"][inside] = origin == JOINED
+            # Those of the map's own part are not the place's.
+            unseen &= origin == OWN
         flags["inside"] = inside
         flags["no_distance"] = np.isnan(places.distance)
         flags["to_edge"] = np.isposinf(places.distance) & inside
         flags["unseen"][inside] = unseen
         # What is known of a pixel's ray is no news of a cell that is known itself.
-        beyond = within.distance > self.source.last_star(within)
+        beyond = within.distance > self.answers.last_star(within)
         flags["extrapolated"][inside] = unseen & beyond
         return places.restore(flags)
+
+
+def open_map(path: str | Path, *, samples: str | Path | None = None) -> DustMap:
+    """Open a map for questions.
+
+    Parameters
+    ----------
+    path
+        As of `pipelines.maps.opening.open_answers`: a map store, another export, or a
+        run folder.
+    samples
+        The run folder that answers ``mode="samples"`` beside a store.
+
+    Raises
+    ------
+    InputError
+        If it is no map, or the samples are those of another map or band.
+    """
+    answers = open_answers(path)
+    if answers.fit is not None or samples is None:
+        return of_answers(answers)
+    draws = open_run(samples)
+    if draws.band != answers.band:
+        raise InputError(
+            f"{path} is a map of {answers.band or 'an unnamed band'}, the samples "
+            f"are of {draws.band or 'an unnamed band'}: open the map that was exported "
+            "from this run as it is"
+        )
+    ours, theirs = answers.box, draws.box
+    if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
+        raise InputError(
+            f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
+            f"{theirs.lower} to {theirs.upper} pc: they are of another map"
+        )
+    return DustMap(answers=answers, draws=draws)
+
+
+def of_answers(answers: Answers) -> DustMap:
+    """Return a map, with its own posterior samples if it is a run."""
+    return DustMap(answers=answers, draws=None if answers.fit is None else answers)
+
+
+def _reached(
+    source: Answers, coords: SkyCoord, integrated: bool, total: bool
+) -> tuple[Places, Places]:
+    """Places as they came, and with infinite distances at the map's edge."""
+    places = places_of(coords, total=total)
+    if total and np.isinf(source.box.upper).any():
+        raise InputError(
+            "total=True ends at the edge of the map itself: do not fill that map"
+        )
+    far = np.isposinf(places.distance)
+    if integrated:
+        reach = source.reach(places) if far.any() else places.distance
+        return places, places.at(np.where(far, reach, places.distance))
+    if far.any():
+        raise InputError(
+            "there is no density at an infinite distance; the extinction through "
+            "the whole map is integrated=True, total=True"
+        )
+    return places, places
+
+
+def _quantity(places: Places, values: np.ndarray, integrated: bool) -> u.Quantity:
+    """Answers ``(n, ...)`` in the shape of the coordinates, with their unit."""
+    unit = u.mag if integrated else u.mag / u.pc
+    return u.Quantity(places.restore(values), unit, copy=False)
+
+
+def check_extinction(
+    extinction: u.Quantity | float | np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Extinctions [mag], flat, one for each coordinate.
+
+    Raises
+    ------
+    InputError
+        If one is not positive, the unit is none of extinction, or the shapes differ.
+    """
+    try:
+        values = u.Quantity(extinction, u.mag, dtype=np.float64).value
+        values = np.broadcast_to(values, shape).reshape(-1)
+    except (u.UnitConversionError, ValueError) as error:
+        raise InputError(
+            "expected one extinction [mag], or one for each of the coordinates, of "
+            f"shape {shape}: {error}"
+        ) from error
+    if not ((values > 0) & np.isfinite(values)).all():
+        raise InputError(
+            f"an extinction must be positive and finite [mag], got {extinction}"
+        )
+    return values

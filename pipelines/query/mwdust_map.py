@@ -12,9 +12,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.bands import wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.query.filling import FilledMap
-from pipelines.query.map import DustMap
-from pipelines.query.opening import open_map
+from pipelines.query.map import DustMap, open_map
 
 try:
     with warnings.catch_warnings():
@@ -38,20 +36,19 @@ class MwdustMap(_Base):
 
     def __init__(
         self,
-        path: str | Path | DustMap | FilledMap,
+        path: str | Path | DustMap,
         filter: str | None = None,
         sf10: bool = True,
         *,
         declare_band: str | None = None,
     ) -> None:
         super().__init__(filter=filter)
-        self.map = open_map(path) if isinstance(path, str | Path) else path
-        meta = {"extinction_band": self.map.band}
-        change = wanted_conversion(meta, "E(B-V)", declare_band)
+        dust = open_map(path) if isinstance(path, str | Path) else path
+        meta = {"extinction_band": dust.band}
+        self.map = dust.converted(wanted_conversion(meta, "E(B-V)", declare_band))
         # That package multiplies SFD98's E(B-V), of which 0.884 is the colour excess.
         scale = 1.0 if filter is None else float(aebv(filter, sf10=sf10))
-        self._factor = (1.0 if change is None else change.factor) * scale
-        self._factor /= float(aebv("E(B-V)"))
+        self._factor = scale / float(aebv("E(B-V)"))
         if not np.isfinite(self._factor):
             raise InputError(
                 f"mwdust has no coefficient of {filter!r} with sf10={sf10}: choose the "

@@ -12,15 +12,12 @@ import numpy as np
 from astropy.coordinates import SkyCoord
 
 import dustmap
-from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.query.answer_files import Described, answer_file
 from pipelines.query.beams import Beam
-from pipelines.query.filling import FilledMap
 from pipelines.query.map import FLAGS, DustMap
 from pipelines.query.targets import TargetTable
 
-AnyMap = DustMap | FilledMap
 Columns = dict[str, np.ndarray]
 Units = dict[str, str]
 _QUANTITIES = {True: ("extinction", "mag"), False: ("density", "mag/pc")}
@@ -46,9 +43,8 @@ class QueryOptions:
 
     ``integrated`` lists one quantity or both; without a ``mode`` the answer has mean,
     std and five quantiles. ``extinction`` [mag] asks for the distance where it is
-    reached instead, ``beam`` for the average of the extinction over it. ``change`` is
-    the conversion to the band of all extinctions; ``prefix`` comes before the names of
-    answers.
+    reached instead, ``beam`` for the average of the extinction over it; ``prefix``
+    comes before the names of answers.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -58,7 +54,6 @@ class QueryOptions:
     extinction: float | None = None
     beam: Beam | None = None
     seed: int = 0
-    change: Conversion | None = None
     prefix: str = ""
 
     @property
@@ -67,7 +62,7 @@ class QueryOptions:
         return self.total or self.extinction is not None
 
 
-def ask(dust: AnyMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
+def ask(dust: DustMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, Units]:
     """Columns of answers, shape ``(n,)`` each, and the units of those that have one.
 
     A row whose coordinates are NaN has no answer, and the flag ``no_position``.
@@ -86,20 +81,17 @@ def ask(dust: AnyMap, coords: SkyCoord, wanted: QueryOptions) -> tuple[Columns, 
 
 
 def _asked(
-    dust: AnyMap, coords: SkyCoord, wanted: QueryOptions
+    dust: DustMap, coords: SkyCoord, wanted: QueryOptions
 ) -> tuple[Columns, Units, np.ndarray]:
-    """Answers and flags at places that are known, in the band that is wanted."""
-    factor = 1.0 if wanted.change is None else wanted.change.factor
+    """Answers and flags at places that are known."""
     if wanted.extinction is not None:
-        value = wanted.extinction / factor
-        crossing, flags = dust.distance_at(coords, value, return_flags=True)
+        crossing, flags = dust.distance_at(coords, wanted.extinction, return_flags=True)
         parts = {n: part.value for n, part in zip(_CROSSING, crossing, strict=True)}
         return parts, dict.fromkeys(parts, "pc"), flags
     if wanted.beam is not None:
         average, flags = dust.beam(coords, wanted.beam, return_flags=True)
         parts = {
-            f"extinction_{name}": factor * part.value
-            for name, part in average._asdict().items()
+            f"extinction_{name}": part.value for name, part in average._asdict().items()
         }
         return parts, dict.fromkeys(parts, "mag"), flags
     columns, units = {}, {}
@@ -111,7 +103,7 @@ def _asked(
             flags = these
         elif "filled" in (these.dtype.names or ()):
             flags["filled"] |= these["filled"]
-        columns |= {f"{what}_{kind}": factor * values for kind, values in found.items()}
+        columns |= {f"{what}_{kind}": values for kind, values in found.items()}
         units |= {f"{what}_{kind}": unit for kind in found}
     return columns, units, flags
 
@@ -149,7 +141,7 @@ def rounded(columns: Columns) -> Columns:
 
 
 def write_answers(
-    dust: AnyMap,
+    dust: DustMap,
     targets: TargetTable,
     wanted: QueryOptions,
     output: Path,
@@ -167,7 +159,7 @@ def write_answers(
         answer has the name of a column.
     """
     about = {"program": "dustmap", "version": dustmap.__version__}
-    about |= {"map": dust.path.name, "band": band_of(dust, wanted)}
+    about |= {"map": dust.path.name, "band": dust.band}
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         write = None
@@ -186,11 +178,6 @@ def write_answers(
         if write is None:
             raise InputError("there is no row to ask the map at")
     return counts
-
-
-def band_of(dust: AnyMap, wanted: QueryOptions) -> str:
-    """The band of the answers; empty where nobody said."""
-    return dust.band if wanted.change is None else wanted.change.target
 
 
 def _require_new(answers: Columns, targets: TargetTable) -> None:
@@ -254,7 +241,7 @@ _FLAG_TEXTS = {
 
 
 def _quantity(
-    dust: AnyMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
+    dust: DustMap, coords: SkyCoord, wanted: QueryOptions, integrated: bool
 ) -> tuple[Columns, np.ndarray]:
     if wanted.mode is None:
         parts, flags = dust.summary(coords, integrated=integrated, total=wanted.total)

@@ -13,8 +13,8 @@ from pipelines.base.calibration import Calibration, calibrate
 from pipelines.catalog.schema import read_stars
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, LineOfSight, SkyMaps, usual_ends
-from pipelines.figures.sources import Source
-from pipelines.products import provenance
+from pipelines.maps.provenance import provenance
+from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.storage.metrics import Record, read_metrics
@@ -85,7 +85,7 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
         If a run or an export is incomplete or was altered.
     """
     run = read_run(path)
-    source = Source(path=path, run=run)
+    source = RunMap.of(run)
     cube = source.cube()
     ends = usual_ends(cube.y)
     through = {along: source.columns(along, two) for along, two in ends.items()}
@@ -94,7 +94,7 @@ def gather(path: Path, *, nside: int | None = None) -> ReportData:
     return ReportData(
         run=run,
         cube=cube,
-        sky=source.skymaps(None, nside),
+        sky=source.sky_maps(None, nside),
         columns=through,
         lines=source.lines(None),
         records=read_metrics(run.path / "metrics.jsonl"),

@@ -28,7 +28,7 @@ from dustmap.functionals import PointValues
 from dustmap.models.base import ForwardModel
 from dustmap.posterior import Posterior
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box, nearest_cells
+from pipelines.base.geometry import Box
 from pipelines.model.forward import build_model
 from pipelines.model.plan import Plan
 from pipelines.run.facts import as_html, as_text, run_facts
@@ -77,16 +77,12 @@ class Run:
 
         That of the finest grid there; zero outside the box.
         """
-        found = np.zeros(points.shape[:-1])
-        grids = self.plan.grids
-        for grid, support in zip(grids, self.supports, strict=True):
-            values = support.reshape(grid.shape).numpy()
-            near = nearest_cells(values, grid.origin, grid.spacing, points)
-            inside = grid.contains(torch.from_numpy(points.reshape(-1, 3))).numpy()
-            # The coarsest counts on its faces, where rounding may pass them.
-            own = inside.reshape(found.shape) | (grid is grids[0])
-            found = np.where(own, near, found)
-        return found
+        flat = points.reshape(-1, 3)
+        found = np.zeros(len(flat))
+        for level, rows, index in self.plan.nested_grids.nearest(flat):
+            values = self.supports[level].reshape(self.plan.grids[level].shape).numpy()
+            found[rows] = values[tuple(index.T)]
+        return found.reshape(points.shape[:-1])
 
     @property
     def supports(self) -> tuple[Tensor, ...]:

@@ -17,8 +17,8 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+from pipelines.maps.stored import open_store
 from pipelines.query import DustMap, open_map
-from pipelines.query.store import open_store
 
 TASKS: dict[str, Callable[[DustMap, SkyCoord], object]] = {
     "extinction": lambda m, c: m.query(c, integrated=True),

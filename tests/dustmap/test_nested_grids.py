@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+import dustmap
 from dustmap.grid import Grid
 from dustmap.nested_grids import NestedGrids
 
@@ -160,3 +163,17 @@ def test_values_of_other_shapes_are_refused():
         THREE.sample(values[:2], x)
     with pytest.raises(ValueError, match="shapes"):
         THREE.sample([array.T for array in values], x)
+
+
+def test_the_mathematics_is_reached_by_name_and_loaded_when_it_is_used():
+    assert {"Grid", "NestedGrids", "Matern32", "LogNormal", "infer"} <= set(
+        dir(dustmap)
+    )
+    assert dustmap.Grid is Grid and dustmap.NestedGrids is NestedGrids
+    assert all(getattr(dustmap, name) is not None for name in dustmap.__all__)
+    with pytest.raises(AttributeError, match="Gird"):
+        dustmap.Gird  # noqa: B018  # pyright: ignore
+    program = (
+        "import dustmap, sys; assert not {'torch', 'pipelines'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

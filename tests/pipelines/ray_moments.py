@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.products.cumulative import RayIntegrals
+from pipelines.maps.integrals import RayIntegrals
 from pipelines.run.folder import Run
 
 

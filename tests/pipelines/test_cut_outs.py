@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
+from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import Integrated
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.products.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 
 
 def place(x, y, z):

@@ -6,8 +6,8 @@ from scipy.interpolate import RegularGridInterpolator
 
 from pipelines.figures import density_slice, face_on
 from pipelines.figures.integrals import integral
-from pipelines.products import columns, map_cube
-from pipelines.products.cumulative import RayIntegrals
+from pipelines.maps.density import columns, map_cube
+from pipelines.maps.integrals import RayIntegrals
 from pipelines.report.view import thinned
 
 

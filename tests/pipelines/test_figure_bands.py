@@ -14,17 +14,20 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.figures.cuts import Cut, cut_sky
 from pipelines.figures.registry import PlotOptions, draw
-from pipelines.figures.sources import Source, open_source
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.answers import Answers
+from pipelines.maps.opening import open_answers
+from pipelines.maps.run_map import RunMap
+from pipelines.maps.stored import of_cube
 
 RATIO = factor("A_V", "E(BP-RP)")
 L, B = np.array([20.0, 100.0]), np.array([-5.0, 5.0])
 
 
 @pytest.fixture(scope="module")
-def source(positive_run) -> Source:
+def source(positive_run) -> Answers:
     """A run whose catalogue states no band."""
-    return Source(path=positive_run.path, run=positive_run)
+    return RunMap.of(positive_run)
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +51,13 @@ def assert_scaled(first, second, ratio):
 
 def test_all_that_figures_read_of_a_run_is_converted(source):
     other = source.in_band("E(GBP-GRP)", "A_V")
-    assert (source.band, other.band) == ("", "E(BP-RP)")
+    assert (source.known_band, other.band) == ("", "E(BP-RP)")
     assert_scaled(source.cube(), other.cube(), RATIO)
     assert other.cube().meta["extinction_band"] == "E(BP-RP)"
     plain, changed = source.columns("z"), other.columns("z")
     assert plain is not None and changed is not None
     assert_scaled(plain, changed, RATIO)
-    assert_scaled(source.skymaps([200.0], 4), other.skymaps([200.0], 4), RATIO)
+    assert_scaled(source.sky_maps([200.0], 4), other.sky_maps([200.0], 4), RATIO)
     (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (source, other))
     names = ("mean", "std", "median", "inner", "outer", "star_extinction", "star_error")
     for name in names:
@@ -70,14 +73,14 @@ def test_all_that_figures_read_of_a_run_is_converted(source):
 
 
 def test_all_that_figures_read_of_a_store_is_converted(stores):
-    plain = open_source(stores["A_V"])
+    plain = open_answers(stores["A_V"])
     other = plain.in_band("E(BP-RP)")
     assert (plain.band, other.band) == ("A_V", "E(BP-RP)")
     assert_scaled(plain.cube(), other.cube(), RATIO)
     first, second = plain.columns("z"), other.columns("z")
     assert first is not None and second is not None
     assert_scaled(first, second, RATIO)
-    assert_scaled(plain.skymaps([150.0], None), other.skymaps([150.0], None), RATIO)
+    assert_scaled(plain.sky_maps([150.0], None), other.sky_maps([150.0], None), RATIO)
     (line,), (scaled,) = (one.lines([(20.0, -5.0)]) for one in (plain, other))
     np.testing.assert_allclose(scaled.mean, RATIO * line.mean, rtol=1e-6)
     for quantity in ("density", "extinction"):
@@ -87,7 +90,7 @@ def test_all_that_figures_read_of_a_store_is_converted(stores):
 
 
 def test_a_store_in_the_run_s_folder_does_not_change_the_run_s_band(stores, source):
-    beside = open_source(stores["run"]).in_band("A_V", "A_V")
+    beside = open_answers(stores["run"]).in_band("A_V", "A_V")
     assert_scaled(source.cube(), beside.cube(), 1.0)
     plain, columns = source.columns("z"), beside.columns("z")
     assert plain is not None and columns is not None
@@ -95,21 +98,29 @@ def test_a_store_in_the_run_s_folder_does_not_change_the_run_s_band(stores, sour
 
 
 def test_a_second_map_of_a_known_band_is_converted_to_that_of_the_first(stores):
-    first = open_source(stores["A_V"]).in_band("A_Ks")
-    for second in (open_source(stores["A_V"]), open_source(stores["run"] / "map.zarr")):
-        brought, scale = second.beside(first, None)
+    first = open_answers(stores["A_V"]).in_band("A_Ks")
+    for second in (
+        open_answers(stores["A_V"]),
+        open_answers(stores["run"] / "map.zarr"),
+    ):
+        brought, scale = second.beside(first)
         assert scale == 1.0
         assert_scaled(first.cube(), brought.cube(), 1.0)
     # One that states none is taken to be of the first one's own band.
-    assert first.density is not None
-    bare = Source(path=Path("b"), density=replace(first.density, meta={}))
-    assert bare.beside(first, None)[1] == factor("A_V", "A_Ks")
-    assert bare.beside(first, 3.1)[1] == 3.1 * factor("A_V", "A_Ks")
+    bare = of_cube(Path("b"), replace(first.cube(), meta={}))
+    assert bare.beside(first)[1] == factor("A_V", "A_Ks")
+    named = replace(bare, band="A_V").converted(None, 3.1)
+    assert named.beside(first, convert=False) == (named, factor("A_V", "A_Ks"))
 
 
 def test_the_colours_are_of_converted_numbers(stores):
     images = [
-        np.asarray(draw(stores["A_V"], "slice", options).axes[0].images[0].get_array())
+        np.asarray(
+            draw(open_answers(stores["A_V"]), "slice", options)
+            .axes[0]
+            .images[0]
+            .get_array()
+        )
         for options in (PlotOptions(), PlotOptions(band="E(BP-RP)"))
     ]
     np.testing.assert_allclose(images[1], RATIO * images[0], rtol=1e-5)
@@ -131,4 +142,4 @@ def test_bands_that_are_not_known_or_contradict_are_refused(stores, tmp_path, co
         assert done.exit_code == 2 and message in done.output, words
         assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="not an extinction band"):
-        draw(stores["A_V"], "slice", PlotOptions(band="foo"))
+        draw(open_answers(stores["A_V"]), "slice", PlotOptions(band="foo"))

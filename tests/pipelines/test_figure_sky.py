@@ -8,7 +8,6 @@ import pytest
 
 from pipelines.cubes.sky import Integrated, SkyMaps
 from pipelines.figures import sky
-from pipelines.figures.rays import informed_rays
 from pipelines.figures.skypanels import healpix_sky
 
 NSIDE = 8
@@ -81,7 +80,7 @@ def test_rays_are_chosen_where_stars_look_far_through_dust():
     stored = Integrated(
         distance=distance, arrays={"mean": mean, "std": mean}, last_star=last
     )
-    chosen = informed_rays(SkyMaps.of(stored, {}))
+    chosen = SkyMaps.of(stored, {}).informed_directions()
     expected = [(L[p], B[p]) for p in wanted]
     np.testing.assert_allclose([chosen[0], chosen[3]], expected)
     assert 60.0 <= chosen[1][0] < 120.0 and abs(chosen[1][1]) < 5.0

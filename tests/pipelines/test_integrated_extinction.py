@@ -14,12 +14,16 @@ from dustmap.moments import Moments
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.sky import Integrated
+from pipelines.maps import integrals as outwards
+from pipelines.maps.integrals import RayIntegrals, outward_summaries
+from pipelines.maps.sky import (
+    integrated,
+    last_star,
+    pixel_directions,
+    ray_distances,
+    ray_nside,
+)
 from pipelines.model.observations import rays
-from pipelines.products import cumulative as outwards
-from pipelines.products import integrated, segments
-from pipelines.products.cumulative import RayIntegrals, outward_summaries
-from pipelines.products.integrated import last_star
-from pipelines.products.reach import pixel_directions, ray_distances, ray_nside
 from pipelines.run.predict import predict_columns
 
 SPACING = 70.0
@@ -174,7 +178,7 @@ def test_quantiles_are_those_of_the_logarithm_of_the_integral(positive):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(outwards, "_SEGMENTS"), (segments, "_DENSITIES")]
+    ("module", "name"), [(outwards, "_SEGMENTS"), (outwards, "_DENSITIES")]
 )
 def test_how_the_work_is_cut_up_does_not_matter(
     monkeypatch, positive_run, module, name

@@ -26,8 +26,8 @@ from pipelines.figures.integrals import integral
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_columns, read_zarr
-from pipelines.products import columns, map_cube
-from pipelines.products.reach import ray_distances
+from pipelines.maps.density import columns, map_cube
+from pipelines.maps.sky import ray_distances
 from pipelines.run.folder import Run, read_run
 from pipelines.verify import verify
 

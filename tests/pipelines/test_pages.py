@@ -29,12 +29,13 @@ from pipelines.figures.projections import Gnomonic, Mollweide, Orthographic
 from pipelines.figures.registry import KINDS, PlotOptions, draw, plot
 from pipelines.figures.regridding import regridded, shared_range
 from pipelines.figures.scales import colour_scale
-from pipelines.figures.sources import MissingError, open_source
 from pipelines.figures.style import band_of, band_symbol
 from pipelines.formats.fits import write_fits
 from pipelines.formats.zarr import write_zarr
-from pipelines.products import columns
-from pipelines.products import lines_of_sight as find_lines
+from pipelines.maps.answers import MissingError
+from pipelines.maps.density import columns
+from pipelines.maps.opening import open_answers
+from pipelines.maps.sky import lines_of_sight as find_lines
 
 
 def make_cube(**arrays):
@@ -84,7 +85,7 @@ WIDTHS = (80.0, 88.0, 120.0, 140.0, 180.0, 400.0)
 def drawn(run, other, width):
     """Every figure of a run that there is, by its kind."""
     options = PlotOptions(width=width, other=other, dpi=60, distances=(70.0, 300.0))
-    source, found = open_source(run.path), {}
+    source, found = open_answers(run.path), {}
     for kind, (_, drawing) in KINDS.items():
         with suppress(MissingError):
             found[kind] = drawing(source, options)
@@ -363,7 +364,7 @@ def test_a_second_map_is_whatever_compare_takes(tmp_path, command):
     done = command(f"{words} --other {tmp_path}/other.npz --factor 0.5")
     assert done.exit_code == 0, done.output
     options = PlotOptions(other=tmp_path / "other.npz", factor=0.5)
-    drawn = draw(tmp_path / "map.zarr", "compare", options)
+    drawn = draw(open_answers(tmp_path / "map.zarr"), "compare", options)
     images = {
         axes.images[0].colorbar.ax.get_xlabel(): axes.images[0].get_array()
         for axes in drawn.axes
@@ -406,7 +407,7 @@ def test_lines_of_a_run_go_where_they_are_told(tmp_path, positive_run):
 def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
     positive_run, tmp_path, command
 ):
-    path = positive_run.path
+    path, source = positive_run.path, open_answers(positive_run.path)
     look = "--panel relative-error --vmin 0.1 --vmax 0.7 --cmap viridis --dpi 50"
     done = command(f"plot {path} -o {tmp_path}/out --nside 8 {look}")
     assert done.exit_code == 0, done.output
@@ -415,11 +416,11 @@ def test_a_panel_is_drawn_alone_with_the_colours_asked_for(
     assert re.findall(r"left out: (\S+):", done.stderr) == ["los", "slice"]
     options = PlotOptions(panel="std", vmax=0.4, cmap="viridis", dpi=50.0)
     for kind in ("face-on", "edge-on"):
-        (image,) = (axes.images[0] for axes in panels(draw(path, kind, options)))
+        (image,) = (axes.images[0] for axes in panels(draw(source, kind, options)))
         assert image.get_clim() == (0.0, 0.4) and image.cmap.name == "viridis"
         assert "std of the extinction" in image.colorbar.ax.get_xlabel()
     options = PlotOptions(vmin=-0.1, vmax=3.0)
-    first, std = (axes.images[0] for axes in panels(draw(path, "face-on", options)))
+    first, std = (axes.images[0] for axes in panels(draw(source, "face-on", options)))
     assert first.get_clim() == (-0.1, 3.0) and std.get_clim() != (-0.1, 3.0)
     for more, message in (
         ("--kind slice --panel std", "choose --panel from mean"),

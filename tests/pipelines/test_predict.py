@@ -10,8 +10,8 @@ import torch
 
 from dustmap.functionals import PointValues
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
+from pipelines.maps.sky import lines_of_sight
 from pipelines.model.observations import rays
-from pipelines.products import lines_of_sight
 from pipelines.run.predict import predict_columns
 
 KINDS = ["mean", "std", "p2_5", "p16", "p50", "p84", "p97_5"]

@@ -16,15 +16,15 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix
-from pipelines.model.observations import rays
-from pipelines.products import (
+from pipelines.maps.density import map_cube
+from pipelines.maps.sky import (
     default_directions,
     default_distances,
     default_nside,
     lines_of_sight,
-    map_cube,
     sky_maps,
 )
+from pipelines.model.observations import rays
 from pipelines.run.predict import predict_columns
 
 SPACING = 70.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import healpy
 import numpy as np
@@ -20,21 +21,19 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig, load_config
-from pipelines.export.exporters import export_run
-from pipelines.export.filling import fill_integrals
+from pipelines.export.exporters import RunProducts, export_run
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.fit.mapping import first_settings
 from pipelines.formats.zarr import write_zarr
+from pipelines.maps.density import columns, map_cube
+from pipelines.maps.integrals import RayIntegrals, outward_summaries
+from pipelines.maps.others import QueriedMap
+from pipelines.maps.run_map import RunMap
+from pipelines.maps.sky import default_nside, integrated, pixel_directions, shell_maps
 from pipelines.model.observations import outward_rays
-from pipelines.others import OtherMap
-from pipelines.products.cumulative import RayIntegrals, outward_summaries
-from pipelines.products.density import columns, map_cube
-from pipelines.products.integrated import integrated
-from pipelines.products.reach import default_nside, pixel_directions
-from pipelines.products.shells import shell_maps
-from pipelines.query import DustMap, open_map
-from pipelines.query.posterior import PosteriorAnswers
+from pipelines.query import open_map
+from pipelines.query.map import of_answers
 from pipelines.run.folder import Run, read_run
 from pipelines.run.predict import predict_columns
 from pipelines.run.residual import (
@@ -167,8 +166,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     for name in {*store.arrays} - {"std"}:
         assert (np.diff(store.arrays[name], axis=1) >= 0).all(), name
     write_zarr(tmp_path / "map.zarr", map_cube(random_map), store)
-    answers = PosteriorAnswers(random_map)
-    of_run = DustMap(path=random_map.path, source=answers, samples=answers)
+    of_run = of_answers(RunMap.of(random_map))
     of_store = open_map(tmp_path / "map.zarr")
     attributes = json.loads((tmp_path / "map.zarr/zarr.json").read_text())["attributes"]
     assert attributes["integrated"]["isotonic_regression"] == told
@@ -185,13 +183,23 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
             assert falls(coords, dust.query(coords, **asked).value) < 1e-12, pct
     draws = of_run.query(coords, integrated=True, mode="samples").value
     assert falls(coords, draws) < 1e-12
-    other = OtherMap(
-        density=np.zeros_like, extinction=lambda points: 1e-9 * points[:, 0]
-    )
+
+    class Small:
+        def query(self, coords: SkyCoord) -> np.ndarray:
+            return 1e-9 * coords.distance.pc
+
+    other = QueriedMap(path=Path("other"), source=Small(), integrated=True)
     pixels = np.nonzero((np.diff(store.arrays["p50"]) == 0).any(axis=1))[0]
     arrays = {name: values[pixels] for name, values in store.arrays.items()}
-    where = ("stars", pixel_directions(32)[pixels], distances)
-    filled, _ = fill_integrals(random_map, other, *where, arrays)
+    products = RunProducts(
+        wanted=frozenset(),
+        run=random_map,
+        options=ExportOptions(fill=other, fill_beyond="stars"),
+        change=None,
+        meta={},
+    )
+    towards = pixel_directions(32)[pixels]
+    filled, _ = products.filled(towards, distances, arrays)
     for name in {*filled} - {"std"}:
         assert (np.diff(filled[name], axis=1) >= 0).all(), name
     # Each place by itself: there is something to project.
@@ -203,8 +211,7 @@ def test_intervals_of_whole_rays_hold_as_many_as_those_of_single_places(
     run: Run,
 ) -> None:
     stars, true = sky(300, 2)
-    answers = PosteriorAnswers(run)
-    dust = DustMap(path=run.path, source=answers, samples=answers)
+    dust = of_answers(RunMap.of(run))
     places = SkyCoord(
         l=np.repeat(stars.l[:, None], 10, axis=1) * u.deg,
         b=np.repeat(stars.b[:, None], 10, axis=1) * u.deg,

@@ -15,10 +15,10 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
 from pipelines.cubes.sky import ShellMaps
-from pipelines.figures.sources import open_source
+from pipelines.figures.registry import plot
 from pipelines.formats.healpix import read_shells, write_shells
+from pipelines.maps.sky import rays_across, shell_maps
 from pipelines.model.observations import rays
-from pipelines.products.shells import rays_across, shell_maps
 
 EDGES = np.array([0.0, 100.0, 200.0, 400.0, 500.0])
 CLOUD = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
@@ -140,8 +140,8 @@ def test_shells_no_ray_reaches_are_refused(cloud_run):
 
 def test_shells_are_not_drawn_and_that_is_said(positive_shells, tmp_path):
     write_shells(tmp_path / "shells.fits", positive_shells)
-    with pytest.raises(InputError, match=r"shells, which are not drawn: name the run"):
-        open_source(tmp_path / "shells.fits")
+    with pytest.raises(InputError, match=r"no figure: .*a run"):
+        plot(tmp_path / "shells.fits", tmp_path / "figures")
 
 
 def test_shells_come_back(positive_shells, tmp_path):

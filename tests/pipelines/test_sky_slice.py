@@ -13,11 +13,12 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.cuts import Cut, seen_sky
-from pipelines.figures.sources import Source, open_source
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import write_healpix
 from pipelines.formats.zarr import write_zarr
-from pipelines.products.integrated import last_star
+from pipelines.maps.opening import open_answers
+from pipelines.maps.sky import last_star
+from pipelines.maps.stored import of_cube
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/sky_slice.py"
 
@@ -140,11 +141,11 @@ def test_where_no_star_looks_is_known(folder, positive_run):
     cube = Cube(x=axis, y=axis, z=axis, arrays=known)
     sphere = Cut(quantity="density", distance=250.0)
     places = np.array([10.0, 10.0]), np.array([60.0, -60.0])
-    seen = seen_sky(Source(path=folder / "some", density=cube), sphere)
+    seen = seen_sky(of_cube(folder / "some", cube), sphere)
     assert [value > 0 for value in seen(*places)] == [True, False]
-    assert seen_sky(open_source(folder / "map.zarr"), sphere) is None
+    assert seen_sky(open_answers(folder / "map.zarr"), sphere) is None
     far = Cut(quantity="extinction", distance=0.9 * positive_run.box.upper[0])
-    source, b = open_source(positive_run.path), np.zeros(4)
+    source, b = open_answers(positive_run.path), np.zeros(4)
     reach = seen_sky(source, far)(np.arange(0, 360, 90.0), b)
     ends = last_star(positive_run, unit_vectors(np.arange(0, 360, 90.0), b))
     inside = np.isfinite(reach)

@@ -16,7 +16,7 @@ from pipelines.bands import (
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Integrated
-from pipelines.products.provenance import convert
+from pipelines.maps.provenance import convert
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)

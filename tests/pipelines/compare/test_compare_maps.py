@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import one_cloud
@@ -15,15 +16,12 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.compare import compare_map
 from pipelines.compare.maps import seen_cells
 from pipelines.cubes.cube import Cube
-from pipelines.others import (
-    OtherMap,
-    cube_map,
-    open_package,
-    queried_map,
-    read_npz,
-    run_map,
-)
-from pipelines.products import map_cube
+from pipelines.maps.answers import Answers
+from pipelines.maps.density import map_cube
+from pipelines.maps.others import QueriedMap, open_package, read_npz
+from pipelines.maps.places import Places
+from pipelines.maps.run_map import RunMap
+from pipelines.maps.stored import of_cube
 
 PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])
 
@@ -55,14 +53,23 @@ class Asked:
         return values if self.bare else values * u.mag
 
 
-def queried(*, integrated: bool, **options) -> OtherMap:
-    return queried_map(
-        Asked(integrated=integrated, **options),
+def queried(*, integrated: bool, **options) -> Answers:
+    return QueriedMap(
+        path=Path("asked"),
+        source=Asked(integrated=integrated, **options),
         integrated=integrated,
-        factor=3.1,
         options={"mode": "median"},
         step=5.0,
-    )
+    ).converted(None, 3.1)
+
+
+def at(other: Answers, name: str, points=PLACES) -> np.ndarray:
+    kind = other.central(integrated=name == "extinction")
+    return getattr(other, name)(Places.of_points(points), (kind,))[kind]
+
+
+def cube_map(cube: Cube, factor=1.0, *, blank=True) -> Answers:
+    return of_cube(Path("cube"), cube, blank=blank).converted(None, factor)
 
 
 @pytest.mark.parametrize("integrated", [True, False])
@@ -70,7 +77,7 @@ def queried(*, integrated: bool, **options) -> OtherMap:
 def test_a_queried_map_gives_both_whatever_it_gives(integrated, bare):
     other = queried(integrated=integrated, bare=bare)
     for name in ("extinction", "density"):
-        found = getattr(other, name)(PLACES)
+        found = at(other, name)
         np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=2e-3)
 
 
@@ -84,7 +91,7 @@ def test_a_cube_gives_both_in_its_unit_times_the_factor(truth):
     )
     other = cube_map(per_kpc, factor=2.0)
     for name in ("extinction", "density"):
-        found = getattr(other, name)(PLACES)
+        found = at(other, name)
         np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=0.04)
 
 
@@ -93,9 +100,9 @@ def test_rays_without_any_dust_are_outside_the_footprint(truth):
     half = np.where(x > 0, truth.arrays["density"], 0.0)
     holes = Cube(x=truth.x, y=truth.y, z=truth.z, arrays={"density": half})
     places = np.vstack([PLACES, [[-300.0, 0.0, 0.0]]])
-    known = np.isfinite(cube_map(holes).extinction(places))
+    known = np.isfinite(at(cube_map(holes), "extinction", places))
     np.testing.assert_array_equal(known, [True, True, False, False])
-    assert np.isfinite(cube_map(holes, blank=False).density(places)).all()
+    assert np.isfinite(at(cube_map(holes, blank=False), "density", places)).all()
 
 
 def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
@@ -123,7 +130,7 @@ def test_a_run_agrees_with_the_cube_of_its_own_map(positive_run):
 
 
 def test_a_run_agrees_with_itself(positive_run):
-    found = compare_map(positive_run, run_map(positive_run), generator=rng())
+    found = compare_map(positive_run, RunMap.of(positive_run), generator=rng())
     own = found.numbers["extinction, median"]
     assert own["correlation"] == pytest.approx(1)
     assert own["RMS difference"] < 1e-6
@@ -188,15 +195,9 @@ def test_many_values_for_a_place_are_refused():
         def query(self, coords, mode="samples"):
             return np.zeros((*coords.shape, 5))
 
-    many = queried_map(
-        Samples(integrated=True),
-        integrated=True,
-        factor=1.0,
-        options={},
-        step=5.0,
-    )
+    many = QueriedMap(path=Path("m"), source=Samples(integrated=True), integrated=True)
     with pytest.raises(InputError, match="one value each"):
-        many.extinction(PLACES)
+        at(many, "extinction")
 
 
 def test_too_few_common_cells_and_things_that_are_no_map_are_refused(positive_run):
@@ -232,7 +233,9 @@ def test_the_decoded_map_has_its_dust_in_the_plane(data_dir):
     # It ends south of a declination of -30 degrees, which is towards l = 300.
     other = cube_map(cube)
     places = 900.0 * unit_vectors(np.array([120.0, 300.0]), np.zeros(2))
-    np.testing.assert_array_equal(np.isfinite(other.extinction(places)), [True, False])
+    np.testing.assert_array_equal(
+        np.isfinite(at(other, "extinction", places)), [True, False]
+    )
 
 
 def test_packages_and_maps_that_are_not_there_are_named(monkeypatch):

@@ -13,7 +13,7 @@ from pipelines.formats.citation import (
     citation_block,
     cited_papers,
 )
-from pipelines.products.provenance import converted
+from pipelines.maps.provenance import converted
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,9 +12,9 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.sky import near_the_sun
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.figures.sources import open_source
 from pipelines.formats.zarr import read_columns, read_zarr, write_zarr
-from pipelines.products import columns
+from pipelines.maps.density import columns
+from pipelines.maps.opening import open_answers
 from pipelines.run.folder import Run
 
 
@@ -48,7 +48,7 @@ def test_xarray_knows_what_columns_lie_on(store):
 
 
 def test_figures_of_a_store_have_its_columns(store):
-    source, cube = open_source(store), read_zarr(store)
+    source, cube = open_answers(store), read_zarr(store)
     shown = source.columns("z")
     assert shown is not None
     np.testing.assert_array_equal(

@@ -13,7 +13,7 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_fits, write_fits
-from pipelines.products.provenance import converted
+from pipelines.maps.provenance import converted
 
 
 def make_cube(values=None, meta=None):

@@ -18,7 +18,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
 from pipelines.formats.vtk import read_vti, write_vti
-from pipelines.products import map_cube
+from pipelines.maps.density import map_cube
 
 with warnings.catch_warnings():
     # Of names that a newer astropy gives up.

@@ -9,8 +9,8 @@ from astropy.table import Table
 
 import dustmap
 from pipelines.base.errors import InputError
+from pipelines.maps.places import places_of
 from pipelines.query.beams import Beam, averaged
-from pipelines.query.places import places_of
 
 
 def at(lon, lat, distance):

@@ -1,5 +1,7 @@
 """A map continued by another: no jump, and every answer says where it is from."""
 
+from pathlib import Path
+
 import healpy
 import numpy as np
 import pytest
@@ -11,25 +13,36 @@ from astropy.table import Table
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.fits import read_fits, write_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.vtk import read_vti
-from pipelines.others import OtherMap, cube_map
-from pipelines.query.filling import FilledMap
+from pipelines.maps.continued import Continued
+from pipelines.maps.others import QueriedMap
+from pipelines.maps.places import Places
+from pipelines.maps.stored import of_cube
 
 LEVEL = 5e-3
-EVEN = OtherMap(
-    density=lambda points: np.full(len(points), LEVEL),
-    extinction=lambda points: LEVEL * np.linalg.norm(points, axis=-1),
-)
-BLIND = OtherMap(
-    density=lambda points: np.full(len(points), np.nan),
-    extinction=lambda points: np.full(len(points), np.nan),
-)
+
+
+class Even:
+    """The same density everywhere, known as far as a distance [pc]."""
+
+    def __init__(self, reach=np.inf):
+        self.reach = reach
+
+    def query(self, coords):
+        far = coords.distance.pc
+        return np.where(far < self.reach, LEVEL * far, np.nan)
+
+
+def queried(source):
+    return QueriedMap(path=Path("other"), source=source, integrated=True)
+
+
+EVEN, BLIND = queried(Even()), queried(Even(reach=0.0))
 
 
 def at(lon, lat, distance):
@@ -51,7 +64,7 @@ def dust(store):
 @pytest.mark.parametrize("beyond", ["box", "stars"])
 @pytest.mark.parametrize("mode", ["mean", "median", "std"])
 def test_the_extinction_goes_on_without_a_jump(dust, beyond, mode):
-    filled = FilledMap(own=dust, other=EVEN, beyond=beyond)
+    filled = dust.continued(EVEN, beyond)
     far = np.linspace(10.0, 900.0, 400)
     where = at(np.full(400, 33.0), np.full(400, 4.0), far)
     found, flags = filled.query(where, integrated=True, mode=mode, return_flags=True)
@@ -76,18 +89,18 @@ def test_the_extinction_goes_on_without_a_jump(dust, beyond, mode):
 
 
 def test_densities_fill_holes_and_what_is_outside(dust):
-    filled = FilledMap(own=dust, other=EVEN)
+    filled = dust.continued(EVEN)
     where = at([0.0, 0.0, 90.0], [0.0, 0.0, 0.0], [100.0, 450.0, 1000.0])
     found, flags = filled.query(where, integrated=False, return_flags=True)
     assert flags["filled"].tolist() == [False, True, True]
-    assert found.value[1:].tolist() == [LEVEL, LEVEL]
+    np.testing.assert_allclose(found.value[1:], LEVEL)
     assert found[0] == dust.query(where[0], integrated=False)
     error = filled.query(where, integrated=False, mode="std").value
     assert np.isfinite(error).tolist() == [True, False, False]
 
 
 def test_what_the_other_does_not_know_stays_as_it_was(dust):
-    filled = FilledMap(own=dust, other=BLIND)
+    filled = dust.continued(BLIND)
     where = at([10.0, 10.0], [0.0, 0.0], [100.0, 5000.0])
     for integrated in (True, False):
         found, flags = filled.query(where, integrated=integrated, return_flags=True)
@@ -96,13 +109,7 @@ def test_what_the_other_does_not_know_stays_as_it_was(dust):
 
 
 def test_beyond_both_maps_nothing_is_known(dust):
-    near = OtherMap(
-        density=lambda points: np.full(len(points), np.nan),
-        extinction=lambda points: np.where(
-            np.linalg.norm(points, axis=-1) < 1000.0, 1e-3, np.nan
-        ),
-    )
-    filled = FilledMap(own=dust, other=near)
+    filled = dust.continued(queried(Even(reach=1000.0)))
     where = at([10.0, 10.0], [0.0, 0.0], [800.0, 2000.0])
     parts, flags = filled.summary(where, integrated=True)
     for values in parts.values():
@@ -110,11 +117,11 @@ def test_beyond_both_maps_nothing_is_known(dust):
     assert flags["inside"].tolist() == [True, False]
     # Those of the edge of the map are not those of places beyond it.
     assert not flags["unseen"].any() and not flags["extrapolated"].any()
-    assert "filled beyond its box" in repr(filled)
+    assert "beyond its box" in repr(filled)
 
 
 def test_shapes_quantiles_and_missing_distances(dust):
-    filled = FilledMap(own=dust, other=EVEN)
+    filled = dust.continued(EVEN)
     shaped = at(np.full((2, 3), 5.0), np.zeros((2, 3)), np.full((2, 3), 800.0))
     found = filled.query(shaped, integrated=True, mode="percentile", pct=[16, 50, 84])
     assert found.shape == (2, 3, 3) and (np.diff(found.value, axis=-1) > 0).all()
@@ -127,7 +134,7 @@ def test_shapes_quantiles_and_missing_distances(dust):
     with pytest.raises(InputError, match="total"):
         filled.query(shaped, integrated=True, total=True)
     with pytest.raises(InputError, match="box or stars"):
-        FilledMap(own=dust, other=EVEN, beyond="moon")
+        dust.continued(EVEN, "moon")
     with pytest.raises(InputError):
         filled.distance_at(shaped, 0.1)
 
@@ -178,7 +185,7 @@ def test_an_object_of_another_package_fills_a_map(dust):
 def test_exported_maps_say_where_every_value_is_from(
     positive_run, other_file, tmp_path
 ):
-    other = cube_map(read_fits(other_file))
+    other = of_cube(other_file, read_fits(other_file), blank=True)
     targets = {
         "healpix": [tmp_path / "sky.fits"],
         "fits": [tmp_path / "map.fits"],
@@ -196,7 +203,7 @@ def test_exported_maps_say_where_every_value_is_from(
     ]
     maps, own = read_healpix(tmp_path / "sky.fits"), dustmap.open_map(positive_run.path)
     assert np.isfinite(maps.mean).all() and set(np.unique(maps.filled)) >= {0.0, 2.0}
-    filled = FilledMap(own=own, other=other, beyond="stars")
+    filled = own.continued(other, "stars")
     lon, lat = healpy.pix2ang(8, np.arange(768), nest=True, lonlat=True)
     for row, distance in enumerate(distances):
         where = at(lon, lat, np.full(768, distance))
@@ -212,11 +219,12 @@ def test_exported_maps_say_where_every_value_is_from(
     np.testing.assert_array_equal(volume.arrays["filled"], cube.arrays["filled"])
     assert set(np.unique(fits.getdata(tmp_path / "image.fits", "FILLED"))) >= {0.0, 2.0}
     assert "mean" in repr(dustmap.open_map(tmp_path / "sky.fits"))
-    assert "filled" not in dustmap.open_map(tmp_path / "map.fits").source.density.arrays
+    again = dustmap.open_map(tmp_path / "map.fits").answers
+    assert "filled" not in again.kinds(integrated=False)
 
 
 def test_what_is_added_along_rays():
-    rays = unit_vectors(np.array([0.0, 90.0]), np.array([0.0, 10.0]))
-    ends = np.array([[10.0, 60.0], [40.0, 60.0]])
-    added = EVEN.added(rays, np.array([0.0, 50.0]), ends)
-    np.testing.assert_allclose(added, LEVEL * np.array([[10.0, 60.0], [0.0, 10.0]]))
+    places = Places.of_points(np.array([[10.0, 0, 0], [0, 60.0, 0], [0, 0, 40.0]]))
+    whole = Continued.of(EVEN, EVEN)
+    added = whole.added(places, np.array([0.0, 50.0, 50.0]))
+    np.testing.assert_allclose(added, LEVEL * np.array([10.0, 10.0, 0.0]), atol=1e-15)

@@ -11,7 +11,6 @@ from astropy.coordinates import SkyCoord
 import dustmap
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
-from pipelines.others import OtherMap
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -60,11 +59,11 @@ def test_without_a_filter_it_is_the_colour_excess_of_sfd(path):
 
 
 def test_a_filled_map_has_no_edge(path):
-    other = OtherMap(
-        density=lambda points: np.full(len(points), 1e-3),
-        extinction=lambda points: 1e-3 * np.linalg.norm(points, axis=-1),
-    )
-    filled = dustmap.fill(dustmap.open_map(path), other)
+    class Even:
+        def query(self, coords):
+            return 1e-3 * coords.distance.pc
+
+    filled = dustmap.fill(dustmap.open_map(path), Even(), integrated=True)
     dust = MwdustMap(filled, declare_band="E(B-V)")
     found = dust(30.0, 3.0, np.array([2.0, 3.0]))
     assert np.diff(found)[0] == pytest.approx(1.0 / 0.884)

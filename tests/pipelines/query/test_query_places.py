@@ -12,7 +12,7 @@ from astropy.coordinates import (
 from astropy.time import Time
 
 from pipelines.base.errors import InputError
-from pipelines.query.places import places_of
+from pipelines.maps.places import places_of
 
 HERE = SkyCoord(
     l=[10.0, 200.0] * u.deg,

@@ -10,7 +10,8 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
 from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.products import integrated, map_cube
+from pipelines.maps.density import map_cube
+from pipelines.maps.sky import integrated
 from pipelines.query import open_map
 from pipelines.run.predict import predict_columns
 

@@ -20,7 +20,7 @@ from pipelines.base.errors import InputError
 from pipelines.base.quantiles import summaries
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Columns
-from pipelines.products.provenance import provenance
+from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
 # Nodes of rays that are held at once: bounds the memory of the projection.
@@ -176,23 +176,16 @@ def columns(
     start[..., up] = grid.axis(up)[:, None]
     start[..., across] = grid.axis(across)
     start[..., axis] = low
-    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
-    found = _line_moments(run, start, axis, high, step)
-    arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
-    return Columns(along=along, low=low, high=high, arrays=arrays)
-
-
-def _line_moments(
-    run: Run, start: Tensor, axis: int, high: float, step: float
-) -> Moments:
-    """Of integrals along an axis from ``start`` to ``high`` [pc], by such steps."""
     end = start.clone()
     end[..., axis] = high
-    rows = max(1, int(_NODES * step / float((end - start)[..., axis].max())))
+    step = run.plan.ray_step * grid.spacing[axis] / run.plan.refinement
     through = LineIntegrals(
         end.reshape(-1, 3), FixedStep(step=step), start=start.reshape(-1, 3)
     )
-    return run.posterior.moments(through, rows=rows)
+    rows = max(1, int(_NODES * step / (high - low)))
+    found = run.posterior.moments(through, rows=rows)
+    arrays = {k: value.reshape(shape) for k, value in summaries(found).items()}
+    return Columns(along=along, low=low, high=high, arrays=arrays)
 
 
 def _is_corrected(run: Run) -> bool:
@@ -217,7 +210,9 @@ def _swept(
         for along, given in between.items()
     }
     weights = {a: _node_weights(grid.axis(AXES.index(a)), *e) for a, e in ends.items()}
-    parts, sums = [], {along: _Sums() for along in ends}
+    parts: list[Moments] = []
+    # By axis: integrals of samples and variances, plane by plane of x.
+    sums: dict[str, list[list[Tensor]]] = {along: [] for along in ends}
     # Planes of x together: places near one star share what its neighbours cost.
     planes = max(1, _POINTS // math.prod(grid.shape[1:]))
     for chosen in torch.arange(grid.shape[0]).split(planes):
@@ -225,44 +220,28 @@ def _swept(
         values, unresolved = posterior.sampled(PointValues(some))
         parts.append(moments_over_samples(values, unresolved, positive=positive))
         length = residual.correlation_length(some)
-        shape = (len(chosen), *grid.shape[1:])
-        for along, weight in weights.items():
-            own = weight[chosen] if along == "x" else weight
-            far = length.clamp_max(ends[along][1] - ends[along][0])
-            fields = (field.unflatten(1, shape) for field in (values, unresolved * far))
-            sums[along].add(along, own, *fields)
+        for along, (low, high) in ends.items():
+            weight = weights[along][chosen] if along == "x" else weights[along]
+            added = unresolved * length.clamp_max(high - low)
+            fields = (
+                field.unflatten(1, (len(chosen), *grid.shape[1:]))
+                for field in (values, added)
+            )
+            axis = 1 + AXES.index(along)
+            sums[along].append([field.movedim(axis, -1) @ weight for field in fields])
     found = {}
     for along, (low, high) in ends.items():
-        moments = moments_over_samples(*sums[along].whole(along), positive=positive)
+        joined = (
+            torch.stack(pieces).sum(0) if along == "x" else torch.cat(pieces, dim=1)
+            for pieces in zip(*sums[along], strict=True)
+        )
+        totals, variances = (piece.flatten(1) for piece in joined)
+        moments = moments_over_samples(totals, variances, positive=positive)
         across, up = (i for i in range(3) if i != AXES.index(along))
         shape = (grid.shape[across], grid.shape[up])
         arrays = {k: v.reshape(shape).T for k, v in summaries(moments).items()}
         found[along] = Columns(along=along, low=low, high=high, arrays=arrays)
     return Moments.joined(parts), found
-
-
-class _Sums:
-    """Weighted sums along an axis of fields that come in planes of x."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[Tensor, Tensor]] = []
-
-    def add(
-        self, along: str, weights: Tensor, values: Tensor, variances: Tensor
-    ) -> None:
-        """Of some planes, with fields ``(s, x, y, z)``."""
-        moved = (f.movedim(1 + AXES.index(along), -1) for f in (values, variances))
-        total, variance = (field @ weights for field in moved)
-        self._parts.append((total, variance))
-
-    def whole(self, along: str) -> tuple[Tensor, Tensor]:
-        """Of all planes, flat."""
-        totals, variances = zip(*self._parts, strict=True)
-        if along == "x":
-            joined = torch.stack(totals).sum(0), torch.stack(variances).sum(0)
-        else:
-            joined = torch.cat(totals, dim=1), torch.cat(variances, dim=1)
-        return joined[0].flatten(1), joined[1].flatten(1)
 
 
 def _node_weights(points: Tensor, low: float, high: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where a map is asked: coordinates of any frame and shape, flat and Galactic."""
+"""Where a map answers: coordinates of any frame and shape, flat and Galactic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astropy import units as u
 from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
+from pipelines.base.geometry import spherical, unit_vectors
 
 # Distance [pc] of a bare direction: so far that no frame's origin makes a difference.
 _FAR = 1e12
@@ -38,6 +38,30 @@ class Places:
 
     def __len__(self) -> int:
         return len(self.l)
+
+    @classmethod
+    def of_points(cls, points: np.ndarray) -> Places:
+        """Places of ``x, y, z`` [pc], shape ``(n, 3)``."""
+        lon, lat, distance = spherical(points)
+        return cls(l=lon, b=lat, distance=distance, shape=lon.shape)
+
+    @classmethod
+    def along(cls, directions: np.ndarray, distances: np.ndarray) -> Places:
+        """Places ``(n, e)`` at distances [pc], that shape, along unit vectors."""
+        lon, lat, _ = spherical(directions)
+        each = [np.repeat(angle, distances.shape[1]) for angle in (lon, lat)]
+        flat = np.asarray(distances, dtype=np.float64).reshape(-1)
+        return cls(l=each[0], b=each[1], distance=flat, shape=distances.shape)
+
+    @property
+    def coords(self) -> SkyCoord:
+        """As Galactic coordinates, flat."""
+        return SkyCoord(
+            l=self.l * u.deg,
+            b=self.b * u.deg,
+            distance=self.distance * u.pc,
+            frame="galactic",
+        )
 
     @property
     def directions(self) -> np.ndarray:
@@ -79,7 +103,7 @@ def places_of(coords: SkyCoord, *, total: bool = False) -> Places:
     """
     if not isinstance(coords, SkyCoord):
         raise InputError(
-            "a map is asked at an astropy.coordinates.SkyCoord, got "
+            "a map answers at an astropy.coordinates.SkyCoord, got "
             f"{type(coords).__name__}: SkyCoord(l=90*u.deg, b=5*u.deg, "
             'distance=400*u.pc, frame="galactic")'
         )

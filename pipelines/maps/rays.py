@@ -1,8 +1,8 @@
-"""Extinction along a sight line, between the pixels and distances of a map.
+"""Extinction along sight lines: between the rays of pixels, or through a cube.
 
 Between the four nearest pixels a curve is their average, weighted bilinearly on the
 sphere; along it, it is linear between the distances of the map, from zero at the
-observer. A pixel's own ray may leave the box before the curve that is asked for:
+observer. A pixel's own ray may leave the box before the curve that is needed:
 beyond, the increments of those still inside are averaged, so that the curve neither
 jumps nor ends early; where none is left it goes on with its last slope to the face
 of the box, where that is less than a step away.
@@ -10,27 +10,40 @@ of the box, where that is less than a step away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import healpy
 import numpy as np
 
+from dustmap.grid import Grid
+from dustmap.nested_grids import NestedGrids
+from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import NAMES, between
-from pipelines.query.places import Places
+from pipelines.cubes.cube import Cube, truth_extinction
+from pipelines.maps.cells import GridCells, Reader
+from pipelines.maps.places import Places
 
 # Sight lines handled at once, one value or a whole curve of each.
 _VALUES, _CURVES = 1 << 17, 1 << 12
+# Points of rays at which cells are looked up, at once.
+_POINTS = 1 << 22
+
+NO_CURVES = (
+    "the distance of an extinction is read off precomputed curves: open the map store "
+    "of `dustmap export RUN --zarr`"
+)
+CROSSING_FLAGS = np.dtype(
+    [("not_reached", "?"), ("bounded", "?"), ("extrapolated", "?"), ("inside", "?")]
+)
+"""``not_reached``: the map ends before. ``bounded``: the upper distance is in the map.
+``extrapolated``: the central one is beyond the last star. ``inside``: the map has a
+curve in this direction."""
 
 Named = dict[str, np.ndarray]
-
-
-class PixelReader(Protocol):
-    """What gives the rays of pixels, ``(m, n)``, of an array by name."""
-
-    def take(self, name: str, pixels: np.ndarray, /) -> np.ndarray: ...
 
 
 class _Neighbours(NamedTuple):
@@ -42,13 +55,13 @@ class _Neighbours(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sky:
+class PixelRays:
     """The integrated extinction of a map store in ``box``, by pixel and ``distance``.
 
     ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
     """
 
-    reader: PixelReader
+    reader: Reader
     box: Box
     nside: int
     distance: np.ndarray
@@ -95,6 +108,39 @@ class Sky:
         nodes = self.nodes
         for rows, near in self._blocks(places, _CURVES):
             yield rows, {n: _curves(self._rays(n, near), near, nodes) for n in names}
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        r"""Distance, lower and upper end [pc], shape ``(3, n)``, and flags ``(n,)``.
+
+        Extinction grows along a ray, so that the distance D at which it reaches a has
+
+        .. math:: P(D \le d) = P(A(d) \ge a),
+
+        and its 16% quantile is where the 84% quantile of A(d) reaches a. Of a density
+        that may be negative, and wherever else a curve falls, it is the first crossing.
+        """
+        if centre not in ("median", "mean"):
+            raise InputError(f"centre is median or mean, got {centre!r}")
+        names = ("p50" if centre == "median" else "mean", "p84", "p16")
+        normal = "p50" not in self.arrays
+        found = np.full((3, len(places)), np.nan)
+        for rows, curves in self.curves(("mean", "std") if normal else names, places):
+            if normal:
+                mean, std = curves["mean"], curves["std"]
+                curves = dict(zip(names, (mean, mean + std, mean - std)))
+            for part, name in enumerate(names):
+                found[part, rows] = _first(self.nodes, curves[name], extinction[rows])
+        known, reach = ~np.isnan(found[0]), self.reach(places)
+        found[1] = np.minimum(found[1], reach)
+        found[found > reach] = np.nan
+        flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
+        flags["inside"] = known
+        flags["not_reached"] = known & np.isnan(found[0])
+        flags["bounded"] = np.isfinite(found[2])
+        flags["extrapolated"] = np.nan_to_num(found[0]) > self.last_star(places)
+        return found, flags
 
     def _nearest(self, places: Places) -> np.ndarray:
         return healpy.ang2pix(self.nside, places.l, places.b, nest=True, lonlat=True)
@@ -174,3 +220,112 @@ def _curves(rays: np.ndarray, near: _Neighbours, nodes: np.ndarray) -> np.ndarra
     gains = np.where(over, slope[:, None] * steps, gains)
     gains[count == 0] = np.nan
     return np.concatenate([np.zeros((len(gains), 1)), gains.cumsum(axis=1)], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CubeRays:
+    """Extinction integrated through a cube around the Sun: its mean alone.
+
+    ``name`` is the array that is integrated, ``arrays`` what the integral is called.
+    """
+
+    cube: Cube
+    cells: GridCells
+    name: str
+    arrays: tuple[str, ...]
+
+    @property
+    def box(self) -> Box:
+        """Where the cube is."""
+        return self.cells.box
+
+    @property
+    def distance(self) -> np.ndarray:
+        """How far it goes [pc], shape ``(1,)``."""
+        return np.array([farthest(self.cells.grids.box)])
+
+    def reach(self, places: Places) -> np.ndarray:
+        """How far each sight line can be followed [pc]."""
+        return self.box.exits(places.directions)
+
+    def at(self, names: Iterable[str], places: Places) -> Named:
+        """Extinction to places in the box [mag], shape ``(n,)``."""
+        ray = (places.l, places.b, places.distance)
+        found = truth_extinction(self.cube, *ray, name=self.name)
+        return dict.fromkeys(names, found)
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Refused: a mean has no intervals.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise InputError(NO_CURVES)
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Where the last seen stretch of each sight line ends [pc]."""
+
+        def support_at(points: np.ndarray) -> np.ndarray:
+            found = self.cells.support(Places.of_points(points.reshape(-1, 3)))
+            # Cells end where the box does.
+            inside = self.box.contains(points)
+            return np.where(inside, found.reshape(points.shape[:-1]), 0.0)
+
+        return last_seen(support_at, self.cells.grids, places.directions)
+
+
+def farthest(grid: Grid) -> float:
+    """Return the distance to the furthest corner of a box [pc]."""
+    sides = zip(grid.lower, grid.upper, strict=True)
+    return math.hypot(*(max(-low, high) for low, high in sides))
+
+
+def grid_steps(grids: NestedGrids, cells: float) -> np.ndarray:
+    """Return distances [pc] that are some cells of the finest grid there apart."""
+    found = [0.0]
+    for grid in reversed(grids.grids):
+        end = farthest(grid) if grid is grids.box else grid.reach
+        step = cells * min(grid.spacing)
+        count = math.floor((end - found[-1]) / step * (1 + 1e-12))
+        found += (found[-1] + step * np.arange(1, count + 1)).tolist()
+    return np.array(found[1:])
+
+
+def last_seen(
+    support_at: Callable[[np.ndarray], np.ndarray],
+    grids: NestedGrids,
+    directions: np.ndarray,
+) -> np.ndarray:
+    """Return where the last stretch with sight lines ends along rays [pc], ``(n,)``.
+
+    Support is looked up in the cell nearest to points every half a grid step, so that
+    this is good to a cell. Zero where a ray meets no support.
+    """
+    ends = grid_steps(grids, 0.5)
+    ends = np.append(ends, 2 * ends[-1] - ends[-2])
+    along = (ends + np.append(0.0, ends[:-1])) / 2
+    last = np.zeros(len(directions), dtype=np.float32)
+    rows = max(1, _POINTS // len(along))
+    for start in range(0, len(directions), rows):
+        part = slice(start, start + rows)
+        lit = support_at(along[:, None] * directions[part, None]) > 0
+        final = len(along) - 1 - np.argmax(lit[:, ::-1], axis=1)
+        last[part] = np.where(lit.any(axis=1), ends[final], 0.0)
+    return last
+
+
+def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Where curves ``(m, k)`` first reach ``value (m,)``; NaN of a NaN curve."""
+    above = curve >= value[:, None]
+    step = np.maximum(above.argmax(axis=1), 1)
+    row = np.arange(len(curve))
+    low, high = curve[row, step - 1], curve[row, step]
+    reached = above.any(axis=1)
+    share = (value - low) / np.where(reached, high - low, 1.0)
+    distance = nodes[step - 1] + share * (nodes[step] - nodes[step - 1])
+    distance = np.where(reached, distance, np.inf)
+    return np.where(np.isnan(curve[:, -1]), np.nan, distance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dustmap
 from pipelines.bands.conversion import Conversion
@@ -13,7 +13,9 @@ from pipelines.catalog.provenance import surveys
 from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import Columns, Integrated, ShellMaps, SkyMaps
 from pipelines.formats.citation import citation_block
-from pipelines.run.folder import Run
+
+if TYPE_CHECKING:
+    from pipelines.run.folder import Run
 
 Product = TypeVar("Product", Cube, Integrated, ShellMaps, SkyMaps, Columns)
 
@@ -37,18 +39,23 @@ def provenance(run: Run) -> dict[str, Any]:
     }
 
 
-def convert(product: Product, change: Conversion | None) -> Product:
+def convert(
+    product: Product, change: Conversion | None, factor: float = 1.0
+) -> Product:
     """Multiply what is an extinction or its density; lengths and places stay.
 
-    Band and conversion are in the provenance of the result, those of `Integrated` and
-    `Columns` in that of the cube they belong to.
+    By a conversion, or by a mere ``factor``. Band and conversion are in the provenance
+    of the result, those of `Integrated` and `Columns` in that of the cube they belong
+    to.
     """
-    if change is None:
+    if change is not None:
+        factor = change.factor
+    elif factor == 1:
         return product
     if isinstance(product, Cube) and product.finer:
-        return product.each(lambda cube: convert(cube, change))
+        return product.each(lambda cube: convert(cube, change, factor))
     arrays = {
-        name: values * change.factor if field_unit(name, "mag") else values
+        name: values * factor if field_unit(name, "mag") else values
         for name, values in product.arrays.items()
     }
     if isinstance(product, Integrated | Columns):

@@ -1,0 +1,335 @@
+"""What any map can be asked: moments at places, how far stars look, whole products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.bands import Conversion, wanted_conversion
+from pipelines.bands.source import known_band
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.base.quantiles import QUANTILES
+from pipelines.cubes.cube import Cube
+from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
+from pipelines.maps.places import Places
+from pipelines.maps.provenance import convert
+from pipelines.maps.rays import NO_CURVES
+from pipelines.run.facts import Facts
+
+if TYPE_CHECKING:
+    from pipelines.run.folder import Run
+
+Kind = str | float
+"""A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
+Found = dict[Kind, np.ndarray]
+Directions = Sequence[tuple[float, float]]
+# Where the values of continued maps are from: the map itself, the other one, the other
+# one added to the map.
+OWN, OTHER, JOINED = 0.0, 1.0, 2.0
+FILLED = "filled"
+
+
+class MissingError(InputError):
+    """A map that lacks what is needed."""
+
+
+def probability(kind: Kind) -> float:
+    """Return the probability of a kind that is a quantile."""
+    return QUANTILES[kind] if isinstance(kind, str) else kind
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Answers:
+    """A map, whatever it is read from; kinds of maps override what they know.
+
+    Places may lie anywhere: where a map knows nothing the answer is NaN.
+
+    Parameters
+    ----------
+    path
+        What it was opened from.
+    band
+        The band of the extinction; empty if it is not known.
+    verdict
+        Whether the map can be used; empty if that is not stated.
+    """
+
+    path: Path
+    band: str = ""
+    verdict: str = ""
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        raise NotImplementedError
+
+    @property
+    def facts(self) -> Facts:
+        """What the map is, in a few lines."""
+        return {}
+
+    @property
+    def fit(self) -> Run | None:
+        """The run, of a map that is one."""
+        return None
+
+    @property
+    def known_band(self) -> str:
+        """Name of the band; empty if that is not one that is known."""
+        return known_band(self.band)
+
+    @property
+    def factor(self) -> float:
+        """What values were multiplied by: of a map in another band."""
+        return 1.0
+
+    @property
+    def unit(self) -> str:
+        """Unit of the densities of `cube`."""
+        return "mag pc-1"
+
+    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
+        """Moments of the extinction, or of the density, that the map holds."""
+        raise NotImplementedError
+
+    def central(self, *, integrated: bool) -> str:
+        """The one kind by which another map is continued or compared: the median.
+
+        The mean where there is no median: integrals of a cube have a mean alone.
+        """
+        return "p50" if "p50" in self.kinds(integrated=integrated) else "mean"
+
+    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the extinction from the observer [mag], shape ``(n,)`` each."""
+        return self._within(places, kinds, integrated=True)
+
+    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the density [mag/pc], shape ``(n,)`` each."""
+        return self._within(places, kinds, integrated=False)
+
+    def samples(
+        self,
+        places: Places,
+        *,
+        integrated: bool,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray:
+        """Posterior samples, shape ``(n, s)``; with ``rng`` one of them, ``(n,)``.
+
+        Raises
+        ------
+        InputError
+            If the map has none.
+        """
+        raise InputError(f"{self.path} holds no posterior samples")
+
+    def support(self, places: Places) -> np.ndarray:
+        """Sight-line length [cells] in the cell of each place; 1 where not known."""
+        return np.ones(len(places))
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Distance at which the last seen stretch of each sight line ends [pc]."""
+        raise NotImplementedError
+
+    def reach(self, places: Places) -> np.ndarray:
+        """Distance as far as which each sight line can be followed [pc]."""
+        raise NotImplementedError
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distances at which extinctions are reached (`PixelRays.crossings`).
+
+        Raises
+        ------
+        InputError
+            If the map holds no precomputed curves.
+        """
+        raise InputError(NO_CURVES)
+
+    def cube(self) -> Cube:
+        """The density on the map's own grid, whole.
+
+        Raises
+        ------
+        MissingError
+            If there is none; as the methods below.
+        """
+        raise self.lacks("density cube", "a cube or a run (map.zarr or map.fits)")
+
+    def columns(
+        self, along: str, between: Ends | None = None, *, level: int = 0
+    ) -> Columns | None:
+        """The integral through a level's box with its std; ``None`` if not known."""
+        return None
+
+    def held_maps(self) -> SkyMaps | None:
+        """Extinctions that were integrated beforehand, at all distances, if any."""
+        return None
+
+    def sky_maps(
+        self, distances: Sequence[float] | None = None, nside: int | None = None
+    ) -> SkyMaps:
+        """Cumulative extinction over the sky."""
+        raise self.lacks(
+            "integrated extinctions", "a run, map.healpix.fits or a newer map.zarr"
+        )
+
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
+        """Extinction along lines of sight."""
+        raise self.lacks("extinctions along rays", "a run or a newer map.zarr")
+
+    def in_band(
+        self, band: str | None, declared: str | None = None, **by: Any
+    ) -> Answers:
+        """The same map in another band (`pipelines.bands.wanted_conversion`)."""
+        meta = {"extinction_band": self.band}
+        return self.converted(wanted_conversion(meta, band, declared, **by))
+
+    def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
+        """The same map by a conversion, or with all values times a factor."""
+        if change is None and factor == 1:
+            return self
+        return Converted(
+            path=self.path,
+            band=self.band if change is None else change.target,
+            verdict=self.verdict,
+            own=self,
+            change=change,
+            times=factor if change is None else change.factor,
+        )
+
+    def beside(self, first: Answers, *, convert: bool = True) -> tuple[Answers, float]:
+        """Return this map for a comparison, and the factor to the band of the first.
+
+        It is converted where both bands are known, else taken to be in the band that
+        the first one's file is in.
+        """
+        if convert and self.known_band and first.known_band:
+            return self.in_band(first.known_band), 1.0
+        return self, first.factor
+
+    def lacks(self, what: str, where: str) -> MissingError:
+        """The error for a map without ``what``, which ``where`` has."""
+        return MissingError(f"{self.path} has no {what}: name {where}")
+
+    def _within(
+        self, places: Places, kinds: Sequence[Kind], *, integrated: bool
+    ) -> Found:
+        """Values of the places inside among all, NaN for the others."""
+        inside = self.box.contains(places.positions())
+        found = {}
+        answers = self._answers(places.select(inside), kinds, integrated)
+        for kind, values in answers.items():
+            found[kind] = np.full((len(places), *values.shape[1:]), np.nan)
+            found[kind][inside] = values
+        return found
+
+    def _answers(
+        self, places: Places, kinds: Sequence[Kind], integrated: bool
+    ) -> Found:
+        """Moments at places in the box."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Converted(Answers):
+    """A map with all of its extinctions times a factor, such as those of a band."""
+
+    own: Answers
+    change: Conversion | None
+    times: float
+
+    @property
+    def factor(self) -> float:
+        """What values are multiplied by."""
+        return self.times
+
+    @property
+    def box(self) -> Box:
+        """Where the map is."""
+        return self.own.box
+
+    @property
+    def facts(self) -> Facts:
+        """What the map is, in a few lines."""
+        return self.own.facts
+
+    @property
+    def fit(self) -> Run | None:
+        """The run, of a map that is one."""
+        return self.own.fit
+
+    @property
+    def unit(self) -> str:
+        """Unit of the densities of `cube`."""
+        return self.own.unit
+
+    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
+        """Moments that the map holds."""
+        return self.own.kinds(integrated=integrated)
+
+    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the extinction [mag]."""
+        return self._scaled(self.own.extinction(places, kinds))
+
+    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the density [mag/pc]."""
+        return self._scaled(self.own.density(places, kinds))
+
+    def samples(self, places: Places, **options: Any) -> np.ndarray:
+        """Posterior samples."""
+        return self.factor * self.own.samples(places, **options)
+
+    def support(self, places: Places) -> np.ndarray:
+        """Sight-line length [cells] in the cell of each place."""
+        return self.own.support(places)
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Distance at which the last seen stretch of each sight line ends [pc]."""
+        return self.own.last_star(places)
+
+    def reach(self, places: Places) -> np.ndarray:
+        """Distance as far as which each sight line can be followed [pc]."""
+        return self.own.reach(places)
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distances at which extinctions are reached."""
+        return self.own.crossings(places, extinction / self.factor, centre)
+
+    def cube(self) -> Cube:
+        """The density on the map's own grid."""
+        return self._cube
+
+    @cached_property
+    def _cube(self) -> Cube:
+        return convert(self.own.cube(), self.change, self.factor)
+
+    def columns(self, *place: Any, **options: Any) -> Columns | None:
+        """The integral through a level's box."""
+        found = self.own.columns(*place, **options)
+        return None if found is None else convert(found, self.change, self.factor)
+
+    def held_maps(self) -> SkyMaps | None:
+        """Extinctions that were integrated beforehand."""
+        found = self.own.held_maps()
+        return None if found is None else convert(found, self.change, self.factor)
+
+    def sky_maps(self, *how: Any) -> SkyMaps:
+        """Cumulative extinction over the sky."""
+        return convert(self.own.sky_maps(*how), self.change, self.factor)
+
+    def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
+        """Extinction along lines of sight."""
+        return [line.scaled(self.factor) for line in self.own.lines(directions)]
+
+    def _scaled(self, found: Found) -> Found:
+        return {k: v if k == FILLED else self.factor * v for k, v in found.items()}

@@ -1,0 +1,269 @@
+r"""A map continued by another one where it ends, without a jump.
+
+Along each sight line the map answers as far as it is trusted, to the distance e: to the
+edge of its box, or to the end of the last stretch that any star looks through. Beyond,
+
+.. math:: A(d) = A_\mathrm{own}(e) + \max(A_\mathrm{other}(d) - A_\mathrm{other}(e), 0),
+
+which is continuous at e for the mean, every quantile and every sample. The other map's
+error is not known: the std is that of the map's own part. The density at a place is the
+other's where the map has none, or where no sight line crosses the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipelines.base.errors import InputError
+from pipelines.base.geometry import Box
+from pipelines.cubes.cube import Cube
+from pipelines.maps.answers import FILLED, JOINED, OTHER, OWN, Answers, Found, Kind
+from pipelines.maps.others import EVERYWHERE, NOTHING
+from pipelines.maps.places import Places
+from pipelines.run.facts import Facts
+
+# Where another map may continue a map: beyond its box, or where no star looks.
+BEYOND = ("box", "stars")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Continued(Answers):
+    """A map that another one continues, in one band.
+
+    The kind ``filled`` says where an answer is from: 0 the map itself, 1 the other,
+    2 the map itself with what the other adds. Where it is filled the std is that of
+    the map's own part, NaN where there is none.
+
+    Parameters
+    ----------
+    own, other
+        The map, and the one that continues it.
+    beyond
+        ``box``: where the map's box ends; ``stars``: where, nearer, no star looks.
+    """
+
+    own: Answers
+    other: Answers
+    beyond: str = "box"
+
+    def __post_init__(self) -> None:
+        if self.beyond not in BEYOND:
+            raise InputError(
+                f"a map is filled beyond {' or '.join(BEYOND)}, got {self.beyond!r}"
+            )
+
+    @classmethod
+    def of(cls, own: Answers, other: Answers, beyond: str | None = None) -> Continued:
+        """Return a map continued beyond its box, unless told otherwise."""
+        return cls(
+            path=own.path,
+            band=own.band,
+            verdict=own.verdict,
+            own=own,
+            other=other,
+            beyond=beyond or BEYOND[0],
+        )
+
+    @property
+    def box(self) -> Box:
+        """Everywhere: the other map says itself where it ends."""
+        return EVERYWHERE
+
+    @property
+    def facts(self) -> Facts:
+        """What the map itself is, and what fills it."""
+        return {**self.own.facts, "filled": f"beyond its {self.beyond} by another map"}
+
+    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
+        """Moments of the map itself, and where they are from."""
+        return (*self.own.kinds(integrated=integrated), FILLED)
+
+    def extinction(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the extinction [mag], with what the other adds."""
+        near, put, filled, alone = self._along(places)
+        own = self.own.extinction(near, [kind for kind in kinds if kind != FILLED])
+        return _joined(own, kinds, put, filled, alone)
+
+    def density(self, places: Places, kinds: Sequence[Kind]) -> Found:
+        """Moments of the density [mag/pc], the other's where the map has none."""
+        put, filled = self._holes(places)
+        own = self.own.density(places, [kind for kind in kinds if kind != FILLED])
+        return _joined(own, kinds, put, filled, filled)
+
+    def samples(
+        self, places: Places, *, integrated: bool, **options: Any
+    ) -> np.ndarray:
+        """Posterior samples of the map itself, with what the other puts or adds."""
+        if integrated:
+            near, put, filled, alone = self._along(places)
+        else:
+            (put, filled), near = self._holes(places), places
+            alone = filled
+        drawn = self.own.samples(near, integrated=integrated, **options)
+        return _joined({"mean": drawn}, ("mean",), put, filled, alone)["mean"]
+
+    def support(self, places: Places) -> np.ndarray:
+        """Sight-line length [cells] in the cell of each place, 0 outside the map."""
+        found = np.zeros(len(places))
+        inside = self.own.box.contains(places.positions())
+        found[inside] = self.own.support(places.select(inside))
+        return found
+
+    def last_star(self, places: Places) -> np.ndarray:
+        """Distance at which the last seen stretch of each sight line ends [pc]."""
+        return self.own.last_star(places)
+
+    def reach(self, places: Places) -> np.ndarray:
+        """Distance as far as which the map itself follows each sight line [pc]."""
+        return self.own.reach(places)
+
+    def crossings(
+        self, places: Places, extinction: np.ndarray, centre: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Refused: the other map's curves have no error.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise InputError(
+            "distances of an extinction, and beams, are those of the map itself: ask "
+            "it without the one that fills it"
+        )
+
+    def cube(self) -> Cube:
+        """The density of the map itself, with the other's in its holes."""
+        return filled_cube(self.own.cube(), self.other)
+
+    def ends(self, places: Places) -> np.ndarray:
+        """Distance to which the map itself is trusted along each sight line [pc]."""
+        ends = self.own.reach(places)
+        if self.beyond == "stars":
+            ends = np.minimum(ends, self.own.last_star(places))
+        return ends
+
+    def added(self, places: Places, starts: np.ndarray) -> np.ndarray:
+        """Extinction of the other between two distances [pc] [mag], not negative."""
+        kind = self.other.central(integrated=True)
+        begin = places.at(np.maximum(starts, NOTHING))
+        here = self.other.extinction(begin, (kind,))[kind]
+        here = np.where(starts <= NOTHING, 0.0, here)
+        there = self.other.extinction(places, (kind,))[kind]
+        return np.maximum(there - here, 0.0)
+
+    def rays(
+        self,
+        directions: np.ndarray,
+        edges: np.ndarray,
+        arrays: dict[str, np.ndarray],
+        at_ends: dict[str, np.ndarray],
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return integrated extinctions along whole rays, and where they are from.
+
+        Parameters
+        ----------
+        directions, edges
+            Unit vectors ``(n, 3)``, and distances [pc], shape ``(e,)``.
+        arrays
+            The map's own moments by name, shape ``(n, e)`` [mag].
+        at_ends
+            Its moments where it ends on each ray, shape ``(n, 1)``.
+        """
+        far = np.broadcast_to(edges, (len(directions), len(edges)))
+        places = Places.along(directions, far)
+        ends = self.ends(Places.of_points(directions))
+        alone, starts = ends <= NOTHING, np.maximum(ends, NOTHING)
+        added = self.added(places, np.repeat(starts, len(edges))).reshape(far.shape)
+        filled = (edges > starts[:, None]) & np.isfinite(added)
+        origin = np.where(filled, np.where(alone, OTHER, JOINED)[:, None], OWN)
+        found = {}
+        for name, values in arrays.items():
+            near = at_ends[name]
+            if name != "std" and "p50" in arrays:
+                # Of whole rays, which do not fall.
+                before = np.where(edges <= starts[:, None], values, np.nan)
+                near = np.fmax(near, np.fmax.reduce(before, axis=1, keepdims=True))
+            near[alone] = np.nan if name == "std" else 0.0
+            longer = near + (0.0 if name == "std" else added)
+            found[name] = np.where(filled, longer, values).astype(np.float32)
+        return found, origin.astype(np.float32)
+
+    def _along(
+        self, places: Places
+    ) -> tuple[Places, np.ndarray, np.ndarray, np.ndarray]:
+        """Where the map itself answers, what the other adds, and to which rows.
+
+        The last two are the rows that the other adds to, and those that are its alone.
+        """
+        ends = self.ends(places)
+        filled = np.isfinite(places.distance) & (places.distance > ends)
+        starts = np.maximum(ends, NOTHING)
+        near = places.at(np.where(filled, starts, places.distance))
+        put = np.full(len(places), np.nan)
+        if filled.any():
+            put[filled] = self.added(places.select(filled), starts[filled])
+        return near, put, filled, filled & (ends <= NOTHING)
+
+    def _holes(self, places: Places) -> tuple[np.ndarray, np.ndarray]:
+        """Densities of the other, and the rows where they stand for the map's own."""
+        inside = self.own.box.contains(places.positions())
+        filled = np.isfinite(places.distance) & ~inside
+        filled[inside] = self.own.support(places.select(inside)) <= 0
+        put = np.full(len(places), np.nan)
+        if filled.any():
+            kind = self.other.central(integrated=False)
+            put[filled] = self.other.density(places.select(filled), (kind,))[kind]
+        # Where the other knows nothing the map answers as it does.
+        return put, filled & np.isfinite(put)
+
+
+def _joined(
+    own: Found,
+    kinds: Sequence[Kind],
+    put: np.ndarray,
+    filled: np.ndarray,
+    alone: np.ndarray,
+) -> Found:
+    """The map's own answers with the other's; of an error nothing is added."""
+    known = filled & np.isfinite(put)
+    found: Found = {}
+    for kind, values in own.items():
+        error = kind == "std"
+        values[alone] = np.nan if error else 0.0
+        # Beyond both maps nothing is known, nor an error.
+        values[filled & ~known] = np.nan
+        if not error:
+            values[known] += put[known].reshape(-1, *[1] * (values.ndim - 1))
+        found[kind] = values
+    if FILLED in kinds:
+        found[FILLED] = np.where(known, np.where(alone, OTHER, JOINED), OWN)
+    return found
+
+
+def filled_cube(cube: Cube, other: Answers) -> Cube:
+    """Put another map's densities into cells that no sight line crosses.
+
+    The array ``filled`` is 1 there, else 0. The std is not known where they are.
+    """
+    kind = other.central(integrated=False)
+
+    def fill(level: Cube) -> Cube:
+        z, y, x = np.meshgrid(level.z, level.y, level.x, indexing="ij")
+        hole = level.arrays["support"] <= 0
+        points = Places.of_points(np.stack([x, y, z], axis=-1)[hole])
+        values = other.density(points, (kind,))[kind]
+        filled = np.zeros(hole.shape, dtype=np.float32)
+        filled[hole] = np.isfinite(values)
+        arrays = {name: own.copy() for name, own in level.arrays.items()}
+        for name in arrays.keys() - {"support"}:
+            put = np.nan if name == "std" else values
+            own = arrays[name][hole]
+            arrays[name][hole] = np.where(np.isfinite(values), put, own)
+        return replace(level, arrays={**arrays, FILLED: filled})
+
+    return cube.each(fill)
