@@ -15,9 +15,10 @@ from dustmap.distributed.group import Group
 from dustmap.inference.full_batch import SecondsLeft, unlimited
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
+from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.model.observations import Data
-from pipelines.model.plan import Plan, uses_cuda
+from pipelines.model.cost import uses_cuda
+from pipelines.model.plan import Plan
 
 # Called with stage, step and relative residual (or bound).
 OnStep = Callable[[str, int, float], None]
@@ -70,7 +71,7 @@ class Problem:
     """
 
     plan: Plan
-    data: Data
+    stars: Stars
     config: FitConfig
     place: Place
     on_step: OnStep
