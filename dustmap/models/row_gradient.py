@@ -2,7 +2,7 @@ r"""Exact features as functions of the kernel's hyperparameters.
 
 The whole row computation ``k_un(θ)``, ``k_nn(θ)``, ``K(θ)⁻¹``, ``R(θ)`` is
 differentiated: autograd for the kernel and the square root of the spectrum, the
-analytic derivative of :mod:`dustmap.linalg.solve_gradient` for the solve. (HIP-GP's
+analytic derivative of :mod:`dustmap.linalg.toeplitz` for the solve. (HIP-GP's
 S13–S16 cover the solve alone; without the derivative of R the gradient is wrong.)
 The shape of the embedding, and so the meaning of ε, is held fixed. Other whitenings
 differentiate their own features.
@@ -17,8 +17,7 @@ from torch import Tensor
 from dustmap.covariance import functional_variance
 from dustmap.kernels import Kernel
 from dustmap.linalg.circulant import DROP, Circulant
-from dustmap.linalg.solve_gradient import toeplitz_solve
-from dustmap.linalg.toeplitz import extend, first_column
+from dustmap.linalg.toeplitz import extend, first_column, toeplitz_solve
 from dustmap.models.rowwise import FeatureRows, RowwiseGaussian, cross_covariance
 from dustmap.whitening import ToeplitzWhitening, Whitening
 
