@@ -16,6 +16,7 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.hdus import open_checked
 from pipelines.formats.healpix import SHELLS, read_healpix, read_shells
 from pipelines.formats.zarr import holds_integrated, read_integrated, read_zarr
+from pipelines.maps.opening import form_of
 from pipelines.saving.state_file import check_state, check_states, is_state
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
@@ -93,14 +94,15 @@ def _kind(path: Path) -> str | None:
     """
     by_name = _SUFFIXES.get(path.suffix)
     if path.is_dir():
-        if (path / "zarr.json").exists():
+        form = form_of(path)
+        if form == "store":
             return "zarr"
         # Any file that a run has: without its record, what is left of a run must not
         # pass for plain tables.
         records = ("run.json", "summary.json", MANIFEST, MARKER)
         if path.suffix != ".zarr" and any((path / name).exists() for name in records):
             return "run"
-        return "partitions" if any(path.glob("*.parquet")) else by_name
+        return "partitions" if form == "stars" else by_name
     if is_state(path):
         return "checkpoint"
     with path.open("rb") as stream:

@@ -65,10 +65,10 @@ class KeptRows(NamedTuple):
 class RowReport:
     """How all solves so far ended.
 
-    ``rows`` counts right-hand sides, of rows and of products with Φ. ``residual`` is the
-    worst true relative residual of a solve and ``iterations`` the most it took;
-    ``unconverged`` counts those that stopped short of the tolerance (on
-    purpose with early stopping). ``below_zero`` counts rows whose ``v_n`` came out
+    ``rows`` counts right-hand sides, of rows and of products with Φ. ``residual`` is
+    the worst true relative residual of a solve and ``iterations`` the most it took;
+    ``unconverged`` counts those that stopped short of the tolerance (on purpose with
+    early stopping). ``below_zero`` counts rows whose ``v_n`` came out
     negative by rounding and was set to zero; ``lowest`` is the worst of them relative
     to ``k_nn``.
     ``modes_below_zero`` counts eigenvalues of a joint residual covariance likewise.

@@ -2,7 +2,7 @@ r"""HIP-GP's whitening on a box, through a positive circulant embedding.
 
 ``R`` are the box's rows of ``C^{1/2}`` and ``k_n = Rᵀ K⁻¹ k_un`` (eq. 20) takes a PCG
 solve. Features are differentiated as a whole: autograd for the kernel and the square
-root of the spectrum, the analytic derivative of :mod:`dustmap.linalg.solve_gradient`
+root of the spectrum, the analytic derivative of :mod:`dustmap.linalg.toeplitz`
 for the solve. (HIP-GP's S13–S16 cover the solve alone; without the derivative of R the
 gradient is wrong.)
 """
@@ -23,7 +23,6 @@ from dustmap.kernels import Kernel
 from dustmap.linalg.cg import ConjugateGradients, Solution
 from dustmap.linalg.circulant import DROP, Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
-from dustmap.linalg.solve_gradient import toeplitz_solve
 from dustmap.linalg.toeplitz import (
     CirculantEmbedding,
     EmbeddingLimits,
@@ -31,6 +30,7 @@ from dustmap.linalg.toeplitz import (
     extend,
     first_column,
     restrict,
+    toeplitz_solve,
 )
 from dustmap.whitening.base import Whitening
 

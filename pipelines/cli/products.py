@@ -23,7 +23,7 @@ from pipelines.cli.reporting import (
     fill_options,
     reporting,
 )
-from pipelines.export.registry import EXPORTERS, usual_targets
+from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
 
 
 def _products(command: Any) -> Any:
@@ -32,12 +32,6 @@ def _products(command: Any) -> Any:
         option = click.option(f"--{name}", type=OUT, multiple=True, help=exporter.help)
         command = option(command)
     return command
-
-
-def _box(text: str) -> dict[str, tuple[float, float]]:
-    from pipelines.export.options import parse_box
-
-    return parse_box(text)
 
 
 @click.command()
@@ -83,7 +77,7 @@ def _box(text: str) -> dict[str, tuple[float, float]]:
 @band_options
 @click.option(
     "--box",
-    type=Parsed("box", _box),
+    type=Parsed("box", parse_box),
     default={},
     metavar="x=LO:HI,y=...",
     help="Only the density in this box [pc]; extinction of the zarr only as far as the "
@@ -116,7 +110,6 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     map.healpix.fits.
     """
     from pipelines.export.exporters import export_run
-    from pipelines.export.options import ExportOptions
     from pipelines.formats.images import Field
 
     outputs = {name: chosen.pop(name) for name in EXPORTERS}
@@ -135,7 +128,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         fill_beyond=beyond,
         **chosen,
     )
-    done = export_run(run, targets or usual_targets(run), options, overwrite=overwrite)
+    done = export_run(run, targets, options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
     for note in done.notes:

@@ -1,9 +1,8 @@
-"""A run exported to every format asked for."""
+"""The map of a run, written to files of every format."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.bands import Conversion
+from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.cuts import cut_box, cut_distance, cut_sphere, reach_of_cube
 from pipelines.cubes.sky import Columns, Integrated, SkyMaps, sky_outside, usual_ends
-from pipelines.export.options import ExportOptions, check_targets
-from pipelines.export.registry import EXPORTERS
+from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix, write_shells
 from pipelines.formats.images import Field, pixel_vectors, write_images
@@ -41,15 +39,13 @@ from pipelines.maps.sky import (
 )
 from pipelines.run.folder import Run, read_run
 
-# Maps that no other map can continue.
-_NEVER_FILLED = ("zarr", "shells")
 # Share of an image that the box holds to the distance which is chosen for it.
 _HELD = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, in which band, what it was converted by, and what to know."""
+    """The paths that were written, their band and its conversion, and notes."""
 
     paths: list[Path]
     band: str
@@ -59,13 +55,13 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProducts:
-    """What a run is turned into, in the band that is wanted; computed when asked.
+    """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``wanted`` are the names of all products to be written; those who write them add
-    ``notes`` for the user.
+    ``names`` are those of all products to be written, ``meta`` their provenance.
+    Writers add ``notes`` for the user.
     """
 
-    wanted: frozenset[str]
+    names: frozenset[str]
     run: Run
     options: ExportOptions
     change: Conversion | None
@@ -87,14 +83,14 @@ class RunProducts:
 
     @property
     def columns(self) -> list[Columns]:
-        """Through the whole box, at its own spacing; none of other cubes."""
+        """Columns through the whole box at its own spacing; none of other cubes."""
         if not self._is_whole:
             return []
         return [convert(one, self.change) for one in self._whole[1].values()]
 
     @cached_property
     def cube(self) -> Cube:
-        """The density, and what is cut out of it noted."""
+        """The density, cut out; the cuts are in its provenance."""
         options = self.options
         if self._is_whole:
             return convert(self._whole[0], self.change)
@@ -107,7 +103,7 @@ class RunProducts:
 
     @property
     def filled_cube(self) -> Cube:
-        """The density, with another map in its holes, if asked."""
+        """The density, with the map that fills it, if any, in its holes."""
         other = self.options.fill
         if other is None:
             return self.cube
@@ -116,7 +112,10 @@ class RunProducts:
     def filled(
         self, directions: np.ndarray, edges: np.ndarray, arrays: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Integrals ``(n, e)`` continued by another map, if asked, and their origin."""
+        """Continue integrals ``(n, e)`` by the map that fills them, if any.
+
+        Return them and their origin.
+        """
         other = self.options.fill
         if other is None:
             return arrays, None
@@ -130,16 +129,14 @@ class RunProducts:
 
     @property
     def factor(self) -> float:
-        """From the run's band to the one that is wanted."""
+        """Factor from the run's band to the user's."""
         return 1.0 if self.change is None else self.change.factor
 
     def integrated(self, name: str) -> Integrated:
-        """Extinction along the rays of pixels, at the distances of this product."""
+        """Return extinctions along the rays of pixels, at the product's distances."""
         return self._rays.at(self._distances[name])
 
-    def tell_what_is_outside(
-        self, path: Path, maps: np.ndarray, distances: np.ndarray
-    ) -> None:
+    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note which part of the sky maps ``(n, npix)`` leave out, if any."""
         parts = sky_outside(maps, distances)
         if parts:
@@ -147,18 +144,18 @@ class RunProducts:
 
     @cached_property
     def _distances(self) -> dict[str, np.ndarray]:
-        """Those [pc] of the stores, every grid step, and of maps of the sky."""
+        """Distances [pc] by product: every grid step of the store, few of sky maps."""
         sky, found = self.options.distances, {}
-        if "zarr" in self.wanted:
+        if "zarr" in self.names:
             found["zarr"] = ray_distances(self.run)
-        if "healpix" in self.wanted:
+        if "healpix" in self.names:
             chosen = default_distances(self.run) if sky is None else sky
             found["healpix"] = np.asarray(chosen, dtype=np.float64)
         return found
 
     @cached_property
     def _rays(self) -> Integrated:
-        """At the distances of all products, from one pass over the sky."""
+        """Extinctions at the distances of all products, from one pass over the sky."""
         every = np.unique(np.concatenate(list(self._distances.values())))
         found = integrated(self.run, nside=self.options.nside, distances=every)
         return convert(found, self.change)
@@ -166,12 +163,14 @@ class RunProducts:
 
 def export_run(
     run: Path,
-    targets: Mapping[str, Sequence[Path]],
+    targets: Targets,
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
 ) -> Exported:
     """Write the products whose paths are given, by their names in `EXPORTERS`.
+
+    Without any path the usual products are written into the run's folder.
 
     Raises
     ------
@@ -180,9 +179,13 @@ def export_run(
         anything is computed.
     """
     options = options or ExportOptions()
-    options.check(targets)
+    if not targets:
+        targets = {
+            name: [run / file for file in exporter.usual]
+            for name, exporter in EXPORTERS.items()
+        }
+    options.check(targets, overwrite=overwrite)
     fitted = read_run(run)
-    check_targets(targets, overwrite=overwrite)
     if options.nside is not None:
         checked_nside(options.nside)
     if options.distances is not None:
@@ -196,10 +199,16 @@ def export_run(
             "be written"
         )
     meta = provenance(fitted)
-    change = options.change(meta)
+    change = wanted_conversion(
+        meta,
+        options.band,
+        options.declare_band,
+        curve=options.curve,
+        r_v=options.r_v,
+    )
     meta = converted(meta, change)
     products = RunProducts(
-        wanted=frozenset(name for name, paths in targets.items() if paths),
+        names=frozenset(name for name, paths in targets.items() if paths),
         run=fitted,
         options=options,
         change=change,
@@ -210,7 +219,7 @@ def export_run(
         for path in targets.get(name, ()):
             pkgutil.resolve_name(exporter.write)(products, path, overwrite=overwrite)
             written.append(path)
-            if options.fill is not None and name in _NEVER_FILLED:
+            if options.fill is not None and "fill" not in exporter.options:
                 products.notes.append(f"{path.name} holds the map alone: not filled")
     return Exported(
         paths=written,
@@ -221,7 +230,7 @@ def export_run(
 
 
 def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """The density, and the integrated extinction as far as it reaches."""
+    """Write the density, and the integrated extinction as far as it reaches."""
     cube, found = products.cube, products.integrated("zarr")
     options = products.options
     if options.box or options.sphere:
@@ -243,12 +252,12 @@ def zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
 
 
 def fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """The density."""
+    """Write the density."""
     write_fits(path, products.filled_cube, overwrite=overwrite)
 
 
 def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Integrated extinction at a few distances, with quantiles where there are any."""
+    """Write integrated extinction at a few distances."""
     found = products.integrated("healpix")
     edges = found.distance
     arrays, origin = products.filled(pixel_directions(found.nside), edges, found.arrays)
@@ -257,22 +266,22 @@ def healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         maps = replace(maps, filled=origin.T)
     ordering = products.options.ordering or ORDERINGS[0]
     write_healpix(path, maps, ordering=ordering, overwrite=overwrite)
-    products.tell_what_is_outside(path, maps.mean, maps.distances)
+    products.note_outside(path, maps.mean, maps.distances)
 
 
 def shells(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Mean density in shells around the observer."""
+    """Write the mean density in shells around the observer."""
     options = products.options
     edges = None if options.shell_edges is None else np.asarray(options.shell_edges)
     found = shell_maps(products.run, edges=edges, nside=options.nside)
     ordering = options.ordering or ORDERINGS[0]
     found = convert(found, products.change)
     write_shells(path, found, ordering=ordering, overwrite=overwrite)
-    products.tell_what_is_outside(path, found.arrays["mean"], found.edges[1:])
+    products.note_outside(path, found.arrays["mean"], found.edges[1:])
 
 
 def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Integrated extinction on the pixels of a WCS."""
+    """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
     vectors = pixel_vectors(wcs)
@@ -297,11 +306,11 @@ def image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
         arrays[name][:, on_sky] = values.T
     meta = {**products.meta, **regression}
     write_images(path, arrays, edges, wcs, meta, overwrite=overwrite)
-    products.tell_what_is_outside(path, arrays["mean"][:, on_sky], edges)
+    products.note_outside(path, arrays["mean"][:, on_sky], edges)
 
 
 def vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """The density, for programs that draw volumes."""
+    """Write the density for programs that draw volumes."""
     cube = products.filled_cube
     write_vti(path, cube, overwrite=overwrite)
     if cube.finer:

@@ -1,4 +1,7 @@
-"""What is to be exported, and where to: checked before anything is computed."""
+"""The products that ``dustmap export`` writes, and the options of their content.
+
+Nothing heavy is imported here: the command line makes its options of these.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,89 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as with_default
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import AXES
-from pipelines.export.registry import EXPORTERS
-from pipelines.formats.images import Field
-from pipelines.maps.answers import Answers
 from pipelines.storage.atomic import check_output
+
+if TYPE_CHECKING:
+    from pipelines.formats.images import Field
+    from pipelines.maps.answers import Answers
 
 Range = tuple[float, float]
 Targets = Mapping[str, Sequence[Path]]
+_WRITERS = "pipelines.export.exporters"
 _SPAN = re.compile(r"\s*([xyz])\s*=\s*([^:]*):([^:]*)")
 
 
-def check_targets(targets: Targets, *, overwrite: bool) -> None:
-    """Raise an `InputError` if a product cannot be written where it is to go."""
-    paths = [path for each in targets.values() for path in each]
-    for path in paths:
-        check_output(path, overwrite=overwrite)
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError(
-            f"two of {', '.join(f'--{name}' for name in targets)} name the same path: "
-            "one would replace the other"
-        )
-    for name, each in targets.items():
-        suffixes = EXPORTERS[name].suffixes
-        wrong = [path for path in each if suffixes and path.suffix not in suffixes]
-        if wrong:
-            raise InputError(
-                f"{wrong[0]}: expected a name for --{name} that ends in "
-                f"{' or '.join(suffixes)}"
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """One product that ``dustmap export`` writes.
+
+    Parameters
+    ----------
+    write
+        ``module:function``, imported when it is needed: ``write(products, path, *,
+        overwrite)`` of `pipelines.export.exporters.RunProducts`.
+    help
+        Of its option.
+    usual
+        Files in the folder of a run where no product is chosen.
+    options
+        Those of `ExportOptions` that concern it alone.
+    suffixes
+        Endings that its name may have; any if empty.
+    """
+
+    write: str
+    help: str
+    usual: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+
+
+EXPORTERS = {
+    "zarr": Exporter(
+        write=f"{_WRITERS}:zarr",
+        help="Density and integrated extinction as zarr v3.",
+        usual=("map.zarr",),
+        options=("box", "sphere", "spacing", "samples"),
+    ),
+    "fits": Exporter(
+        write=f"{_WRITERS}:fits",
+        help="Density cube as FITS.",
+        usual=("map.fits",),
+        options=("box", "sphere", "spacing", "fill"),
+    ),
+    "healpix": Exporter(
+        write=f"{_WRITERS}:healpix",
+        help="Integrated extinction, HEALPix.",
+        usual=("map.healpix.fits",),
+        options=("distances", "ordering", "fill"),
+    ),
+    "shells": Exporter(
+        write=f"{_WRITERS}:shells",
+        help="Density in HEALPix shells.",
+        options=("shell_edges", "ordering"),
+    ),
+    "image": Exporter(
+        write=f"{_WRITERS}:image",
+        help="Integrated extinction on pixels of a WCS: DS9, Aladin.",
+        options=("distances", "field", "fill"),
+        suffixes=(".fits", ".fit"),
+    ),
+    "vti": Exporter(
+        write=f"{_WRITERS}:vti",
+        help="Density for ParaView and pyvista.",
+        options=("box", "sphere", "spacing", "fill"),
+        suffixes=(".vti",),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What the products hold.
+    """The content of the products.
 
     Parameters
     ----------
@@ -88,20 +136,36 @@ class ExportOptions:
     spacing: float | None = None
     samples: int | None = None
 
-    def change(self, meta: dict[str, Any]) -> Conversion | None:
-        """From the band of a run to the one that is wanted, if any is named."""
-        return wanted_conversion(
-            meta, self.band, self.declare_band, curve=self.curve, r_v=self.r_v
-        )
+    def check(self, targets: Targets, *, overwrite: bool) -> None:
+        """Check products and paths before anything is computed.
 
-    def check(self, targets: Targets) -> None:
-        """Raise an `InputError` for an option that concerns none of the products."""
+        Raises
+        ------
+        InputError
+            If an option concerns none of the products, two of them have one path, or a
+            path cannot be written or has another ending than the product's.
+        """
         for option in sorted({o for e in EXPORTERS.values() for o in e.options}):
             concerned = [n for n, e in EXPORTERS.items() if option in e.options]
             if getattr(self, option) and not any(targets.get(n) for n in concerned):
                 raise InputError(
                     f"an output is missing for --{option.replace('_', '-')}: "
                     f"{' or '.join(f'--{name}' for name in concerned)}"
+                )
+        named = [(name, path) for name, each in targets.items() for path in each]
+        for _, path in named:
+            check_output(path, overwrite=overwrite)
+        if len({path.resolve() for _, path in named}) < len(named):
+            raise InputError(
+                f"two of {', '.join(f'--{name}' for name in targets)} name the same "
+                "path: one would replace the other"
+            )
+        for name, path in named:
+            suffixes = EXPORTERS[name].suffixes
+            if suffixes and path.suffix not in suffixes:
+                raise InputError(
+                    f"{path}: expected a name for --{name} that ends in "
+                    f"{' or '.join(suffixes)}"
                 )
 
 
@@ -123,7 +187,7 @@ def parse_box(text: str) -> dict[str, Range]:
             ranges[found[1]] = (float(low or "-inf"), float(high or "inf"))
     except ValueError:
         raise InputError(
-            f"--box takes ranges in pc such as x=-500:500,y=-200:300, each of "
-            f"{', '.join(AXES)} once at most; got {text!r}"
+            "--box takes ranges in pc such as x=-500:500,y=-200:300, each of x, y, z "
+            f"once at most; got {text!r}"
         ) from None
     return ranges

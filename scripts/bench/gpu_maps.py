@@ -17,7 +17,7 @@ from torch import Tensor
 from dustmap.covariance import inducing_covariance
 from dustmap.functionals import FixedStep, LineIntegrals
 from dustmap.grid import Grid, Torus, smooth_size
-from dustmap.inference.full_batch import FullBatch, Noise, infer
+from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.kernels import Matern12
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
@@ -89,7 +89,7 @@ def _map(shape: tuple[int, ...], count: int, device: torch.device) -> Row:
     result = infer(
         model,
         sky.extinction[fitted.to(device)] + NOISE * white.to(device),
-        Noise(variance=torch.full((len(rays),), NOISE**2)),
+        torch.full((len(rays),), NOISE**2),
         settings=FullBatch(
             samples=8,
             preconditioner_rank=min(100, A.size // 4),

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from ananke_data import Observed, Sample, read_sample, split
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from jaxtyping import Float
 from paper_report import Row
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.gp.inducing import clustered_subset
 from dustmap.grid import Grid
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.kernels import Matern32
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import ErrorConfig, TruthConfig
@@ -165,22 +166,21 @@ def choose_kernel(sky: Sky, count: int, nodes: int) -> tuple[Matern32, Row]:
     rows = clustered_subset(sky.positions, count, 8, generator)
     rays = LineIntegrals(sky.positions[rows], GaussLegendre(count=nodes))
     longest = min(2 * sky.reach[0], 1.2)
-    scale, _, best, _ = search(
+    best = best_scales(
         lambda s: symmetric_covariance(Matern32(lengthscale=s), rays).numpy(),
         [float(s) for s in np.geomspace(0.05 * longest, 0.5 * longest, 7)],
-        [None],
         sky.seen.values[rows],
         sky.seen.sigma[rows] ** 2,
-        Fixed(common_noise=0.0),
+        common_noise=0.0,
     )
     row: Row = {
         "data": sky.name,
         "stars to train on": len(sky.train),
         "to test on": len(sky.test),
-        "lengthscale [kpc]": scale,
+        "lengthscale [kpc]": best.lengthscale,
         "std [mag/kpc]": best.variance**0.5,
         "median noise [mag]": float(np.median(sky.seen.sigma)),
         "median extinction [mag]": float(np.median(sky.train.extinction)),
         "chosen on": len(rows),
     }
-    return Matern32(lengthscale=scale, variance=best.variance), row
+    return Matern32(lengthscale=best.lengthscale, variance=best.variance), row

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from jaxtyping import Float
 from paper_report import Row, stopwatch
 from road3d_data import Split
@@ -16,10 +17,9 @@ from torch import Tensor
 
 from dustmap.functionals import PointValues
 from dustmap.gp.fitting import LBFGS, maximise
-from dustmap.gp.inducing import kmeans_points
+from dustmap.gp.inducing import clustered_subset, kmeans_points
 from dustmap.gp.sgpr import SGPR
 from dustmap.inference.full_batch import FullBatch, infer
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
 from dustmap.inference.svi import SvgpSettings, fit_svgp
 from dustmap.kernels import Matern12, Matern32, Matern52, Radial
 from dustmap.likelihoods import Gaussian
@@ -71,27 +71,24 @@ def choose_scales(split: Split, count: int, seed: int) -> tuple[Scales, Row]:
     lengthscales = [extent * float(s) for s in np.geomspace(0.003, 0.3, 9)]
     found = {}
     for name, family in FAMILIES.items():
-        scale, _, best, _ = search(
+        found[name] = best_scales(
             lambda s, family=family: symmetric_covariance(
                 family(lengthscale=s), at
             ).numpy(),
             lengthscales,
-            [None],
             values,
             np.zeros(len(values)),
-            Fixed(),
         )
-        found[name] = scale, best
-    name = max(found, key=lambda n: found[n][1].log_evidence)
-    scale, best = found[name]
-    kernel = FAMILIES[name](lengthscale=scale, variance=best.variance)
+    name = max(found, key=lambda n: found[n].log_evidence)
+    best = found[name]
+    kernel = FAMILIES[name](lengthscale=best.lengthscale, variance=best.variance)
     facts: Row = {
         "kernel": name,
-        "lengthscale / box": scale / extent,
+        "lengthscale / box": best.lengthscale / extent,
         "std": math.sqrt(best.variance),
         "noise std": best.common_noise,
         "rows of the subset": len(rows),
-        **{f"log evidence, {n}": e.log_evidence for n, (_, e) in found.items()},
+        **{f"log evidence, {n}": e.log_evidence for n, e in found.items()},
     }
     return Scales(kernel=kernel, noise=best.common_noise**2), facts
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from ananke_data import default_folder
 from dense_covariance import symmetric_covariance
+from dense_evidence import best_scales
 from paper_report import NOT_RUN, Report, Row, Size, parser, size_of
 from spatial_data import PRECIPITATION, Spatial, read_precipitation, read_uk, simulate
 from spatial_engines import (
@@ -37,7 +38,7 @@ from spatial_figure import draw
 from spatial_report import OBSERVATIONS, UK, Results, comparisons, tables
 
 from dustmap.functionals import PointValues
-from dustmap.inference.scales.search import Fixed, clustered_subset, search
+from dustmap.gp.inducing import clustered_subset
 from dustmap.kernels import Matern52
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
@@ -198,19 +199,17 @@ def choose_model(data: Spatial, count: int, seed: int) -> tuple[Model, Row]:
     rows = clustered_subset(data.train, count, 8, generator)
     points = PointValues(data.train[rows])
     scales = [float(data.extent * s) for s in np.geomspace(0.0067, 0.2, 12)]
-    scale, _, best, _ = search(
+    best = best_scales(
         lambda s: symmetric_covariance(Matern52(lengthscale=s), points).numpy(),
         scales,
-        [None],
         data.values[rows].numpy(),
         np.zeros(len(rows)),
-        Fixed(),
     )
-    kernel = Matern52(lengthscale=scale, variance=best.variance)
+    kernel = Matern52(lengthscale=best.lengthscale, variance=best.variance)
     row: Row = {
         "observations": len(data.values),
         "to test on": len(data.test),
-        "lengthscale / box": scale / data.extent,
+        "lengthscale / box": best.lengthscale / data.extent,
         "variance": best.variance,
         "noise std": best.common_noise,
         "chosen on": len(rows),

@@ -13,8 +13,7 @@ from dustmap.functionals import GaussLegendre, LineIntegrals, MonteCarlo, PointV
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern32
 from dustmap.linalg.cg import ConjugateGradients
-from dustmap.linalg.solve_gradient import toeplitz_solve
-from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.linalg.toeplitz import EmbeddingLimits, toeplitz_solve
 from dustmap.models import rowwise
 from dustmap.models.gaussian import TorusGaussian
 from dustmap.models.rowwise import RowwiseGaussian

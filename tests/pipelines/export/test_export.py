@@ -11,8 +11,7 @@ from astropy.io import fits
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
-from pipelines.export.options import ExportOptions, parse_box
-from pipelines.export.registry import EXPORTERS, Exporter
+from pipelines.export.options import EXPORTERS, Exporter, ExportOptions, parse_box
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix, read_shells
 from pipelines.formats.zarr import read_integrated, read_zarr
