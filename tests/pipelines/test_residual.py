@@ -193,7 +193,7 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
     pixels = np.nonzero((np.diff(store.arrays["p50"]) == 0).any(axis=1))[0]
     arrays = {name: values[pixels] for name, values in store.arrays.items()}
     products = RunProducts(
-        wanted=frozenset(),
+        names=frozenset(),
         run=random_map,
         options=ExportOptions(fill=other, fill_beyond="stars"),
         change=None,
@@ -239,10 +239,10 @@ def test_a_residual_is_read_as_it_was_written(run: Run, power: float) -> None:
     grid = Grid(shape=(5, 5, 5), origin=(-400.0,) * 3, spacing=(200.0,) * 3)
     cube = DensityCube(values=values.double().reshape(-1), grids=(grid,), power=power)
     field = replace(field, cube=cube, rays=cube.along(field.rays))
-    weights = torch.linspace(0.1, 0.4, len(field.form.lengthscales)).double()
+    weights = torch.linspace(0.1, 0.4, len(field.covariance.lengthscales)).double()
     field = replace(field, weights=weights)
     again = residual_from(residual_bytes(field))
-    assert type(again.form) is type(field.form)
+    assert again.covariance.lengthscales == field.covariance.lengthscales
     ends = torch.as_tensor(sky(30, 4)[0].positions())
     asked = ends, torch.ones(len(field.residuals), 30, dtype=torch.float64)
     for found, expected in zip(again.correct(*asked), field.correct(*asked)):
@@ -282,7 +282,7 @@ def test_the_std_of_a_column_is_that_of_correlated_structure_below_the_grid(run:
     assert field is not None
     z = torch.arange(grid.lower[2], grid.upper[2] + 1e-6, 2.0, dtype=torch.float64)
     apart = (z[:, None] - z).abs()
-    scales = zip(field.weights, field.form.lengthscales, strict=True)
+    scales = zip(field.weights, field.covariance.lengthscales, strict=True)
     correlation = sum(w * (-apart / scale).exp() for w, scale in scales)
     correlation = correlation / field.weights.sum()
     columned = columns(run, "z").arrays["std"]
@@ -360,9 +360,8 @@ def test_the_covariance_is_learnt_on_held_out_stars_in_random_order(
         return run.posterior.residual
 
     monkeypatch.setattr("pipelines.run.residual.learn_residual", learn)
-    train, validation = sky(150, 5)[0], sky(100, 6)[0]
-    generator = torch.Generator().manual_seed(0)
-    fit_residual(run.posterior, run.plan, train, validation, generator)
+    stars, generator = sky(250, 5)[0], torch.Generator().manual_seed(0)
+    fit_residual(run.posterior, run.plan, stars, 100, generator)
     (held,) = asked
     assert sorted(held) == list(range(150, 250)) and held != sorted(held)
 
