@@ -138,7 +138,8 @@ def test_a_run_shows_its_own_moments_and_samples(cloud_run):
         for show in ("value", "std", "sample")
     }
     assert shown["value"](l, b) == pytest.approx(mean[1], rel=0.02)
-    assert shown["std"](l, b) == pytest.approx(std[1], rel=0.3)
+    # Both scatter: of 24 samples, and of what each draws below the grid.
+    assert shown["std"](l, b) == pytest.approx(std[1], rel=0.5)
     assert shown["value"](l, b) == pytest.approx(
         one_cloud.extinction(300.0 * towards), abs=0.1
     )

@@ -83,7 +83,7 @@ def test_fewer_samples_are_drawn_and_they_are_those_of_a_long_run():
 
 def test_samples_that_are_not_refined_have_not_converged():
     free, spent = fitted()
-    short, _ = fitted(0.2 * spent)
+    short, _ = fitted(0.27 * spent)
     assert torch.equal(short.mean, free.mean)
     assert short.out_of_time and not short.converged
     assert len(short.samples) == 4
